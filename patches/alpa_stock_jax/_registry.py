@@ -1,0 +1,48 @@
+"""All patches, in the order in which they are applied; a module of this package for each reason."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from types import ModuleType
+
+from alpa_stock_jax._patch import Patch
+
+# Each has a tuple PATCHES. The order matters only where two change the same module.
+_ROOMS = (
+    "alpa_stock_jax.names",
+)
+
+
+@functools.cache
+def patches() -> tuple[Patch, ...]:
+    """Every patch, in the order of application."""
+    return tuple(patch for room in _ROOMS for patch in importlib.import_module(room).PATCHES)
+
+
+@functools.cache
+def is_needed() -> bool:
+    """Whether jaxlib is a stock one: Alpa's own fork can run its auto-sharding pass and is left alone."""
+    from jaxlib import xla_extension
+
+    return not hasattr(xla_extension, "get_alpa_jaxlib_version")
+
+
+@functools.cache
+def apply_before() -> None:
+    """Applies what Alpa needs before its first module runs."""
+    for patch in patches():
+        if patch.before:
+            _apply(patch, importlib.import_module(patch.module))
+
+
+def apply_after(module: ModuleType) -> None:
+    """Applies the patches for a module of Alpa that has just run."""
+    for patch in patches():
+        if patch.module == module.__name__ and not patch.before:
+            _apply(patch, module)
+
+
+def _apply(patch: Patch, module: ModuleType) -> None:
+    patch.check(module)
+    patch.apply(module)
