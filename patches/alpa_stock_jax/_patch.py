@@ -8,6 +8,7 @@ by a version number alone; versions only appear in the error of a guard that fai
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import importlib.metadata
 import inspect
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class Patch:
         reason: what the patch does and why, in one line.
         apply: takes the module and changes it.
         expects: attribute path in the module -> the parameter names that it must have (None: it must only exist).
+        uses: full names of what the patch needs elsewhere (`package.module.attribute`).
         before: applied before the first module of Alpa runs (for names that Alpa imports), instead of after `module`.
     """
 
@@ -35,10 +37,16 @@ class Patch:
     reason: str
     apply: Callable[[ModuleType], None]
     expects: dict[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
+    uses: tuple[str, ...] = ()
     before: bool = False
 
     def check(self, module: ModuleType) -> None:
-        """Raises PatchError if what the patch replaces isn't there or has another signature."""
+        """Raises PatchError if what the patch replaces or uses isn't there, or has another signature."""
+        for name in self.uses:
+            try:
+                lookup(name)
+            except (AttributeError, ImportError):
+                raise PatchError(self._misfit(f"{name} doesn't exist")) from None
         for path, parameters in self.expects.items():
             try:
                 found = _lookup(module, path)
@@ -62,6 +70,21 @@ def _lookup(module: ModuleType, path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name)
     return found
+
+
+def lookup(name: str) -> Any:
+    """What a full name (`package.module.attribute`) stands for; modules are imported on the way.
+
+    Raises:
+        ImportError, AttributeError: there is no such thing.
+    """
+    owner, _, attribute = name.rpartition(".")
+    if not owner:
+        return importlib.import_module(name)
+    parent = lookup(owner)
+    if isinstance(parent, ModuleType) and not hasattr(parent, attribute) and hasattr(parent, "__path__"):
+        return importlib.import_module(name)
+    return getattr(parent, attribute)
 
 
 def _version(distribution: str) -> str:

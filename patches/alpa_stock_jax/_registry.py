@@ -11,6 +11,8 @@ from alpa_stock_jax._patch import Patch
 # Each has a tuple PATCHES. The order matters only where two change the same module.
 _ROOMS = (
     "alpa_stock_jax.names",
+    "alpa_stock_jax.sharded_array",
+    "alpa_stock_jax.environment",
 )
 
 
