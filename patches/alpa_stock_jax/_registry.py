@@ -13,6 +13,9 @@ _ROOMS = (
     "alpa_stock_jax.names",
     "alpa_stock_jax.sharded_array",
     "alpa_stock_jax.environment",
+    "alpa_stock_jax.pipeline_variables",
+    "alpa_stock_jax.pipeline_profile_cache",
+    "alpa_stock_jax.pipeline_profile_faults",
 )
 
 
