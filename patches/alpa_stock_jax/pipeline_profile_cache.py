@@ -8,8 +8,8 @@ named by where they first occur in the layers, so that the same job has the same
 
 from __future__ import annotations
 
-import builtins
 import functools
+import inspect
 import io
 import pickle
 from collections.abc import Iterable, Sequence
@@ -76,6 +76,11 @@ def read_profile_results(file: BinaryIO) -> dict[tuple[int, ...], Any]:
     return found
 
 
+def name_of_variable(variable: Any) -> str:
+    """A short name that no other variable of this process has; `repr` prints the whole suffix, too."""
+    return f"v{variable.count}"
+
+
 class VariableNames:
     """Names of variables by first occurrence: `v0`, `v1`, … in the order in which they are met."""
 
@@ -90,8 +95,9 @@ class VariableNames:
 
 def _occurrences(layers: Sequence[Any]) -> Iterable[Any]:
     for layer in layers:
-        yield from layer.invars
-        yield from layer.outvars
+        if layer is not None:
+            yield from layer.invars
+            yield from layer.outvars
 
 
 def _consistent_with(stages: Sequence[Any], profile_results: dict[tuple[int, ...], Any]) -> None:
@@ -125,19 +131,19 @@ def _compare_all_modules(module: ModuleType) -> None:
 
 def _name_by_occurrence(module: ModuleType) -> None:
     get_compute_cost = module.get_compute_cost
-    module.repr = builtins.repr  # type: ignore[attr-defined]
+    module.repr = name_of_variable  # type: ignore[attr-defined]
+
+    signature = inspect.signature(get_compute_cost)
 
     @functools.wraps(get_compute_cost)
-    def with_stable_names(
-        virtual_mesh: Any, submesh_choices: Any, autosharding_configs: Any, layers: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def with_stable_names(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        layers = (*given["layers"], *given["apply_grad_layers"])
         module.repr = VariableNames(_occurrences(layers))  # type: ignore[attr-defined]
         try:
-            return get_compute_cost(
-                virtual_mesh, submesh_choices, autosharding_configs, layers, *args, **kwargs
-            )
+            return get_compute_cost(*args, **kwargs)
         finally:
-            module.repr = builtins.repr  # type: ignore[attr-defined]
+            module.repr = name_of_variable  # type: ignore[attr-defined]
 
     module.get_compute_cost = with_stable_names  # type: ignore[attr-defined]
 
