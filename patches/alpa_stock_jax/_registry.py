@@ -13,6 +13,8 @@ _ROOMS = (
     "alpa_stock_jax.names",
     "alpa_stock_jax.sharded_array",
     "alpa_stock_jax.environment",
+    "alpa_stock_jax.primitives",
+    "alpa_stock_jax.lowering",
     "alpa_stock_jax.pipeline_variables",
     "alpa_stock_jax.pipeline_profile_cache",
     "alpa_stock_jax.pipeline_profile_faults",

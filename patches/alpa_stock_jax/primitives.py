@@ -1,0 +1,112 @@
+"""Lowering rules for Alpa's primitives, by MLIR as stock jax lowers.
+
+A pipeline marker is an identity in whatever jax itself compiles. Only in a module made for Alpa's passes (`lowering.py`)
+does it stay as a custom call, in the form that Alpa's own XlaBuilder rule makes: one tuple in, the same tuple out, the
+target `pipeline_marker`, and `name$mark_type` as the operator's name in its metadata. Markers that only matter in jaxprs
+(`grad`, `boundary`) are identities there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from jax._src import core
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
+
+from alpa_stock_jax._patch import Patch
+
+__all__ = ["hlo_rules"]
+
+MARKER_TARGET = "pipeline_marker"
+_BOUNDARIES = frozenset({"start", "end"})
+_hlo_rules: dict[core.Primitive, Any] = {}
+
+
+def hlo_rules() -> tuple[tuple[core.Primitive, Any], ...]:
+    """The rules that replace the normal ones in a module made for Alpa's passes."""
+    return tuple(_hlo_rules.items())
+
+
+def _identity(ctx: mlir.LoweringRuleContext, *args: ir.Value, **params: Any) -> Sequence[ir.Value]:
+    return args
+
+
+def _marker(ctx: mlir.LoweringRuleContext, *args: ir.Value, name: str, mark_type: str) -> Sequence[ir.Value]:
+    if name == "hook":
+        with ir.Location.name(f"{name}${mark_type}"):
+            return hlo.OptimizationBarrierOp(args).results if args else ()
+    if mark_type not in _BOUNDARIES:
+        return args
+    with ir.Location.name(f"{name}${mark_type}"):
+        types = [arg.type for arg in args]
+        tuple_type = ir.TupleType.get_tuple(types)
+        marker = hlo.CustomCallOp(
+            [tuple_type],
+            [hlo.TupleOp(list(args)).result],
+            call_target_name=ir.StringAttr.get(MARKER_TARGET),
+            has_side_effect=ir.BoolAttr.get(True),
+            backend_config=ir.StringAttr.get(""),
+            api_version=mlir.i32_attr(1),
+        )
+        if not args:
+            marker.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
+        return [hlo.GetTupleElementOp(marker.result, mlir.i32_attr(index)).result for index in range(len(args))]
+
+
+def _rng_normal(ctx: mlir.LoweringRuleContext, mu: ir.Value, sigma: ir.Value, *, shape: Any) -> Sequence[ir.Value]:
+    (aval,) = ctx.avals_out
+    extents = mlir.ir_constant(np.array(aval.shape, np.int64))
+    return hlo.RngOp(mu, sigma, extents, hlo.RngDistributionAttr.get("NORMAL")).results
+
+
+def _lower_marker(module: ModuleType) -> None:
+    mlir.register_lowering(module.pipeline_p, _identity)
+    _hlo_rules[module.pipeline_p] = _marker
+
+
+def _lower_rng_normal(module: ModuleType) -> None:
+    mlir.register_lowering(module.rng_normal_p, _rng_normal)
+
+
+def _lower_cross_mesh_all_reduce(module: ModuleType) -> None:
+    def rule(ctx: mlir.LoweringRuleContext, arg: ir.Value, **params: Any) -> Sequence[ir.Value]:
+        opaque = module._primitive_to_str[params["type"]] + b";" + module.mesh_ids_hash(params["group_meshes"])
+        call = hlo.CustomCallOp(
+            [arg.type],
+            [arg],
+            call_target_name=ir.StringAttr.get(module.cross_mesh_allreduce_p.name),
+            has_side_effect=ir.BoolAttr.get(True),
+            backend_config=ir.StringAttr.get(opaque),
+            api_version=mlir.i32_attr(1),
+        )
+        call.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
+        return call.results
+
+    mlir.register_lowering(module.cross_mesh_allreduce_p, rule)
+
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        module="alpa.monkey_patch",
+        reason="the stateful normal generator is lowered by an MLIR rule",
+        apply=_lower_rng_normal,
+        expects={"rng_normal_p": None},
+    ),
+    Patch(
+        module="alpa.pipeline_parallel.primitive_def",
+        reason="pipeline markers are lowered by MLIR rules: an identity in jax, a custom call for Alpa's passes",
+        apply=_lower_marker,
+        expects={"pipeline_p": None},
+    ),
+    Patch(
+        module="alpa.pipeline_parallel.apply_grad",
+        reason="the all-reduce between meshes is lowered by an MLIR rule",
+        apply=_lower_cross_mesh_all_reduce,
+        expects={"cross_mesh_allreduce_p": None, "_primitive_to_str": None, "mesh_ids_hash": ("mesh_ids",)},
+    ),
+)
