@@ -16,6 +16,7 @@ _ROOMS = (
     "alpa_stock_jax.primitives",
     "alpa_stock_jax.lowering",
     "alpa_stock_jax.pipeline_variables",
+    "alpa_stock_jax.pipeline_named_call",
     "alpa_stock_jax.pipeline_profile_cache",
     "alpa_stock_jax.pipeline_profile_faults",
 )
