@@ -1,0 +1,33 @@
+"""What a planning problem is made of, and what its answer looks like: frozen dataclasses, checked where they are made.
+
+Everything is in SI units: seconds, bytes, bytes per second, floating-point operations (`_s`, `_bytes`, `_bytes_per_s`,
+`_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.
+"""
+
+from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link
+from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
+from alpa_dejavu.problem._model import Layer, Model, Tensor
+from alpa_dejavu.problem._operators import Operator, Operators
+from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan
+from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
+
+__all__ = [
+    "Cluster",
+    "Device",
+    "Host",
+    "Layer",
+    "Link",
+    "MeshConfig",
+    "Model",
+    "NoPlanError",
+    "Operator",
+    "Operators",
+    "Plan",
+    "SearchSpace",
+    "Slicing",
+    "SlicingProblem",
+    "StageChoice",
+    "StagePlan",
+    "Submesh",
+    "Tensor",
+]

@@ -1,0 +1,23 @@
+"""The checks that every dataclass here makes of its numbers; each error names the field, the value and the range."""
+
+from __future__ import annotations
+
+import math
+
+
+def positive(owner: str, field: str, value: float) -> None:
+    """Raises ValueError unless the value is finite and above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number above 0")
+
+
+def not_negative(owner: str, field: str, value: float) -> None:
+    """Raises ValueError unless the value is finite and at least zero."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number of at least 0")
+
+
+def one_of(owner: str, field: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless the value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{owner}: {field} is {value!r}, but must be one of {', '.join(map(repr, choices))}")

@@ -1,0 +1,135 @@
+"""The hardware: devices in hosts, and a link from every host to every host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from alpa_dejavu.problem import _check
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What one accelerator, or one device's share of a CPU, can do while all devices of its host compute.
+
+    Attributes:
+        name: for people.
+        memory_bytes: what Alpa may use of its memory.
+        flop_per_s: of matrix products, by dtype; "float32" must be there and stands in for a dtype that isn't.
+        vector_flop_per_s: of element-wise loops that stay in cache.
+        memory_bytes_per_s: of its memory, read and write together.
+        kernel_s: what starting one operator inside a computation costs.
+        dispatch_s: what starting one compiled computation costs (twice for each micro-batch and stage).
+        step_s: what one training step costs a stage besides its computations.
+        origin: where the figures are from.
+    """
+
+    name: str
+    memory_bytes: float
+    flop_per_s: Mapping[str, float] = dataclasses.field(hash=False)
+    vector_flop_per_s: float
+    memory_bytes_per_s: float
+    kernel_s: float = 0.0
+    dispatch_s: float = 0.0
+    step_s: float = 0.0
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        owner = f"device {self.name}"
+        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s"):
+            _check.positive(owner, field, getattr(self, field))
+        for field in ("kernel_s", "dispatch_s", "step_s"):
+            _check.not_negative(owner, field, getattr(self, field))
+        if "float32" not in self.flop_per_s:
+            raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
+        for dtype, rate in self.flop_per_s.items():
+            _check.positive(owner, f"flop_per_s[{dtype!r}]", rate)
+
+    def rate(self, dtype: str) -> float:
+        """Operations per second of matrix products in a dtype."""
+        return self.flop_per_s.get(dtype, self.flop_per_s["float32"])
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A way between two devices: the alpha (latency) and 1/beta (rate) of the alpha-beta model.
+
+    Attributes:
+        latency_s, bytes_per_s: of one message in a collective among the devices of one stage.
+        send_latency_s, send_bytes_per_s: of a tensor that goes from one stage to the next, which may take another way
+            (on a CPU cluster, through the runtime's transport instead of shared memory); None: the same.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    send_latency_s: float | None = None
+    send_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check.not_negative("link", "latency_s", self.latency_s)
+        _check.positive("link", "bytes_per_s", self.bytes_per_s)
+        _check.not_negative("link", "send_latency_s", self.sending[0])
+        _check.positive("link", "send_bytes_per_s", self.sending[1])
+
+    @property
+    def sending(self) -> tuple[float, float]:
+        """Latency in seconds and bytes per second between stages."""
+        latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
+        return latency, self.bytes_per_s if self.send_bytes_per_s is None else self.send_bytes_per_s
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """One machine: its name and its devices, which are all alike."""
+
+    name: str
+    device: Device
+    num_devices: int
+
+    def __post_init__(self) -> None:
+        _check.positive(f"host {self.name}", "num_devices", self.num_devices)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Hosts and links; `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a."""
+
+    name: str
+    hosts: tuple[Host, ...]
+    links: tuple[tuple[Link, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise ValueError(f"cluster {self.name}: has no hosts; connect to a Ray cluster or name a known cluster")
+        if len(self.links) != len(self.hosts) or any(len(row) != len(self.hosts) for row in self.links):
+            raise ValueError(
+                f"cluster {self.name}: links is {len(self.links)} rows of {[len(row) for row in self.links]}, "
+                f"but {len(self.hosts)} hosts need a row and a column each"
+            )
+
+    @classmethod
+    def uniform(
+        cls, name: str, host_names: Sequence[str], device: Device, num_devices: int, within: Link, between: Link
+    ) -> Cluster:
+        """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
+        hosts = tuple(Host(host, device, num_devices) for host in host_names)
+        links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
+        return cls(name, hosts, links)
+
+    @property
+    def num_devices(self) -> int:
+        """Of all hosts."""
+        return sum(host.num_devices for host in self.hosts)
+
+    def slowest_link(self, hosts: Sequence[int]) -> Link:
+        """The link that holds up a group of devices on these hosts: the lowest rate, then the longest latency."""
+        if not hosts:
+            raise ValueError(f"cluster {self.name}: no hosts are given, so there is no link between them")
+        chosen = sorted(set(hosts))
+        pairs = [self.links[a][b] for a in chosen for b in chosen if a != b] or [self.links[chosen[0]][chosen[0]]]
+        return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))

@@ -1,0 +1,89 @@
+"""What a stage may run on: submeshes of the cluster, and logical views of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+from alpa_dejavu.problem import _check
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Submesh:
+    """Some devices of each of some hosts."""
+
+    num_hosts: int
+    devices_per_host: int
+
+    def __post_init__(self) -> None:
+        _check.positive("submesh", "num_hosts", self.num_hosts)
+        _check.positive("submesh", "devices_per_host", self.devices_per_host)
+
+    @property
+    def num_devices(self) -> int:
+        """Of all its hosts."""
+        return self.num_hosts * self.devices_per_host
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """A logical view of a submesh: (data-parallel, tensor-parallel) sizes, and Alpa's auto-sharding options for it.
+
+    Attributes:
+        shape: product = the submesh's devices.
+        data_parallel, tensor_parallel: over how many devices the batch, and the operators, are divided.
+        options: handed to Alpa's auto-sharding pass as they are.
+    """
+
+    shape: tuple[int, ...]
+    data_parallel: int
+    tensor_parallel: int
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.data_parallel * self.tensor_parallel != math.prod(self.shape):
+            raise ValueError(
+                f"mesh config: {self.data_parallel} data-parallel times {self.tensor_parallel} tensor-parallel devices "
+                f"aren't the {math.prod(self.shape)} of the logical shape {self.shape}"
+            )
+
+    def groups(self, submesh: Submesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For one data-parallel and one tensor-parallel group: the host (counted from 0 in the submesh) of each device.
+
+        Devices are numbered row by row, tensor-parallel neighbours next to each other.
+
+        >>> MeshConfig((2, 2), 2, 2).groups(Submesh(2, 2))
+        ((0, 1), (0, 0))
+        """
+        across = tuple(i * self.tensor_parallel // submesh.devices_per_host for i in range(self.data_parallel))
+        along = tuple(i // submesh.devices_per_host for i in range(self.tensor_parallel))
+        return across, along
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SearchSpace:
+    """The S submeshes that a stage may take, and for each its configs: S rows of C, None where a row has fewer.
+
+    `allowed_imbalance` is Alpa's `stage_imbalance_tolerance`: a stage's share of the operations may differ from its
+    share of the devices by this factor plus one; infinite allows everything.
+    """
+
+    submeshes: tuple[Submesh, ...]
+    configs: tuple[tuple[MeshConfig | None, ...], ...]
+    allowed_imbalance: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.submeshes:
+            raise ValueError("search space: there is no submesh to choose from; widen submesh_physical_shape_space")
+        if len(self.configs) != len(self.submeshes) or len({len(row) for row in self.configs}) != 1:
+            raise ValueError(
+                f"search space: configs has rows of {[len(row) for row in self.configs]}, "
+                f"but must have {len(self.submeshes)} rows of the same length"
+            )
+        if not self.allowed_imbalance >= 0:
+            raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")

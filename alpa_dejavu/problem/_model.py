@@ -1,0 +1,109 @@
+"""A training step as the planner sees it: layers in a row, and the tensors that live in and between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._operators import Operators
+
+ROLES = ("parameter", "gradient", "optimizer", "input", "activation")
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer: what it computes forward, backward and in the optimizer's update.
+
+    Attributes:
+        name: for people.
+        forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
+        update: operators of the optimizer's step, once for all micro-batches.
+        forward_temporary_bytes, backward_temporary_bytes: the peak of what lives only inside the computation.
+        exchanged_bytes: what a tensor-parallel group must add up for this layer and one micro-batch, forward and
+            backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
+    """
+
+    name: str
+    forward: Operators
+    backward: Operators
+    update: Operators
+    forward_temporary_bytes: float = 0.0
+    backward_temporary_bytes: float = 0.0
+    exchanged_bytes: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
+            _check.not_negative(f"layer {self.name}", field, getattr(self, field))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """One tensor and the layers that make and use it, on positions along the chain forward then backward.
+
+    With L layers, position p < L is the forward computation of layer p, and position p >= L the backward one of layer
+    2L-1-p: the order in which one micro-batch goes through.
+
+    Attributes:
+        num_bytes: of the whole tensor, of one micro-batch if it has a batch dimension.
+        role: one of `ROLES`; "activation" is what a layer makes, the others come from outside.
+        producer: the position that makes it, -1 if it comes from outside.
+        users: the positions that read it, ascending; for "gradient" and "optimizer" the layers (as forward positions)
+            whose stages keep it.
+    """
+
+    num_bytes: float
+    role: str
+    producer: int
+    users: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check.one_of("tensor", "role", self.role, ROLES)
+        _check.not_negative("tensor", "num_bytes", self.num_bytes)
+        if list(self.users) != sorted(set(self.users)):
+            raise ValueError(f"tensor: users is {self.users}, but must be ascending positions, each once")
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """The layers of a step and all tensors that outlive one layer.
+
+    Raises ValueError without layers, or where a tensor names a position that doesn't exist.
+    """
+
+    layers: tuple[Layer, ...]
+    tensors: tuple[Tensor, ...]
+    training: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError(
+                "the model has zero layers: nothing can be planned; give AutoLayerOption a layer_num of at least 1, "
+                "or mark layers with alpa.mark_pipeline_boundary()"
+            )
+        last = 2 * len(self.layers) - 1
+        for tensor in self.tensors:
+            if tensor.producer > last or (tensor.users and not 0 <= tensor.users[0] <= tensor.users[-1] <= last):
+                raise ValueError(f"{tensor} names a position outside of 0..{last} ({len(self.layers)} layers)")
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layers)
+
+    def layer_of(self, position: int) -> int:
+        """The layer that computes at a position."""
+        return position if position < self.num_layers else 2 * self.num_layers - 1 - position
+
+    @property
+    def parameter_bytes(self) -> float:
+        """All parameters together."""
+        return sum(t.num_bytes for t in self.tensors if t.role == "parameter")
+
+    @property
+    def flop(self) -> float:
+        """Operations of one micro-batch, forward and backward."""
+        return sum(layer.forward.total_flop + layer.backward.total_flop for layer in self.layers)

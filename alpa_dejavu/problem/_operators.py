@@ -1,0 +1,105 @@
+"""Operator records: what one primitive of a layer computes and moves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import _check
+
+KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One primitive of a layer, on the whole (unsharded) tensors, for one micro-batch.
+
+    Attributes:
+        kind: one of `KINDS`.
+        primitive: jax's name of it.
+        input_shapes, output_shapes: of its operands and results.
+        dtype: of its first result, by numpy's name ("bfloat16" too).
+        flop: as XLA counts them: two for each multiply-add of a product, one for each element of other results.
+        transcendental: how many exponentials, logarithms, tanh ... it evaluates.
+        read_bytes, written_bytes: what goes through memory: what stays inside a fused loop counts nothing.
+        parameter_bytes: of its operands, what comes from parameters alone.
+        count: how often it runs (the trips of the loops that it is in).
+    """
+
+    kind: str
+    primitive: str
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    flop: float
+    transcendental: float = 0.0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    parameter_bytes: float = 0.0
+    count: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
+        for field in ("flop", "transcendental", "read_bytes", "written_bytes", "parameter_bytes", "count"):
+            _check.not_negative(f"operator {self.primitive}", field, getattr(self, field))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operators:
+    """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
+
+    The columns may be a share of the records' figures: `split` makes those of one device out of several.
+
+    >>> add = Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8, read_bytes=64, written_bytes=32)
+    >>> Operators.of([add, add]).split(4).flop
+    array([2., 2.])
+    """
+
+    records: tuple[Operator, ...]
+    flop: NDArray[np.float64]
+    transcendental: NDArray[np.float64]
+    read_bytes: NDArray[np.float64]
+    written_bytes: NDArray[np.float64]
+    count: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, records: Sequence[Operator]) -> Operators:
+        """The columns of some records, undivided."""
+        names = ("flop", "transcendental", "read_bytes", "written_bytes", "count")
+        columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in names}
+        return cls(tuple(records), **columns)
+
+    def split(self, ways: float) -> Operators:
+        """What each of `ways` devices computes and moves when every operator is divided evenly among them."""
+        _check.positive("operators", "ways", ways)
+        names = ("flop", "transcendental", "read_bytes", "written_bytes")
+        return dataclasses.replace(self, **{name: getattr(self, name) / ways for name in names})
+
+    @property
+    def dtype(self) -> NDArray[np.str_]:
+        """The records' dtypes, shape (number of operators,)."""
+        return np.array([r.dtype for r in self.records], dtype=np.str_)
+
+    @property
+    def is_product(self) -> NDArray[np.bool_]:
+        """Which are matrix products or convolutions, shape (number of operators,)."""
+        return np.array([r.kind in ("dot", "conv") for r in self.records], dtype=np.bool_)
+
+    @property
+    def total_flop(self) -> float:
+        """All operations together, loops counted by their trips."""
+        return float(self.flop @ self.count)
+
+    @property
+    def product_flop(self) -> float:
+        """The operations of matrix products and convolutions alone."""
+        return float((self.flop * self.count)[self.is_product].sum())
+
+    def __len__(self) -> int:
+        return len(self.records)

@@ -1,0 +1,83 @@
+"""A finished plan: what runs where, and what it is predicted to cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+from alpa_dejavu.problem._mesh import Submesh
+
+
+class NoPlanError(RuntimeError):
+    """No plan fits: the message says what is missing where, and what would help."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StagePlan:
+    """One stage.
+
+    Attributes:
+        layers: (first, last), inclusive, from 0.
+        submesh, logical_mesh, options: as Alpa's ManualStageOption takes them.
+        hosts: names of the hosts that it runs on.
+        compute_s, collective_s, boundary_s: of one micro-batch, forward and backward; together they are `cost_s`.
+        per_step_s: what it costs once a step (gradient synchronisation, optimizer).
+        memory_bytes: predicted peak of each device, with the micro-batches in flight that the stage's place asks for.
+        memory_limit_bytes: what a device has.
+    """
+
+    layers: tuple[int, int]
+    submesh: Submesh
+    logical_mesh: tuple[int, ...]
+    hosts: tuple[str, ...]
+    compute_s: float
+    collective_s: float
+    boundary_s: float
+    per_step_s: float
+    memory_bytes: float
+    memory_limit_bytes: float
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def cost_s(self) -> float:
+        """Forward and backward of one micro-batch."""
+        return self.compute_s + self.collective_s + self.boundary_s
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """All stages, and the prediction for a step.
+
+    Attributes:
+        stages: in the order of the layers.
+        step_s: predicted seconds of one training step.
+        lower_bound_s: by the same costs, no plan of the search space is faster.
+        num_micro_batches, schedule: what it was planned for.
+        planning_s: seconds of each step of the planning, in order.
+    """
+
+    stages: tuple[StagePlan, ...]
+    step_s: float
+    lower_bound_s: float
+    num_micro_batches: int
+    schedule: str
+    cluster: str
+    planning_s: Mapping[str, float] = dataclasses.field(hash=False)
+
+    @property
+    def num_layers(self) -> int:
+        """Of all stages."""
+        return self.stages[-1].layers[1] + 1
+
+    @property
+    def total_planning_s(self) -> float:
+        """All steps of the planning together."""
+        return sum(self.planning_s.values())
+
+    @property
+    def layer_ids(self) -> list[list[int]]:
+        """For each stage its layers, as Alpa's ManualStageOption takes them."""
+        return [list(range(stage.layers[0], stage.layers[1] + 1)) for stage in self.stages]

@@ -1,0 +1,163 @@
+"""The question that a slicer answers, and its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import _check
+
+NO_LIMIT = 2**20
+"""A number of succeeding stages that no pipeline reaches: Alpa's word for "memory sets no limit"."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageChoice:
+    """Layers first..last (inclusive) on a submesh with a config, both by their index in the search space."""
+
+    first: int
+    last: int
+    submesh: int
+    config: int
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlicingProblem:
+    """Cut L layers into stages and give each a submesh and a config, so that the objective is least.
+
+    Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
+    plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost.
+
+    Attributes:
+        costs_s: shape (L, L, S, C), forward and backward of one micro-batch for layers i..j; inf where not offered.
+        submesh_sizes: shape (S,), devices of each submesh.
+        num_devices: of the cluster; a plan uses exactly that many ("at most" if `devices` says so).
+        num_micro_batches: B.
+        max_n_succ_stages: shape (L, L, S, C), how many stages may follow before memory is full; -1: it never fits.
+        per_step_s: shape (L, L, S, C), what a stage costs once a step; None: nothing.
+        num_stages: if given, exactly that many stages.
+
+    Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
+
+    References:
+        Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning,
+        OSDI 2022, section 5.
+    """
+
+    costs_s: NDArray[np.float64]
+    submesh_sizes: NDArray[np.int64]
+    num_devices: int
+    num_micro_batches: int
+    max_n_succ_stages: NDArray[np.int64] | None = None
+    per_step_s: NDArray[np.float64] | None = None
+    num_stages: int | None = None
+    devices: str = "exactly"
+    objective: str = "training"
+
+    def __post_init__(self) -> None:
+        owner = "slicing problem"
+        costs = np.asarray(self.costs_s, dtype=np.float64)
+        sizes = np.asarray(self.submesh_sizes, dtype=np.int64)
+        object.__setattr__(self, "costs_s", costs)
+        object.__setattr__(self, "submesh_sizes", sizes)
+        if costs.ndim != 4 or costs.shape[0] != costs.shape[1] or 0 in costs.shape or sizes.shape != costs.shape[2:3]:
+            shapes = f"costs_s is {costs.shape} and submesh_sizes {sizes.shape}"
+            raise ValueError(f"{owner}: {shapes}, not (L, L, S, C) and (S,)")
+        if np.isnan(costs).any() or (costs < 0).any():
+            where = tuple(int(x) for x in np.argwhere(np.isnan(costs) | (costs < 0))[0])
+            raise ValueError(f"{owner}: costs_s{where} is {costs[where]}; a cost is at least 0, or inf if not offered")
+        if (sizes < 1).any():
+            raise ValueError(f"{owner}: submesh_sizes is {sizes.tolist()}, but a submesh has at least one device")
+        for field, dtype in (("max_n_succ_stages", np.int64), ("per_step_s", np.float64)):
+            value = getattr(self, field)
+            if value is not None:
+                value = np.asarray(value, dtype=dtype)
+                object.__setattr__(self, field, value)
+                if value.shape != costs.shape:
+                    raise ValueError(f"{owner}: {field} is {value.shape}, but costs_s is {costs.shape}")
+        if self.per_step_s is not None and not (self.per_step_s >= 0).all():
+            raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
+        _check.positive(owner, "num_devices", self.num_devices)
+        _check.positive(owner, "num_micro_batches", self.num_micro_batches)
+        _check.one_of(owner, "devices", self.devices, ("exactly", "at most"))
+        _check.one_of(owner, "objective", self.objective, ("training", "inference"))
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return int(self.costs_s.shape[0])
+
+    @property
+    def room(self) -> NDArray[np.int64]:
+        """`max_n_succ_stages`, or no limit anywhere; shape (L, L, S, C)."""
+        if self.max_n_succ_stages is None:
+            return np.full(self.costs_s.shape, NO_LIMIT, dtype=np.int64)
+        return self.max_n_succ_stages
+
+    @property
+    def once_s(self) -> NDArray[np.float64]:
+        """`per_step_s`, or zeros; shape (L, L, S, C)."""
+        return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
+
+    def total_s(self, stages: tuple[StageChoice, ...]) -> float:
+        """The objective of some stages; infinite if they aren't a slicing that the problem allows."""
+        if not self._allows(stages):
+            return math.inf
+        costs = [float(self.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+        if self.objective == "inference":
+            return len(costs) * max(costs)
+        once = sum(float(self.once_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+        return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
+
+    def _allows(self, stages: tuple[StageChoice, ...]) -> bool:
+        starts = [s.first for s in stages]
+        ends = [s.last + 1 for s in stages]
+        used = sum(int(self.submesh_sizes[s.submesh]) for s in stages)
+        room = self.room
+        return (
+            bool(stages)
+            and starts == [0, *ends[:-1]]
+            and ends[-1] == self.num_layers
+            and all(s.first <= s.last for s in stages)
+            and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
+            and self.num_stages in (None, len(stages))
+            and all(len(stages) - 1 - n <= room[s.first, s.last, s.submesh, s.config] for n, s in enumerate(stages))
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Slicing:
+    """A slicer's answer.
+
+    Attributes:
+        stages: in the order of the layers; empty if the problem has no solution, or the slicer found none.
+        cost_s: the objective; infinite without stages.
+        lower_bound_s: no slicing costs less; equal to `cost_s` if the slicer is exact.
+        iterations: how many candidates, or rounds, it took.
+        seconds: of wall time.
+    """
+
+    stages: tuple[StageChoice, ...]
+    cost_s: float
+    lower_bound_s: float
+    iterations: int
+    seconds: float
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a plan."""
+        return bool(self.stages)
+
+    @property
+    def gap(self) -> float:
+        """How much of the cost might be saved at most, as a fraction of the lower bound."""
+        if self.cost_s == self.lower_bound_s:
+            return 0.0
+        return math.inf if self.lower_bound_s <= 0 else self.cost_s / self.lower_bound_s - 1
