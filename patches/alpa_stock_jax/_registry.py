@@ -13,10 +13,12 @@ _ROOMS = (
     "alpa_stock_jax.names",
     "alpa_stock_jax.sharded_array",
     "alpa_stock_jax.environment",
+    "alpa_stock_jax.arguments",
     "alpa_stock_jax.primitives",
     "alpa_stock_jax.lowering",
     "alpa_stock_jax.pipeline_variables",
     "alpa_stock_jax.pipeline_named_call",
+    "alpa_stock_jax.pipeline_local",
     "alpa_stock_jax.pipeline_profile_cache",
     "alpa_stock_jax.pipeline_profile_faults",
 )
