@@ -1,0 +1,146 @@
+"""A jaxpr with calls, remat, loops and branches unrolled into one list of plain operations.
+
+Calls (pjit, remat, custom_jvp, custom_vjp, named calls) are inlined. A scan's body is listed once, with the number of
+its trips; a while loop's trips aren't known beforehand and count once; of a cond's branches the one with the most
+operations stands for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, final
+
+from jax import core
+
+MARKER = "pipeline_marker"
+
+
+@final
+class Value:
+    """One array during the walk; equal to itself alone."""
+
+    __slots__ = ("aval", "constant")
+
+    def __init__(self, aval: Any, constant: bool = False) -> None:
+        self.aval = aval
+        self.constant = constant
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; () for what isn't an array."""
+        return tuple(getattr(self.aval, "shape", ()))
+
+    @property
+    def num_bytes(self) -> float:
+        """The size in memory; 0 for what isn't an array."""
+        dtype = getattr(self.aval, "dtype", None)
+        return float(self.size * getattr(dtype, "itemsize", 0))
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return int(getattr(self.aval, "size", 1))
+
+    @property
+    def dtype(self) -> str:
+        """numpy's name of the element type."""
+        return str(getattr(self.aval, "dtype", "float32"))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One operation of the flat list; `trips` is how often it runs."""
+
+    primitive: str
+    params: dict[str, Any]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    trips: float
+
+
+@final
+class Flattener:
+    """Collects the steps of a jaxpr; `outputs` of `walk` are the values of its results."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def walk(self, jaxpr: core.Jaxpr, inputs: Sequence[Value], trips: float = 1.0) -> list[Value]:
+        """Appends the jaxpr's operations; `inputs` stand for its invars."""
+        env: dict[core.Var, Value] = {var: Value(var.aval, constant=True) for var in jaxpr.constvars}
+        env.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Value:
+            return Value(atom.aval, constant=True) if isinstance(atom, core.Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            values = [read(atom) for atom in eqn.invars]
+            env.update(zip(eqn.outvars, self._equation(eqn, values, trips), strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        name = eqn.primitive.name
+        if name == "scan":
+            return self._scan(eqn, inputs, trips)
+        if name == "while":
+            return self._while(eqn, inputs, trips)
+        if name == "cond":
+            return self._cond(eqn, inputs, trips)
+        called = _called(eqn)
+        if called is not None:
+            return self.walk(called, inputs, trips)
+        outputs = [Value(var.aval) for var in eqn.outvars]
+        self._emit(name, inputs, outputs, trips, eqn.params)
+        return outputs
+
+    def _emit(
+        self, name: str, inputs: Sequence[Value], outputs: Sequence[Value], trips: float, params: Any = None
+    ) -> None:
+        self.steps.append(Step(name, params or {}, tuple(inputs), tuple(outputs), trips))
+
+    def _pass(self, name: str, source: Value, aval: Any, trips: float) -> Value:
+        """A value that only changes its name, or is one slice of the source."""
+        result = Value(aval, source.constant)
+        self._emit(name, [source], [result], trips)
+        return result
+
+    def _scan(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        body, length = eqn.params["jaxpr"].jaxpr, float(eqn.params["length"])
+        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        inner = list(inputs[:num_consts])
+        for n, var in enumerate(body.invars[num_consts:], start=num_consts):
+            name = "copy" if n < num_consts + num_carry else "slice"
+            inner.append(self._pass(name, inputs[n], var.aval, trips * length))
+        results = self.walk(body, inner, trips * length)
+        return [
+            self._pass("copy" if n < num_carry else "stack", value, var.aval, trips * length)
+            for n, (value, var) in enumerate(zip(results, eqn.outvars, strict=True))
+        ]
+
+    def _while(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        body, condition = eqn.params["body_jaxpr"].jaxpr, eqn.params["cond_jaxpr"].jaxpr
+        num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        carry = inputs[num_cond + num_body :]
+        self.walk(condition, [*inputs[:num_cond], *carry], trips)
+        results = self.walk(body, [*inputs[num_cond : num_cond + num_body], *carry], trips)
+        return [self._pass("copy", value, var.aval, trips) for value, var in zip(results, eqn.outvars, strict=True)]
+
+    def _cond(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        branch = max((b.jaxpr for b in eqn.params["branches"]), key=_num_equations)
+        return self.walk(branch, inputs[1:], trips)
+
+
+def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
+    """The jaxpr that a call-like equation runs once on its operands, if it is one."""
+    for value in eqn.params.values():
+        jaxpr = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        if isinstance(jaxpr, core.Jaxpr) and len(jaxpr.invars) == len(eqn.invars):
+            if len(jaxpr.outvars) == len(eqn.outvars):
+                return jaxpr
+    return None
+
+
+def _num_equations(jaxpr: core.Jaxpr) -> int:
+    return len(jaxpr.eqns) + sum(_num_equations(inner) for inner in core.subjaxprs(jaxpr))

@@ -1,0 +1,121 @@
+"""One layer's jaxpr as operator records, with what stays inside it and what a tensor-parallel group must exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import final
+
+from jax import core
+
+from alpa_dejavu.features._flatten import Flattener, Step, Value
+from alpa_dejavu.features._fusion import Fusion
+from alpa_dejavu.features._kinds import ALIASES, flop_of, kind_of
+from alpa_dejavu.problem import Operator, Operators
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerFeatures:
+    """What one jaxpr computes.
+
+    Attributes:
+        operators: of one run; what only renames a value has no record.
+        temporary_bytes: the peak of what is neither operand nor result.
+        exchanged_bytes: for each product with a parameter, what a tensor-parallel group adds up: the smaller one of the
+            product's activation and its result, an activation that enters several products once. For a transformer
+            block that is Megatron's four all-reduces of the hidden state.
+
+    References:
+        Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism, 2019.
+    """
+
+    operators: Operators
+    temporary_bytes: float
+    exchanged_bytes: tuple[float, ...]
+
+
+def layer_features(jaxpr: core.Jaxpr, parameters: Collection[core.Var] = ()) -> LayerFeatures:
+    """Describes a jaxpr; `parameters` are those of its inputs that are parameters."""
+    inputs = [Value(var.aval) for var in jaxpr.invars]
+    weights = {value for var, value in zip(jaxpr.invars, inputs, strict=True) if var in parameters}
+    flat = Flattener()
+    outputs = flat.walk(jaxpr, inputs)
+    steps = flat.steps
+    kinds = [kind_of(step) for step in steps]
+    fusion = Fusion(steps, kinds, inputs, outputs)
+    _spread(steps, kinds, weights)
+    records = [
+        _record(step, kind, fusion, weights)
+        for step, kind in zip(steps, kinds, strict=True)
+        if step.primitive not in ALIASES and step.outputs
+    ]
+    held = {fusion.root(value) for value in (*inputs, *outputs)}
+    temporary = _temporary_bytes(steps, fusion, held)
+    return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
+
+
+def _spread(steps: Sequence[Step], kinds: Sequence[str], weights: set[Value]) -> None:
+    """Adds to `weights` all that comes from parameters and constants alone."""
+    for step, kind in zip(steps, kinds, strict=True):
+        sources = [value for value in step.inputs if not value.constant]
+        if step.primitive in ALIASES:
+            weights.update(b for a, b in zip(step.inputs, step.outputs, strict=False) if a in weights)
+        elif sources and kind in ("elementwise", "layout") and all(value in weights for value in sources):
+            weights.update(step.outputs)
+
+
+def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value]) -> Operator:
+    flop, transcendental = flop_of(step, kind)
+    read, written = fusion.traffic(step, kind)
+    return Operator(
+        kind=kind,
+        primitive=step.primitive,
+        input_shapes=tuple(value.shape for value in step.inputs),
+        output_shapes=tuple(value.shape for value in step.outputs),
+        dtype=step.outputs[0].dtype,
+        flop=flop,
+        transcendental=transcendental,
+        read_bytes=read,
+        written_bytes=written,
+        parameter_bytes=sum(value.num_bytes for value in step.inputs if value in weights),
+        count=step.trips,
+    )
+
+
+def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) -> float:
+    """The peak over the steps of what was written to memory inside the layer and is still to be read."""
+    last_use: dict[Value, int] = {}
+    for n, step in enumerate(steps):
+        for value in step.inputs:
+            last_use[fusion.root(value)] = n
+    ending: dict[int, float] = {}
+    live = peak = 0.0
+    for n, step in enumerate(steps):
+        for value in step.outputs if step.primitive not in ALIASES else ():
+            if value in fusion.in_memory and value not in held:
+                live += value.num_bytes
+                end = last_use.get(value, n)
+                ending[end] = ending.get(end, 0.0) + value.num_bytes
+        peak = max(peak, live)
+        live -= ending.pop(n, 0.0)
+    return peak
+
+
+def _exchanged(
+    steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weights: set[Value]
+) -> tuple[float, ...]:
+    payloads: list[float] = []
+    entered: set[Value] = set()
+    for step, kind in zip(steps, kinds, strict=True):
+        if kind not in ("dot", "conv", "gather") or sum(value in weights for value in step.inputs[:2]) != 1:
+            continue
+        activation = fusion.root(step.inputs[1] if step.inputs[0] in weights else step.inputs[0])
+        result = step.outputs[0].num_bytes
+        if kind != "gather" and activation.num_bytes <= result:
+            if activation in entered:
+                continue
+            entered.add(activation)
+            result = activation.num_bytes
+        payloads += [result] * int(step.trips)
+    return tuple(payloads)

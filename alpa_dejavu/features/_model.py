@@ -1,0 +1,119 @@
+"""All layers of a step as a `Model`: their operators, and the tensors that cross from one to another or stay.
+
+The layers' jaxprs share variables: what one defines as a result another takes as an operand under the same variable, as
+Alpa's layers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from jax import core
+
+from alpa_dejavu.features._flatten import Value
+from alpa_dejavu.features._layer import LayerFeatures, layer_features
+from alpa_dejavu.problem import Layer, Model, Operators, Tensor
+
+_NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
+
+
+def describe(
+    forward: Sequence[core.Jaxpr],
+    backward: Sequence[core.Jaxpr] = (),
+    updates: Sequence[core.Jaxpr | None] = (),
+    accumulators: Collection[core.Var] = (),
+    micro_batch: int | None = None,
+) -> Model:
+    """The model that the layers make up.
+
+    Args:
+        forward: the L layers' jaxprs, in order.
+        backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
+        updates: the optimizer's jaxpr of each layer, None where it has none.
+        accumulators: operands of the backward layers that accumulate gradients.
+        micro_batch: samples in a micro-batch; an operand whose first dimension is that long, and that no update
+            changes, is taken for data. None: every operand that no update changes is.
+
+    Raises:
+        ValueError: without layers, or if there aren't as many backward layers or updates as layers.
+    """
+    num_layers = len(forward)
+    for name, given in (("backward layers", backward), ("updates", updates)):
+        if given and len(given) != num_layers:
+            raise ValueError(f"there are {num_layers} layers but {len(given)} {name}; each layer has one")
+    chain = [*forward, *reversed(backward)]
+    roles = _roles(chain, updates, frozenset(accumulators), micro_batch)
+    parameters = frozenset(var for var, role in roles.items() if role == "parameter")
+    described = [layer_features(jaxpr, parameters) for jaxpr in chain]
+    layers = []
+    for n in range(num_layers):
+        update = updates[n] if updates else None
+        ahead, back = described[n], described[-1 - n] if backward else _NOTHING
+        after = layer_features(update).operators if update is not None else _NOTHING.operators
+        layers.append(
+            Layer(
+                name=f"layer {n}",
+                forward=ahead.operators,
+                backward=back.operators,
+                update=after,
+                forward_temporary_bytes=ahead.temporary_bytes,
+                backward_temporary_bytes=back.temporary_bytes,
+                exchanged_bytes=ahead.exchanged_bytes,
+            )
+        )
+    return Model(tuple(layers), tuple(_tensors(chain, updates, roles)), training=bool(backward))
+
+
+def _roles(
+    chain: Sequence[core.Jaxpr],
+    updates: Sequence[core.Jaxpr | None],
+    accumulators: frozenset[core.Var],
+    micro_batch: int | None,
+) -> Mapping[core.Var, str]:
+    """The role of everything that the layers take from outside of the chain."""
+    updated = {var for update in updates if update is not None for var in update.invars}
+    made: set[core.Var] = set()
+    roles: dict[core.Var, str] = {}
+    for jaxpr in chain:
+        for var in jaxpr.invars:
+            if var in made or var in roles:
+                continue
+            if var in accumulators:
+                roles[var] = "gradient"
+            elif var in updated or (micro_batch is not None and Value(var.aval).shape[:1] != (micro_batch,)):
+                roles[var] = "parameter"
+            else:
+                roles[var] = "input"
+        made.update(_variables(jaxpr.outvars))
+    return roles
+
+
+def _tensors(
+    chain: Sequence[core.Jaxpr], updates: Sequence[core.Jaxpr | None], roles: Mapping[core.Var, str]
+) -> list[Tensor]:
+    num_layers = len(updates) or len(chain)
+    producers: dict[core.Var, int] = {}
+    users: dict[core.Var, list[int]] = {}
+    for position, jaxpr in enumerate(chain):
+        for var in dict.fromkeys(jaxpr.invars):
+            users.setdefault(var, []).append(position)
+        producers.update((var, position) for var in _variables(jaxpr.outvars))
+    tensors = []
+    for var, positions in users.items():
+        role = roles.get(var, "activation")
+        where = positions
+        if role == "gradient":
+            where = sorted({p if p < num_layers else 2 * num_layers - 1 - p for p in positions})
+        made = -1 if role != "activation" else producers[var]
+        tensors.append(Tensor(Value(var.aval).num_bytes, role, made, tuple(where)))
+    kept: dict[core.Var, set[int]] = {}
+    for layer, update in enumerate(updates):
+        for var in update.invars if update is not None else ():
+            if var not in producers and var not in users:
+                kept.setdefault(var, set()).add(layer)
+    tensors += [Tensor(Value(var.aval).num_bytes, "optimizer", -1, tuple(sorted(where))) for var, where in kept.items()]
+    return tensors
+
+
+def _variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
