@@ -16,11 +16,18 @@ _ROOMS = (
     "alpa_stock_jax.arguments",
     "alpa_stock_jax.primitives",
     "alpa_stock_jax.lowering",
+    "alpa_stock_jax.devices",
+    "alpa_stock_jax.local_mesh",
     "alpa_stock_jax.pipeline_variables",
     "alpa_stock_jax.pipeline_named_call",
     "alpa_stock_jax.pipeline_local",
     "alpa_stock_jax.pipeline_profile_cache",
     "alpa_stock_jax.pipeline_profile_faults",
+    "alpa_stock_jax.ray_nodes",
+    "alpa_stock_jax.ray_cluster",
+    "alpa_stock_jax.ray_launch",
+    "alpa_stock_jax.ray_groups",
+    "alpa_stock_jax.ray_session",
 )
 
 
