@@ -27,13 +27,15 @@ def _get_tuple_element(graph: Graph, node: Node) -> Node | None:
 
 
 def _tuple(graph: Graph, node: Node) -> Node | None:
-    """A tuple of all the elements of another tuple, in order, is that tuple."""
+    """A tuple of all the elements of another tuple, in order, is that tuple; not a marker's, whose inputs and outputs stay apart."""
     parts = graph.operands(node)
     if not parts or any(part.opcode != "get-tuple-element" for part in parts):
         return None
     source = graph.operand(parts[0], 0)
     same = all(part.operand_ids[0] == source.id and part.tuple_index == i for i, part in enumerate(parts))
-    return source if same and len(source.shape.tuple_shapes) == len(parts) else None
+    if source.opcode == "custom-call" or not same or len(source.shape.tuple_shapes) != len(parts):
+        return None
+    return source
 
 
 def _convert(graph: Graph, node: Node) -> Node | None:
