@@ -8,9 +8,9 @@ by a version number alone; versions only appear in the error of a guard that fai
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import importlib.metadata
 import inspect
+import pkgutil
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -44,7 +44,7 @@ class Patch:
         """Raises PatchError if what the patch replaces or uses isn't there, or has another signature."""
         for name in self.uses:
             try:
-                lookup(name)
+                pkgutil.resolve_name(name)
             except (AttributeError, ImportError):
                 raise PatchError(self._misfit(f"{name} doesn't exist")) from None
         for path, parameters in self.expects.items():
@@ -70,21 +70,6 @@ def _lookup(module: ModuleType, path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name)
     return found
-
-
-def lookup(name: str) -> Any:
-    """What a full name (`package.module.attribute`) stands for; modules are imported on the way.
-
-    Raises:
-        ImportError, AttributeError: there is no such thing.
-    """
-    owner, _, attribute = name.rpartition(".")
-    if not owner:
-        return importlib.import_module(name)
-    parent = lookup(owner)
-    if isinstance(parent, ModuleType) and not hasattr(parent, attribute) and hasattr(parent, "__path__"):
-        return importlib.import_module(name)
-    return getattr(parent, attribute)
 
 
 def _version(distribution: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import pkgutil
 import sys
 from types import ModuleType
 
-from alpa_stock_jax._patch import Patch, lookup
+from alpa_stock_jax._patch import Patch
 
 
 def _add_names(module: ModuleType, sources: dict[str, str]) -> None:
@@ -14,7 +15,7 @@ def _add_names(module: ModuleType, sources: dict[str, str]) -> None:
     for name, source in sources.items():
         if name in vars(module):
             continue
-        found = lookup(source)
+        found = pkgutil.resolve_name(source)
         setattr(module, name, found)
         if isinstance(found, ModuleType) and hasattr(module, "__path__"):
             sys.modules.setdefault(f"{module.__name__}.{name}", found)
