@@ -1,0 +1,120 @@
+"""Finding the batch dimension of every operator."""
+
+import itertools
+import math
+import operator as operators_of
+from collections.abc import Sequence
+
+from alpa_dejavu.sharding._operator import ConvolutionDims, Dims, DotDims, IndexDims, Operator, free_dims
+from alpa_dejavu.sharding._spec import Shape
+
+_SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibling")
+
+
+def operator_batch_dims(operators: Sequence[Operator]) -> list[int | None]:
+    """The batch dimension of each operator's result, or None where it has none.
+
+    The first dimension of the first product (of each pipeline stage) is taken to be the batch; from there it is
+    carried forward to results and then backward to operands.
+    """
+    batch: list[int | None] = [None] * len(operators)
+    waiting = True
+    for index, operator in enumerate(operators):
+        if operator.stage_start:
+            waiting = True
+        elif operator.kind in ("dot", "convolution") and waiting and operator.rank:
+            waiting, batch[index] = False, 0
+    for index, operator in enumerate(operators):
+        if batch[index] is None:
+            batch[index] = _forward(operators, operator, batch)
+    for index in range(len(operators) - 1, -1, -1):
+        dim = batch[index]
+        if dim is not None:
+            for position, operand in enumerate(operators[index].operands):
+                if batch[operand] is None:
+                    batch[operand] = _backward(operators, operators[index], position, dim)
+    return batch
+
+
+def _forward(operators: Sequence[Operator], operator: Operator, batch: Sequence[int | None]) -> int | None:
+    found = None
+    for position, operand in enumerate(operator.operands):
+        dim = batch[operand]
+        if dim is None:
+            continue
+        pairs = carried_dims(operators, operator, position)
+        there = next((after for before, after in pairs if before == dim), None)
+        if there is not None:
+            found = there
+            if operator.kind != "dot" and operator.kind != "convolution":
+                break
+    return found
+
+
+def _backward(operators: Sequence[Operator], operator: Operator, position: int, dim: int) -> int | None:
+    pairs = carried_dims(operators, operator, position)
+    return next((before for before, after in pairs if after == dim), None)
+
+
+def carried_dims(operators: Sequence[Operator], operator: Operator, position: int) -> list[tuple[int, int]]:
+    """Pairs (dimension of an operand, dimension of the result) that are one and the same dimension."""
+    operand = operators[operator.operands[position]]
+    attributes = operator.attributes
+    if operator.kind in _SAME_PLACE:
+        if operand.rank != operator.rank:
+            return []
+        return [(d, d) for d in range(operand.rank) if operand.shape[d] == operator.shape[d]]
+    if operator.kind == "reshape":
+        return reshaped_dims(operand.shape, operator.shape)
+    if isinstance(attributes, DotDims):
+        return _dot_pairs(operand, attributes, position, operators[operator.operands[0]].rank)
+    if isinstance(attributes, ConvolutionDims):
+        return [(attributes.lhs_batch, attributes.out_batch) if position == 0
+                else (attributes.rhs_out_feature, attributes.out_feature)]
+    if isinstance(attributes, IndexDims):
+        return list(zip(attributes.operand, attributes.result, strict=True)) if position == 0 else []
+    if isinstance(attributes, Dims):
+        return _dims_pairs(operator, operand, attributes.dims)
+    return []
+
+
+def _dims_pairs(operator: Operator, operand: Operator, dims: tuple[int, ...]) -> list[tuple[int, int]]:
+    if operator.kind == "broadcast":
+        return list(enumerate(dims))
+    if operator.kind == "transpose":
+        return [(before, after) for after, before in enumerate(dims)]
+    if operator.kind == "reduce" and operand.rank:
+        kept = (d for d in range(operand.rank) if d not in dims)
+        return [(before, after) for after, before in enumerate(kept)]
+    if operator.kind == "sort":
+        return [(d, d) for d in range(operand.rank) if d not in dims]
+    return []
+
+
+def _dot_pairs(operand: Operator, dims: DotDims, position: int, lhs_rank: int) -> list[tuple[int, int]]:
+    batch, contract = (dims.lhs_batch, dims.lhs_contract) if position == 0 else (dims.rhs_batch, dims.rhs_contract)
+    first = len(batch)
+    if position == 1:
+        first += len(free_dims(lhs_rank, dims.lhs_batch, dims.lhs_contract))
+    return [(d, i) for i, d in enumerate(batch)] + [
+        (d, first + i) for i, d in enumerate(free_dims(operand.rank, batch, contract))
+    ]
+
+
+def reshaped_dims(old: Shape, new: Shape) -> list[tuple[int, int]]:
+    """Pairs of dimensions whose leading digit a reshape keeps: what cuts one evenly may cut the other.
+
+    >>> reshaped_dims((8, 4, 6), (32, 6))
+    [(0, 0), (2, 1)]
+    >>> reshaped_dims((1, 1), (1,))
+    [(0, 0)]
+    """
+    if math.prod(old) <= 1:
+        return list(zip(range(len(old)), range(len(new)), strict=False))
+
+    def tops(shape: Shape) -> dict[int, int]:
+        inner = list(itertools.accumulate(reversed(shape), operators_of.mul, initial=1))[::-1]
+        return {inner[d]: d for d in range(len(shape) - 1, -1, -1) if shape[d] != 1}
+
+    before, after = tops(old), tops(new)
+    return [(dim, after[top]) for top, dim in sorted(before.items(), reverse=True) if top in after]

@@ -1,0 +1,152 @@
+"""Operators from the entry computation of an HLO module."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from alpa_dejavu.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from alpa_dejavu.hlo._shapes import byte_size, is_tuple
+from alpa_dejavu.sharding._hlo_attributes import attributes_of, kind_of
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._op_sharding import from_op_sharding
+from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._spec import Spec
+
+Value = int | list["Value"]
+"""The operator that a value comes from; for a tuple, those of its parts."""
+
+_SIGNED, _UNSIGNED = range(2, 6), range(6, 10)
+_MARKERS = ("pipeline_marker", "identity")
+
+
+@dataclasses.dataclass(frozen=True)
+class HloProgram:
+    """The operators of a module, and where they are in it.
+
+    Attributes:
+        operators: the operators, each after its operands.
+        values: for each instruction id the operators of its result.
+        outputs: the operators of kind "output", in the order of the result's parts.
+    """
+
+    operators: tuple[Operator, ...]
+    values: dict[int, Value]
+    outputs: tuple[int, ...]
+
+
+def leaves(value: Value) -> list[int]:
+    """The operators of a value, tuples taken apart.
+
+    >>> leaves([1, [2, 3]])
+    [1, 2, 3]
+    """
+    return [value] if isinstance(value, int) else [leaf for part in value for leaf in leaves(part)]
+
+
+def leaf_shapes(shape: ShapeProto) -> list[ShapeProto]:
+    """The shapes of the arrays in a shape."""
+    return [leaf for part in shape.tuple_shapes for leaf in leaf_shapes(part)] if is_tuple(shape) else [shape]
+
+
+def read_program(module: HloModuleProto, mesh: LogicalMesh) -> HloProgram:
+    """Turn a module without calls into operators.
+
+    Args:
+        module: the module; what its entry computation calls (loops, branches) is taken as one operator each.
+        mesh: the mesh that shardings already written in the module refer to.
+    """
+    entry = next(c for c in module.computations if c.id == module.entry_computation_id)
+    return _Reader(module, mesh).read(entry)
+
+
+class _Reader:
+    def __init__(self, module: HloModuleProto, mesh: LogicalMesh) -> None:
+        self.module = module
+        self.mesh = mesh
+        self.operators: list[Operator] = []
+        self.values: dict[int, Value] = {}
+
+    def read(self, entry: HloComputationProto) -> HloProgram:
+        for instruction in entry.instructions:
+            self.values[instruction.id] = self._value(instruction)
+        parameters = {
+            i.parameter_number: self.values[i.id] for i in entry.instructions if i.opcode == "parameter"
+        }
+        replaced = {
+            tuple(e.output_shape_index): parameters.get(e.parameter_number)
+            for e in self.module.input_output_alias.entries if not e.parameter_shape_index
+        }
+        root = next(i for i in entry.instructions if i.id == entry.root_id)
+        outputs = []
+        pins = self._pins(root)
+        for position, leaf in enumerate(leaves(self.values[root.id])):
+            alias = replaced.get((position,)) if is_tuple(root.shape) else replaced.get(())
+            outputs.append(self._add(dataclasses.replace(
+                self.operators[leaf], kind="output", operands=(leaf,), name="", attributes=None, stage_start=False,
+                alias=alias if isinstance(alias, int) else None, pinned=pins[position],
+            )))
+        return HloProgram(tuple(self.operators), self.values, tuple(outputs))
+
+    def _pins(self, instruction: HloInstructionProto) -> list[Spec | None]:
+        """The shardings that an instruction already has, one for each array of its result."""
+        shapes = leaf_shapes(instruction.shape)
+        if not instruction.HasField("sharding"):
+            return [None] * len(shapes)
+        given = list(instruction.sharding.tuple_shardings) if is_tuple(instruction.shape) else [instruction.sharding]
+        if len(given) != len(shapes):
+            return [None] * len(shapes)
+        return [from_op_sharding(g, len(s.dimensions), self.mesh) for g, s in zip(given, shapes, strict=True)]
+
+    def _add(self, operator: Operator) -> int:
+        self.operators.append(operator)
+        return len(self.operators) - 1
+
+    def _value(self, instruction: HloInstructionProto) -> Value:
+        inputs = [self.values[i] for i in instruction.operand_ids]
+        if instruction.opcode == "tuple":
+            return inputs
+        if instruction.opcode == "get-tuple-element":
+            whole = inputs[0]
+            assert isinstance(whole, list)
+            return whole[instruction.tuple_index]
+        if instruction.opcode == "optimization-barrier" or (
+            instruction.opcode == "custom-call" and instruction.custom_call_target in _MARKERS
+        ):
+            return self._marked(instruction, inputs[0] if len(inputs) == 1 else inputs)
+        return self._computed(instruction, tuple(leaf for value in inputs for leaf in leaves(value)))
+
+    def _marked(self, instruction: HloInstructionProto, value: Value) -> Value:
+        """An identity of each array in a value."""
+        starts = "start" in instruction.metadata.op_type or "start" in str(instruction.backend_config)
+        if isinstance(value, list):
+            return [self._marked(instruction, part) for part in value]
+        source = self.operators[value]
+        return self._add(Operator(
+            "identity", (value,), source.shape, source.itemsize, integer=source.integer,
+            stage_start=starts and instruction.custom_call_target == "pipeline_marker",
+        ))
+
+    def _computed(self, instruction: HloInstructionProto, operands: tuple[int, ...]) -> Value:
+        shapes = leaf_shapes(instruction.shape)
+        tensors = [self.operators[i] for i in operands]
+        kind = kind_of(instruction, [t.shape for t in tensors])
+        pins = self._pins(instruction)
+        found: list[int] = []
+        for number, (shape, pin) in enumerate(zip(shapes, pins, strict=True)):
+            dims = tuple(shape.dimensions)
+            count = max(math.prod(dims), 1)
+            itemsize = byte_size(shape) // count
+            integer = shape.element_type in _SIGNED or shape.element_type in _UNSIGNED
+            if kind == "parameter" or number == 0:
+                found.append(self._add(Operator(
+                    kind, operands, dims, itemsize, instruction.opcode, attributes_of(instruction, tensors),
+                    integer=integer, pinned=pin,
+                )))
+            else:
+                found.append(self._add(Operator("sibling", (found[0],), dims, itemsize, integer=integer, pinned=pin)))
+        return _nest(instruction.shape, iter(found).__next__)
+
+
+def _nest(shape: ShapeProto, take: Callable[[], int]) -> Value:
+    """Put operators, one after the other, into the places of a shape."""
+    return [_nest(part, take) for part in shape.tuple_shapes] if is_tuple(shape) else take()

@@ -1,0 +1,72 @@
+"""Specs in the form in which HLO carries them, and back."""
+
+import math
+
+import numpy as np
+
+from alpa_dejavu.hlo._schema import OpSharding
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._spec import Spec, is_replicated, replicated
+
+REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL = 0, 1, 2, 3, 4
+
+
+def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
+    """The OpSharding of a spec: a tile assignment, with the devices that share a tile in a last dimension."""
+    if is_replicated(spec):
+        return OpSharding(type=REPLICATED)
+    used = [axis for axes in spec for axis in axes]
+    unused = [axis for axis in range(len(mesh.shape)) if axis not in used]
+    tiles = [math.prod(mesh.shape[axis] for axis in axes) for axes in spec]
+    copies = math.prod(mesh.shape[axis] for axis in unused)
+    devices = np.array(mesh.device_ids).reshape(mesh.shape).transpose(used + unused).reshape(-1)
+    return OpSharding(
+        type=OTHER, tile_assignment_dimensions=tiles + [copies] * (copies > 1),
+        tile_assignment_devices=devices.tolist(), replicate_on_last_tile_dim=copies > 1,
+    )
+
+
+def tuple_op_sharding(shardings: list[OpSharding]) -> OpSharding:
+    """The OpSharding of a tuple, from those of its leaves."""
+    return OpSharding(type=TUPLE, tuple_shardings=shardings)
+
+
+def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec | None:
+    """The spec of an OpSharding; None if it is undefined (type MANUAL) or no cut along axes of the mesh."""
+    if sharding.type in (REPLICATED, MAXIMAL):
+        return replicated(rank)
+    if sharding.type != OTHER or rank == 0:
+        return None
+    tiles = list(sharding.tile_assignment_dimensions)
+    devices = np.array(sharding.tile_assignment_devices or _iota_devices(sharding), dtype=int)
+    places = {device: np.unravel_index(i, mesh.shape) for i, device in enumerate(mesh.device_ids)}
+    if len(devices) != mesh.num_devices or any(device not in places for device in devices):
+        return None
+    grid = devices.reshape(tiles)
+    spec = []
+    for dim in range(rank):
+        line = np.moveaxis(grid, dim, 0).reshape(tiles[dim], -1)[:, 0]
+        moving = [axis for axis in range(len(mesh.shape)) if len({places[d][axis] for d in line}) > 1]
+        # The innermost axis is the one that the first step along the line moves along.
+        first = {axis: next(i for i, d in enumerate(line) if places[d][axis] != places[line[0]][axis]) for axis in moving}
+        spec.append(tuple(sorted(moving, key=lambda axis: -first[axis])))
+    found: Spec = tuple(spec)
+    again = to_op_sharding(found, mesh)
+    same = list(again.tile_assignment_dimensions)[:rank] == tiles[:rank] and _same_tiles(again, devices, tiles, rank)
+    return found if same else None
+
+
+def _same_tiles(again: OpSharding, devices: np.ndarray, tiles: list[int], rank: int) -> bool:
+    """Whether both give every device the same tile; the order among devices that share one does not matter."""
+    if again.type == REPLICATED:
+        return math.prod(tiles[:rank]) == 1
+    count = math.prod(tiles[:rank])
+    left = np.sort(devices.reshape(count, -1), axis=1)
+    right = np.sort(np.array(again.tile_assignment_devices).reshape(count, -1), axis=1)
+    return bool((left == right).all())
+
+
+def _iota_devices(sharding: OpSharding) -> list[int]:
+    """The devices of a sharding that is written as a transposed iota."""
+    dims = list(sharding.iota_reshape_dims)
+    return np.arange(math.prod(dims)).reshape(dims).transpose(list(sharding.iota_transpose_perm)).reshape(-1).tolist()

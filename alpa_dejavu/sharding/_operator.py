@@ -1,0 +1,115 @@
+"""The operators that the engine shards: what it must know of them, and nothing of where they come from."""
+
+import dataclasses
+import math
+from typing import Literal
+
+from alpa_dejavu.sharding._spec import Shape, Spec
+
+Kind = Literal[
+    "parameter", "constant", "random", "iota", "elementwise", "broadcast", "reshape", "transpose", "same_size",
+    "window", "reduce", "sort", "dot", "convolution", "gather", "scatter", "identity", "sibling", "opaque", "output",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dims:
+    """The dimensions that a broadcast places, a transpose permutes, a reduce or a sort works along."""
+
+    dims: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DotDims:
+    """The dimensions of a matrix product. The result has the batch, then the lhs's free, then the rhs's free ones."""
+
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contract: tuple[int, ...]
+    rhs_contract: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionDims:
+    """The dimensions of a convolution that can be cut, and its groups."""
+
+    lhs_batch: int
+    lhs_feature: int
+    rhs_in_feature: int
+    rhs_out_feature: int
+    out_batch: int
+    out_feature: int
+    feature_groups: int = 1
+    batch_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class IndexDims:
+    """The dimensions that a gather or scatter only carries along: of the operand, of the result, of the updates."""
+
+    operand: tuple[int, ...]
+    result: tuple[int, ...]
+    updates: tuple[int, ...] = ()
+
+
+Attributes = Dims | DotDims | ConvolutionDims | IndexDims | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One operator with one result.
+
+    An operator of several results is its first ("reduce", "sort", "opaque") and "sibling"s of that one. Tuples do not
+    appear; a marker around several tensors is an "identity" of each.
+
+    Attributes:
+        kind: how the operator's result depends on its operands, dimension by dimension.
+        operands: the operators whose results it reads, by their place in the list; each stands before this one.
+        shape: the sizes of the result's dimensions.
+        itemsize: bytes of one element of the result.
+        name: the operator's own name, where the kind alone does not tell it ("add", "compare", "select").
+        attributes: what the kind needs to know: see the classes above.
+        alias: of an "output", the parameter whose memory it takes over; both then get the same sharding.
+        stage_start: whether this "identity" begins a pipeline stage.
+        integer: whether the elements are integers.
+        pinned: a sharding that the user asked for.
+
+    References:
+        The operators of the computational graph in section 4.2 of the Alpa paper (OSDI 2022).
+    """
+
+    kind: Kind
+    operands: tuple[int, ...]
+    shape: Shape
+    itemsize: int
+    name: str = ""
+    attributes: Attributes = None
+    alias: int | None = None
+    stage_start: bool = False
+    integer: bool = False
+    pinned: Spec | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole result."""
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def rank(self) -> int:
+        """The number of the result's dimensions."""
+        return len(self.shape)
+
+
+def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions of a matrix product's operand that stay in the result."""
+    return tuple(dim for dim in range(rank) if dim not in batch and dim not in contract)
+
+
+def check_operators(operators: tuple[Operator, ...]) -> None:
+    """Raise ValueError unless every operator stands after its operands."""
+    for index, operator in enumerate(operators):
+        if any(operand < 0 or operand >= index for operand in operator.operands):
+            raise ValueError(
+                f"operator {index} ({operator.kind} {operator.name}) reads operators {operator.operands}: order the "
+                "list so that each stands after its operands"
+            )

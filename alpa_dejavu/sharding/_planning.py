@@ -1,0 +1,151 @@
+"""What the strategies of an operator are made from: the mesh, the options, and the tables of its operands."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, num_tiles, replicated, tile
+from alpa_dejavu.sharding._table import Strategy, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """An operator where its strategies are made.
+
+    Attributes:
+        operator: the operator.
+        operands: its operands.
+        tables: the tables of its operands.
+        costs: the costs of collectives on the mesh.
+        batch_dim: the batch dimension of its result, or None.
+        leader: the operand that an element-wise operator follows, and whether another lies as near; chosen by depth.
+        feeds_output: whether its result is an output of the program.
+        feeds_broadcast: whether a broadcast is among the next few operators that read its result.
+        batch_switch: whether it is a reshape between a batched product and a transposition.
+        users: how many operators read the result.
+    """
+
+    operator: Operator
+    operands: tuple[Operator, ...]
+    tables: tuple[Table, ...]
+    costs: Costs
+    batch_dim: int | None = None
+    leader: tuple[int, bool] = (0, False)
+    feeds_output: bool = False
+    feeds_broadcast: bool = False
+    batch_switch: bool = False
+    users: int = 1
+
+    @property
+    def mesh_shape(self) -> Shape:
+        """The lengths of the mesh's axes."""
+        return self.costs.mesh.shape
+
+    @property
+    def options(self) -> ShardingOptions:
+        """The user's options."""
+        return self.costs.options
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether more than one axis of the mesh has more than one device."""
+        return len(self.costs.mesh.axes) > 1
+
+    def tile(self, *cuts: tuple[int | None, int], of: int | None = None) -> Spec | None:
+        """The spec that cuts the given (dimension, axis) pairs of the result, or of an operand; None if it is absurd.
+
+        A pair without a dimension stands for a dimension of size 1. Absurd is a dimension of fewer rows than devices.
+        """
+        operator = self.operator if of is None else self.operands[of]
+        wanted: dict[int, tuple[int, ...]] = {}
+        for dim, axis in cuts:
+            if dim is not None:
+                wanted[dim] = (*wanted.get(dim, ()), axis)
+            elif self.mesh_shape[axis] > 1:
+                return None
+        spec = tile(operator.rank, wanted, self.mesh_shape)
+        return spec if fills(spec, operator.shape, self.mesh_shape) else None
+
+
+def one_dim_specs(site: Site, divisible: bool) -> list[Spec]:
+    """All specs of the result that cut one dimension by one axis."""
+    specs = (site.tile((dim, axis)) for dim in range(site.operator.rank) for axis in site.costs.mesh.axes)
+    return _usable(site, specs, divisible)
+
+
+def line_specs(site: Site, divisible: bool) -> list[Spec]:
+    """All specs of the result that cut one dimension by all axes of a grid."""
+    axes = site.costs.mesh.axes
+    specs = (site.tile(*((dim, axis) for axis in axes)) for dim in range(site.operator.rank))
+    return _usable(site, specs, divisible) if site.is_grid else []
+
+
+def grid_specs(site: Site, divisible: bool) -> list[Spec]:
+    """All specs of the result that use every axis, each on a dimension of its own."""
+    axes = site.costs.mesh.axes
+    if not site.is_grid:
+        return one_dim_specs(site, divisible)
+    rank = site.operator.rank
+    specs = (
+        site.tile((first, axes[0]), (second, axes[1])) for first in range(rank) for second in range(rank)
+        if first != second
+    )
+    return _usable(site, specs, divisible)
+
+
+def _usable(site: Site, specs: Iterable[Spec | None], divisible: bool) -> list[Spec]:
+    shape = site.operator.shape
+    return [
+        spec for spec in specs if spec is not None and (not divisible or divides(spec, shape, site.mesh_shape))
+    ]
+
+
+def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
+    """Only the strategies that cut the batch dimension by the forced axis, if one is forced and they exist.
+
+    Where the axis has one device, the batch dimension is to stay whole.
+    """
+    axis = site.options.force_batch_dim_to_mesh_dim
+    if axis < 0 or site.batch_dim is None:
+        return strategies
+    wanted = axis if site.mesh_shape[axis] > 1 else None
+    kept = [s for s in strategies if next(iter(s.output[site.batch_dim]), None) == wanted]
+    return kept or strategies
+
+
+def make_table(
+    site: Site, strategies: Sequence[Strategy], follow: int | None = None, sources: Sequence[int] = ()
+) -> Table:
+    """Price the strategies: each operand is brought to the spec that is asked of it, or to the result's own.
+
+    Args:
+        site: the operator.
+        strategies: its strategies; if there are none, it is computed whole on each device.
+        follow: the operand that it follows.
+        sources: for each strategy the strategy of that operand that it belongs to.
+    """
+    if not strategies:
+        whole = tuple(replicated(operand.rank) for operand in site.operands)
+        strategies, sources = [Strategy("R", replicated(site.operator.rank), whole)], [-1]
+    outputs = tuple(s.output for s in strategies)
+    edges = []
+    for position, (operand, table) in enumerate(zip(site.operands, site.tables, strict=True)):
+        targets = tuple(
+            s.inputs[position] if s.inputs else (s.output if operand.rank == len(s.output) else replicated(operand.rank))
+            for s in strategies
+        )
+        edges.append(site.costs.matrix(operand.shape, operand.itemsize, table.outputs, targets))
+    tiles = [num_tiles(spec, site.mesh_shape) for spec in outputs]
+    return Table(
+        strategies=tuple(strategies),
+        cost=np.array([s.computation + s.communication for s in strategies]),
+        memory=np.array([site.operator.num_bytes / n for n in tiles]),
+        edges=tuple(edges),
+        follow=follow,
+        sources=tuple(sources),
+        max_tiles=max(tiles) if follow is None else site.tables[follow].max_tiles,
+    )

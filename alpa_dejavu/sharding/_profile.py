@@ -1,0 +1,82 @@
+"""Measured costs of collectives, interpolated between the measured sizes."""
+
+import bisect
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+Groups = tuple[tuple[int, ...], ...]
+Samples = tuple[tuple[float, float], ...]
+
+
+def _interpolate(samples: Samples, size: float) -> float:
+    """The cost at `size` on the line through the two samples around it (the outer two beyond the ends)."""
+    if len(samples) == 1:
+        return samples[0][1]
+    right = min(max(bisect.bisect_left([sample[0] for sample in samples], size), 1), len(samples) - 1)
+    (x0, y0), (x1, y1) = samples[right - 1], samples[right]
+    return y0 + (y1 - y0) * (size - x0) / (x1 - x0)
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectiveProfile:
+    """Costs by group of devices, as a cluster's measurement has them.
+
+    Attributes:
+        all_reduces: for each tuple of groups, (number of float32 elements, seconds) in rising order.
+        all_gathers: the same of all-gather; half an all-reduce where empty.
+        reduce_scatters: the same of reduce-scatter; half an all-reduce where empty.
+
+    References:
+        `alpa.mesh_profiling.ProfilingResult`.
+    """
+
+    all_reduces: Mapping[Groups, Samples]
+    all_gathers: Mapping[Groups, Samples] = dataclasses.field(default_factory=dict)
+    reduce_scatters: Mapping[Groups, Samples] = dataclasses.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @classmethod
+    def from_dicts(cls, all_reduce: Mapping, all_gather: Mapping, reduce_scatter: Mapping) -> "CollectiveProfile | None":
+        """Read the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
+
+        Args:
+            all_reduce: {(groups, dtype): [(elements, seconds), ...]}; only float32 is used, as in Alpa.
+            all_gather: the same of all-gather.
+            reduce_scatter: the same of reduce-scatter.
+        """
+        def of_float32(table: Mapping) -> dict[Groups, Samples]:
+            return {
+                tuple(tuple(group) for group in groups): tuple((float(n), float(s)) for n, s in sorted(samples))
+                for (groups, dtype), samples in table.items() if dtype == "float32"
+            }
+
+        measured = of_float32(all_reduce)
+        return cls(measured, of_float32(all_gather), of_float32(reduce_scatter)) if measured else None
+
+    def _beyond_latency(self, table: Mapping[Groups, Samples], groups: Groups, elements: float) -> float:
+        if groups not in table:
+            raise ValueError(f"no collective was measured in the groups {groups}; measured: {sorted(table)}")
+        return _interpolate(table[groups], elements) - _interpolate(table[groups], 0)
+
+    def all_reduce(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Seconds, beyond an empty call, of an all-reduce of `num_bytes` bytes."""
+        return self._beyond_latency(self.all_reduces, tuple(groups), num_bytes / 4)
+
+    def all_gather(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Seconds, beyond an empty call, of an all-gather of `num_bytes` bytes."""
+        if not self.all_gathers:
+            return self.all_reduce(groups, num_bytes) / 2
+        return self._beyond_latency(self.all_gathers, tuple(groups), num_bytes / 4)
+
+    def reduce_scatter(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Seconds, beyond an empty call, of a reduce-scatter of `num_bytes` bytes."""
+        if not self.reduce_scatters:
+            return self.all_reduce(groups, num_bytes) / 2
+        return self._beyond_latency(self.reduce_scatters, tuple(groups), num_bytes / 4)
+
+    def all_to_all(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
+        """Seconds of an all-to-all, from the all-gather of one device's part and Alpa's correction for group size."""
+        n = len(groups[0])
+        return self.all_gather(groups, num_bytes / n) * n / 2.0

@@ -1,0 +1,76 @@
+"""Operators and a mesh in, shardings and their cost out."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from alpa_dejavu.sharding._eliminate import solve_by_elimination
+from alpa_dejavu.sharding._graph import build_graph, merge_followers
+from alpa_dejavu.sharding._ilp import solve_ilp
+from alpa_dejavu.sharding._memory import memory_rows
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._operator import Operator, check_operators
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._strategies import operator_tables
+from alpa_dejavu.sharding._table import Strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """How each operator is computed on the mesh.
+
+    Attributes:
+        strategies: the chosen strategy of each operator.
+        choice: its place among the operator's strategies.
+        objective: the cost of all of them, and of the resharding between them.
+        batch_dims: the batch dimension that each operator was found to have.
+    """
+
+    strategies: tuple[Strategy, ...]
+    choice: tuple[int, ...]
+    objective: float
+    batch_dims: tuple[int | None, ...]
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        """The spec of each operator's result."""
+        return tuple(strategy.output for strategy in self.strategies)
+
+
+def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
+    """Choose a sharding for each operator such that the whole costs least.
+
+    Args:
+        operators: the program, each operator after its operands.
+        mesh: the devices.
+        options: what the user asks of the solution.
+
+    Raises:
+        ValueError: if the operators are out of order, or nothing meets the memory budget.
+
+    References:
+        Section 4 of the Alpa paper (OSDI 2022).
+
+    >>> x = Operator("parameter", (), (256, 8), 4)
+    >>> w = Operator("parameter", (), (8, 1), 4)
+    >>> from alpa_dejavu.sharding._operator import DotDims
+    >>> y = Operator("dot", (0, 1), (256, 1), 4, attributes=DotDims((), (), (1,), (0,)))
+    >>> solve([x, w, y], LogicalMesh((4, 1))).outputs
+    (((0,), ()), ((), ()), ((0,), ()))
+    """
+    options = options or ShardingOptions()
+    operators = tuple(operators)
+    check_operators(operators)
+    tables, batch_dims = operator_tables(operators, mesh, options)
+    followers = merge_followers(operators, tables)
+    graph = build_graph(operators, tables, followers)
+    if options.memory_budget_per_device > 0:
+        rows = memory_rows(operators, tables, followers, options.memory_budget_per_device)
+        choice = solve_ilp(graph, rows)
+    else:
+        choice = solve_by_elimination(graph, solve_ilp)
+    chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
+    return Solution(
+        strategies=tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True)),
+        choice=chosen, objective=graph.objective(choice), batch_dims=tuple(batch_dims),
+    )

@@ -1,0 +1,69 @@
+"""Which mesh axes cut which dimension of a tensor."""
+
+import math
+from functools import lru_cache
+
+Spec = tuple[tuple[int, ...], ...]
+"""For each dimension of a tensor the mesh axes that cut it, the outermost first.
+
+`((0,), ())` is a matrix whose rows are cut along axis 0; `((0, 1), ())` one whose rows are cut over all devices of a
+two-dimensional mesh; `((), ())` one that every device has whole. An axis of length 1 never appears.
+"""
+
+Shape = tuple[int, ...]
+
+
+def replicated(rank: int) -> Spec:
+    """The spec of a tensor that every device has whole.
+
+    >>> replicated(2)
+    ((), ())
+    """
+    return ((),) * rank
+
+
+def tile(rank: int, cuts: dict[int, tuple[int, ...]], mesh_shape: Shape) -> Spec:
+    """The spec that cuts the given dimensions by the given axes, less the axes of length 1.
+
+    >>> tile(2, {0: (0,), 1: (1,)}, (4, 1))
+    ((0,), ())
+    """
+    return tuple(
+        tuple(axis for axis in cuts.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank)
+    )
+
+
+def is_replicated(spec: Spec) -> bool:
+    """Whether every device has the whole tensor."""
+    return not any(spec)
+
+
+def axes_of(spec: Spec) -> tuple[int, ...]:
+    """All mesh axes that cut the tensor, by dimension."""
+    return tuple(axis for axes in spec for axis in axes)
+
+
+@lru_cache(maxsize=1 << 16)
+def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
+    """Into how many different parts the tensor is cut.
+
+    >>> num_tiles(((0, 1), ()), (2, 4))
+    8
+    """
+    return math.prod(mesh_shape[axis] for axis in axes_of(spec))
+
+
+@lru_cache(maxsize=1 << 16)
+def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
+    """Whether all parts are of equal size."""
+    return all(
+        size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True)
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
+    """Whether no device is left with an empty part for lack of rows."""
+    return all(
+        size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True)
+    )

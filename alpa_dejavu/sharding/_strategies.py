@@ -1,0 +1,126 @@
+"""The tables of all operators of a program, in order."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from alpa_dejavu.sharding._batch import operator_batch_dims
+from alpa_dejavu.sharding._depth import operator_depths
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._operator import DotDims, Operator
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._planning import Site, make_table
+from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._strategies_conv import convolution_table
+from alpa_dejavu.sharding._strategies_dot import dot_table
+from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table
+from alpa_dejavu.sharding._strategies_reduce import (
+    index_table, opaque_table, reduce_table, sibling_table, sort_table,
+)
+from alpa_dejavu.sharding._strategies_shape import (
+    broadcast_table, identity_table, output_table, reshape_table, same_size_table, transpose_table, window_table,
+)
+from alpa_dejavu.sharding._strategies_source import constant_table, iota_table, parameter_table
+from alpa_dejavu.sharding._table import Strategy, Table
+
+_RULES: dict[str, Callable[[Site], Table]] = {
+    "parameter": parameter_table, "random": parameter_table, "constant": constant_table, "iota": iota_table,
+    "elementwise": elementwise_table, "broadcast": broadcast_table, "reshape": reshape_table,
+    "transpose": transpose_table, "same_size": same_size_table, "window": window_table, "reduce": reduce_table,
+    "sort": sort_table, "dot": dot_table, "convolution": convolution_table, "gather": index_table,
+    "scatter": index_table, "identity": identity_table, "sibling": sibling_table, "opaque": opaque_table,
+    "output": output_table,
+}
+_HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
+_BROADCAST_WITHIN = 6
+
+
+def operator_tables(
+    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions
+) -> tuple[list[Table], list[int | None]]:
+    """The table of each operator, and the batch dimension that each was found to have.
+
+    Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
+    repeats is worked out once.
+    """
+    batch_dims = operator_batch_dims(operators)
+    options = _relaxed(operators, batch_dims, mesh, options)
+    costs = Costs(mesh, options)
+    depths = operator_depths(operators, batch_dims)
+    max_depth = max(depths, default=0)
+    users: list[list[int]] = [[] for _ in operators]
+    for index, operator in enumerate(operators):
+        for operand in dict.fromkeys(operator.operands):
+            users[operand].append(index)
+    replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
+    tables: list[Table] = []
+    known: dict[tuple, Table] = {}
+    for index, operator in enumerate(operators):
+        leader = (0, False)
+        if operator.kind in _HAS_LEADER:
+            leader = choose_leader(operator, operators, tables, depths, max_depth, replaces.get(index))
+        site = Site(
+            operator=operator, operands=tuple(operators[i] for i in operator.operands),
+            tables=tuple(tables[i] for i in operator.operands), costs=costs, batch_dim=batch_dims[index],
+            leader=leader, feeds_output=any(operators[user].kind == "output" for user in users[index]),
+            feeds_broadcast=operator.kind == "iota" and _feeds_broadcast(operators, users, index),
+            batch_switch=_is_batch_switch(operators, users, index), users=len(users[index]),
+        )
+        key = _key(site)
+        if key not in known:
+            known[key] = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
+        tables.append(known[key])
+    return tables, batch_dims
+
+
+def _key(site: Site) -> tuple:
+    """What the table of an operator depends on."""
+    operator = site.operator
+    users = site.users == 1 if operator.kind == "reshape" else None
+    return (
+        operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
+        tuple((o.kind, o.shape, o.itemsize) for o in site.operands), tuple(id(table) for table in site.tables),
+        site.batch_dim, site.leader, site.feeds_output and operator.kind == "broadcast", site.feeds_broadcast,
+        site.batch_switch, users,
+    )
+
+
+def _pinned_table(site: Site) -> Table:
+    assert site.operator.pinned is not None
+    return make_table(site, [Strategy("pinned", site.operator.pinned)])
+
+
+def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
+    steps = 0
+    while users[index] and steps < _BROADCAST_WITHIN:
+        index = users[index][0]
+        if operators[index].kind == "broadcast":
+            return True
+        steps += operators[index].kind != "reshape"
+    return False
+
+
+def _is_batch_switch(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether a reshape stands between a batched product and a transposition."""
+    operator = operators[index]
+    if operator.kind != "reshape" or len(users[index]) != 1:
+        return False
+    dot = operators[operator.operands[0]].attributes
+    return isinstance(dot, DotDims) and bool(dot.lhs_batch) and operators[users[index][0]].kind == "transpose"
+
+
+def _relaxed(
+    operators: Sequence[Operator], batch_dims: Sequence[int | None], mesh: LogicalMesh, options: ShardingOptions
+) -> ShardingOptions:
+    """Drop the options that the batch size does not allow."""
+    axis = options.force_batch_dim_to_mesh_dim
+    if axis < 0:
+        return options
+    sizes = [op.shape[dim] for op, dim in zip(operators, batch_dims, strict=True) if dim is not None]
+    if not sizes:
+        return options
+    if min(sizes) % mesh.num_devices and options.allow_mixed_mesh_shape:
+        options = dataclasses.replace(options, allow_mixed_mesh_shape=False)
+    if min(sizes) == 1 and max(sizes) != 1:
+        options = dataclasses.replace(options, force_batch_dim_to_mesh_dim=-1)
+    return options

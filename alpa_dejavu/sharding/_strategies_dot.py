@@ -1,0 +1,144 @@
+"""Strategies of matrix products: which of the batch, free and contracted dimensions each mesh axis cuts.
+
+Names read like Alpa's: `SR = SS x SR @ {0,1} (allreduce @ 1)` cuts the free dimension of the left operand by axis 0
+and the contracted dimension of both by axis 1, whose devices then add up partial sums.
+
+References:
+    Table 3 of the Alpa paper (OSDI 2022).
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+from alpa_dejavu.sharding._operator import DotDims, Operator, free_dims
+from alpa_dejavu.sharding._planning import Site, keep_batch_cut, make_table
+from alpa_dejavu.sharding._spec import num_tiles
+from alpa_dejavu.sharding._table import Strategy, Table
+
+Cut = tuple[str, int, tuple[int, ...]]
+"""A role ("batch", "lhs", "rhs", "contract"), which of the role's dimensions, and the axes that cut it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Places:
+    """Where the dimensions of each role lie: in the left operand, the right operand and the result."""
+
+    lhs: dict[str, tuple[int | None, ...]]
+    rhs: dict[str, tuple[int | None, ...]]
+    out: dict[str, tuple[int | None, ...]]
+
+
+def dot_table(site: Site) -> Table:
+    """All ways of cutting a matrix product that Alpa knows of, and those that a forced batch dimension leaves."""
+    places = _places(site.operator, site.operands)
+    found = []
+    for cuts in _ways(site, len(places.out["batch"])):
+        strategy = _strategy(site, places, cuts)
+        if strategy is not None:
+            found.append(strategy)
+    found = list(dict.fromkeys(found))
+    return make_table(site, keep_batch_cut(site, found))
+
+
+def _places(operator: Operator, operands: tuple[Operator, ...]) -> _Places:
+    dims = operator.attributes
+    assert isinstance(dims, DotDims)
+    lhs_free = free_dims(operands[0].rank, dims.lhs_batch, dims.lhs_contract)
+    rhs_free = free_dims(operands[1].rank, dims.rhs_batch, dims.rhs_contract)
+    n_batch, n_lhs = len(dims.lhs_batch), len(lhs_free)
+
+    def first_large(positions: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+        """The leading dimension of a group: the one that cutting the group, taken together, would cut."""
+        return next((i for i, dim in enumerate(positions) if shape[dim] > 1), 0 if positions else None)
+
+    pick_lhs = first_large(lhs_free, operands[0].shape)
+    pick_rhs = first_large(rhs_free, operands[1].shape)
+    pick_contract = first_large(dims.lhs_contract, operands[0].shape)
+
+    def one(values: tuple[int, ...], pick: int | None, offset: int | None = None) -> tuple[int | None, ...]:
+        if pick is None:
+            return (None,)
+        return (values[pick] if offset is None else offset + pick,)
+
+    return _Places(
+        lhs={"batch": dims.lhs_batch, "lhs": one(lhs_free, pick_lhs), "contract": one(dims.lhs_contract, pick_contract)},
+        rhs={"batch": dims.rhs_batch, "rhs": one(rhs_free, pick_rhs), "contract": one(dims.rhs_contract, pick_contract)},
+        out={"batch": tuple(range(n_batch)), "lhs": one(lhs_free, pick_lhs, n_batch),
+             "rhs": one(rhs_free, pick_rhs, n_batch + n_lhs)},
+    )
+
+
+def _ways(site: Site, n_batch: int) -> Iterator[tuple[Cut, ...]]:
+    """The cuts to try, in Alpa's order: of equally cheap solutions the solver keeps the first."""
+    axes = site.costs.mesh.axes
+    if not site.is_grid:
+        for axis in axes:
+            yield (("lhs", 0, (axis,)),)
+            yield (("rhs", 0, (axis,)),)
+            yield (("contract", 0, (axis,)),)
+            yield from ((("batch", i, (axis,)),) for i in range(n_batch))
+        return
+    orders = ((axes[0], axes[1]), (axes[1], axes[0]))
+    split_batch = n_batch and site.options.batch_matmul_always_split_batch
+    both_batch = n_batch == 2 and site.options.batch_matmul_always_split_batch and _large_batches(site, axes)
+    if not split_batch:
+        yield from _plain_grid_ways(site, orders)
+    if n_batch and not both_batch:
+        for other in ("lhs", "rhs", "contract"):
+            for a, b in orders:
+                yield (("batch", 0, (a,)), (other, 0, (b,)))
+    if n_batch == 2:
+        for a, b in orders:
+            yield (("batch", 0, (a,)), ("batch", 1, (b,)))
+    if site.options.allow_mixed_mesh_shape:
+        yield from ((("batch", i, axes),) for i in range(n_batch))
+
+
+def _plain_grid_ways(site: Site, orders: tuple[tuple[int, int], ...]) -> Iterator[tuple[Cut, ...]]:
+    for first, second in (("lhs", "rhs"), ("lhs", "contract"), ("contract", "rhs")):
+        for a, b in orders:
+            yield ((first, 0, (a,)), (second, 0, (b,)))
+    if site.options.allow_recompute_heavy_op:
+        for a, _ in orders:
+            yield (("contract", 0, (a,)),)
+    if site.options.allow_mixed_mesh_shape:
+        axes = site.costs.mesh.axes
+        yield (("lhs", 0, axes),)
+        yield (("contract", 0, axes),)
+
+
+def _large_batches(site: Site, axes: tuple[int, ...]) -> bool:
+    """Whether both batch dimensions can be cut by both axes, so that cutting them is enough."""
+    return min(site.operator.shape[:2]) >= max(site.mesh_shape[axis] for axis in axes)
+
+
+def _strategy(site: Site, places: _Places, cuts: tuple[Cut, ...]) -> Strategy | None:
+    specs = [
+        site.tile(*_pairs(where, cuts), of=operand)
+        for where, operand in ((places.out, None), (places.lhs, 0), (places.rhs, 1))
+    ]
+    output, lhs, rhs = specs
+    if output is None or lhs is None or rhs is None:
+        return None
+    summed = tuple(axis for role, _, axes in cuts if role == "contract" for axis in axes)
+    used = [axis for _, _, axes in cuts for axis in axes]
+    if len(used) > len(cuts) and any(  # over all devices only where it comes out even
+        shape[dim] % site.costs.mesh.num_devices
+        for shape, where in ((site.operator.shape, places.out), (site.operands[0].shape, places.lhs))
+        for dim, _ in _pairs(where, cuts) if dim is not None
+    ):
+        return None
+    on_device = site.operator.num_bytes / num_tiles(output, site.mesh_shape)
+    recomputed = 0.0
+    if set(used) != set(site.costs.mesh.axes):
+        both = float(site.operands[0].num_bytes + site.operands[1].num_bytes)
+        recomputed = site.costs.all_reduce(both, site.costs.mesh.axes)
+    name = " ".join(f"{role}{index}@{list(axes)}" for role, index, axes in cuts)
+    return Strategy(
+        name, output, (lhs, rhs), summed, computation=recomputed,
+        communication=site.costs.all_reduce(on_device, summed),
+    )
+
+
+def _pairs(where: dict[str, tuple[int | None, ...]], cuts: tuple[Cut, ...]) -> list[tuple[int | None, int]]:
+    return [(where[role][index], axis) for role, index, axes in cuts if role in where for axis in axes]

@@ -1,0 +1,109 @@
+"""Strategies of operators that move or resize dimensions: each cut of the operand is carried on where it can be."""
+
+from alpa_dejavu.sharding._operator import Dims
+from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs
+from alpa_dejavu.sharding._propagate import (
+    broadcast_spec, reshape_spec, same_size_spec, transpose_spec, window_spec,
+)
+from alpa_dejavu.sharding._spec import Spec, divides, replicated
+from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
+
+
+def broadcast_table(site: Site) -> Table:
+    """The result is cut where the operand is; a number that is computed may be spread out in any way."""
+    operand = site.operands[0]
+    if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
+        strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
+        penalty = site.costs.replication_penalty()
+        strategies.append(Strategy("R", replicated(site.operator.rank), ((),), computation=penalty))
+        return make_table(site, unique_outputs(strategies))
+    assert isinstance(site.operator.attributes, Dims)
+    dims = site.operator.attributes.dims
+    return _carried(site, 0, [broadcast_spec(spec, site.operator.rank, dims) for spec in site.tables[0].outputs])
+
+
+def transpose_table(site: Site) -> Table:
+    """The result is cut where the operand is."""
+    assert isinstance(site.operator.attributes, Dims)
+    dims = site.operator.attributes.dims
+    return _carried(site, 0, [transpose_spec(spec, dims) for spec in site.tables[0].outputs])
+
+
+def same_size_table(site: Site) -> Table:
+    """Slice, pad, concatenate, dynamic slices: dimensions that keep their size keep their cut."""
+    leader = site.leader[0]
+    old, new = site.operands[leader].shape, site.operator.shape
+    return _carried(site, leader, [same_size_spec(spec, old, new) for spec in site.tables[leader].outputs])
+
+
+def window_table(site: Site) -> Table:
+    """Pooling and its gradient: dimensions whose window is one element wide keep their cut."""
+    leader = site.leader[0]
+    assert isinstance(site.operator.attributes, Dims)
+    window = site.operator.attributes.dims
+    return _carried(site, leader, [window_spec(spec, window) for spec in site.tables[leader].outputs])
+
+
+def reshape_table(site: Site) -> Table:
+    """Follow the operand, or stand alone where several read the result and the mesh gives a choice."""
+    old, new = site.operands[0].shape, site.operator.shape
+    follows = (site.users == 1 and not site.batch_switch) or (
+        site.is_grid and not site.options.allow_mixed_mesh_shape
+    )
+    if follows:
+        specs = [reshape_spec(spec, old, new, site.mesh_shape) for spec in site.tables[0].outputs]
+        if any(spec is not None for spec in specs):
+            return _carried(site, 0, specs)
+    return _free_reshape(site)
+
+
+def _free_reshape(site: Site) -> Table:
+    old, new = site.operands[0].shape, site.operator.shape
+    candidates = one_dim_specs(site, divisible=False)
+    if site.options.allow_mixed_mesh_shape and site.is_grid:
+        candidates += line_specs(site, divisible=False)
+        first = site.costs.mesh.axes[0]
+        if site.batch_dim is not None:
+            candidates += [s for s in grid_specs(site, divisible=False) if s[site.batch_dim][:1] == (first,)]
+    strategies = []
+    for spec in candidates:
+        source = reshape_spec(spec, new, old, site.mesh_shape)
+        if source is not None:
+            strategies.append(Strategy("S", spec, (source,)))
+    penalty = site.costs.replication_penalty()
+    strategies.append(
+        Strategy("R", replicated(site.operator.rank), (replicated(len(old)),), computation=penalty)
+    )
+    return make_table(site, unique_outputs(strategies))
+
+
+def identity_table(site: Site) -> Table:
+    """A marker: the result is the operand."""
+    return _carried(site, 0, list(site.tables[0].outputs))
+
+
+def output_table(site: Site) -> Table:
+    """An output of the program: like its operand, but every part of the same size."""
+    strategies = []
+    for spec in site.tables[0].outputs:
+        even: Spec = tuple(
+            axes if divides((axes,), (size,), site.mesh_shape) else ()
+            for size, axes in zip(site.operator.shape, spec, strict=True)
+        )
+        strategies.append(Strategy("=", even))
+    return make_table(site, strategies, 0, range(len(strategies)))
+
+
+def _carried(site: Site, leader: int, specs: list[Spec | None]) -> Table:
+    """The strategies that carry on those of the leading operand; the other operands are cut like the result."""
+    strategies, sources = [], []
+    for source, (spec, before) in enumerate(zip(specs, site.tables[leader].outputs, strict=True)):
+        if spec is None:
+            continue
+        inputs = tuple(
+            before if position == leader else (spec if operand.rank == len(spec) else replicated(operand.rank))
+            for position, operand in enumerate(site.operands)
+        )
+        strategies.append(Strategy("=", spec, inputs))
+        sources.append(source)
+    return make_table(site, strategies, leader, sources)

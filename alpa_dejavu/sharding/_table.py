@@ -1,0 +1,65 @@
+"""The strategies of one operator, as arrays that the solver can add up."""
+
+import dataclasses
+
+import numpy as np
+
+from alpa_dejavu.sharding._spec import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """One way of computing an operator on the mesh.
+
+    Attributes:
+        name: in Alpa's notation, for reading.
+        output: how its result is cut.
+        inputs: how its operands must be cut; empty where they follow from the result.
+        all_reduce: the axes along which partial sums are added up.
+        computation: the cost of computing more than once what once would do, and of keeping it.
+        communication: the cost of the collectives within the operator.
+    """
+
+    name: str
+    output: Spec
+    inputs: tuple[Spec, ...] = ()
+    all_reduce: tuple[int, ...] = ()
+    computation: float = 0.0
+    communication: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """All strategies of one operator.
+
+    Attributes:
+        strategies: the strategies.
+        cost: computation plus communication of each, shape (strategies,).
+        memory: bytes of the result on one device, shape (strategies,).
+        edges: for each operand the cost of bringing it from each of its strategies (rows) to what each strategy of
+            this operator needs (columns).
+        follow: the operand whose choice decides this operator's; None if it chooses for itself.
+        sources: for each strategy the strategy of the followed operand that it belongs to; -1 for none.
+        max_tiles: into how many parts the result is cut at most, by this operator or the one that it follows.
+    """
+
+    strategies: tuple[Strategy, ...]
+    cost: np.ndarray
+    memory: np.ndarray
+    edges: tuple[np.ndarray, ...]
+    follow: int | None
+    sources: tuple[int, ...]
+    max_tiles: int
+
+    @property
+    def outputs(self) -> tuple[Spec, ...]:
+        """The spec of the result under each strategy."""
+        return tuple(strategy.output for strategy in self.strategies)
+
+
+def unique_outputs(strategies: list[Strategy]) -> list[Strategy]:
+    """The first strategy of each different output."""
+    seen: dict[Spec, Strategy] = {}
+    for strategy in strategies:
+        seen.setdefault(strategy.output, strategy)
+    return list(seen.values())
