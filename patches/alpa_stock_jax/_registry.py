@@ -18,6 +18,11 @@ _ROOMS = (
     "alpa_stock_jax.lowering",
     "alpa_stock_jax.devices",
     "alpa_stock_jax.local_mesh",
+    "alpa_stock_jax.mesh_operators",
+    "alpa_stock_jax.hlo_module",
+    "alpa_stock_jax.pass_context",
+    "alpa_stock_jax.xla_passes",
+    "alpa_stock_jax.compile",
     "alpa_stock_jax.pipeline_variables",
     "alpa_stock_jax.pipeline_named_call",
     "alpa_stock_jax.pipeline_local",
@@ -28,6 +33,7 @@ _ROOMS = (
     "alpa_stock_jax.ray_launch",
     "alpa_stock_jax.ray_groups",
     "alpa_stock_jax.ray_session",
+    "alpa_stock_jax.ray_checkpoint",
 )
 
 

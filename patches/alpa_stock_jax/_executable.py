@@ -1,0 +1,139 @@
+"""An executable as Alpa's fork gives it: it runs on lists of buffers, can leave out collectives, and knows its memory.
+
+Alpa names collectives that a run shall leave out in an environment variable. Stock XLA can't leave out any, so a second
+executable is compiled without them when they are first left out, from the same module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.hlo.gradients import without_all_reduces
+from jax._src.lib import xla_client as xc
+
+from alpa_stock_jax._mlir_module import manual_module
+from alpa_stock_jax._partition import compile_options
+from alpa_stock_jax.devices import note_execution
+from alpa_stock_jax.hlo_module import HloModule
+
+__all__ = ["MeshExecutable", "OptimizedModule"]
+
+_SKIP_SUFFIX = "XLA_SKIP_NCCL_COLLECTIVE_IDS"
+
+
+class OptimizedModule(HloModule):
+    """The module that really runs, after all of XLA's passes.
+
+    Attributes:
+        partitioned: the module that was given to XLA.
+    """
+
+    def __init__(self, proto: HloModuleProto | bytes, partitioned: HloModuleProto) -> None:
+        super().__init__(proto)
+        self.partitioned = partitioned
+
+
+class MeshExecutable:
+    """A compiled module on given devices.
+
+    Args:
+        client: the client of the devices.
+        module: what is compiled: one partition, or the whole for one device.
+        devices: the device of each partition; None compiles for as many partitions as `num_partitions` without any.
+        num_partitions: how many partitions there are.
+    """
+
+    def __init__(
+        self, client: xc.Client, module: HloModuleProto, devices: Sequence[Any] | None, num_partitions: int
+    ) -> None:
+        self.client = client
+        self._module = module
+        self._num_partitions = num_partitions
+        self._devices = None if devices is None else tuple(devices)
+        self._compiled = self._compile(module)
+        self._skipping: dict[str, Any] = {}
+        self._optimized: OptimizedModule | None = None
+
+    def _compile(self, module: HloModuleProto) -> Any:
+        devices = self.client.local_devices()[:1] if self._devices is None else self._devices
+        options = compile_options(len(devices), np.array([[device.id for device in devices]]))
+        build = options.executable_build_options
+        build.num_partitions, build.use_spmd_partitioning = self._num_partitions, self._num_partitions > 1
+        if self._num_partitions > 1:
+            count = max(1, len(module.host_program_shape.result.tuple_shapes))
+            build.allow_spmd_sharding_propagation_to_output = [False] * count
+        return _stock_compile(self.client, manual_module(module, self._num_partitions > 1), options)
+
+    def hlo_modules(self) -> list[OptimizedModule]:
+        """The module that runs."""
+        if self._optimized is None:
+            (stock,) = self._compiled.hlo_modules()
+            self._optimized = OptimizedModule(stock.as_serialized_hlo_module_proto(), self._module)
+        return [self._optimized]
+
+    def local_devices(self) -> list[Any]:
+        """The devices of this process that it runs on."""
+        return list(self._compiled.local_devices())
+
+    def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Runs it.
+
+        Args:
+            arguments: for each argument, a buffer on each local device.
+
+        Returns:
+            For each result, a buffer on each local device.
+        """
+        if self._devices is None:
+            raise RuntimeError(f"{self._module.name} was compiled without devices, to look at; it can't be run")
+        skipped = os.environ.get(self.hlo_modules()[0].name + _SKIP_SUFFIX, "")
+        compiled = self._without(skipped) if skipped.strip(".") else self._compiled
+        for device in self.local_devices():
+            note_execution(device, self._allocated_bytes())
+        results: list[list[Any]] = compiled.execute_sharded_on_local_devices([list(pieces) for pieces in arguments])
+        return results
+
+    def execute(self, arguments: Sequence[Any]) -> list[Any]:
+        """Runs it on one device: a buffer for each argument in, a buffer for each result out."""
+        return [pieces[0] for pieces in self.execute_sharded_on_local_devices([[one] for one in arguments])]
+
+    def _without(self, channels: str) -> Any:
+        if channels not in self._skipping:
+            skipped = {int(channel) for channel in channels.strip(".").split(".")}
+            self._skipping[channels] = self._compile(without_all_reduces(self._module, skipped))
+        return self._skipping[channels]
+
+    def get_compiled_memory_stats(self) -> Any:
+        """XLA's account of the memory that a run takes on each device."""
+        return self._compiled.get_compiled_memory_stats()
+
+    def total_allocation_size(self) -> int:
+        """The bytes that a run takes on each device: arguments, results that aren't donated arguments, and temporaries."""
+        stats = self.get_compiled_memory_stats()
+        return int(
+            stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+            + stats.temp_size_in_bytes
+        )
+
+    def _allocated_bytes(self) -> int:
+        stats = self.get_compiled_memory_stats()
+        return int(stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes)
+
+    def size_of_generated_code_in_bytes(self) -> int:
+        """The bytes of machine code."""
+        return int(self._compiled.size_of_generated_code_in_bytes())
+
+    def delete(self) -> None:
+        """Frees what XLA holds for it; it can't run any more."""
+        self._compiled.delete()
+        for compiled in self._skipping.values():
+            compiled.delete()
+        self._skipping.clear()
+
+
+def _stock_compile(client: xc.Client, module: bytes, options: xc.CompileOptions) -> Any:
+    return client.compile(module, options)

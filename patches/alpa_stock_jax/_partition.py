@@ -1,0 +1,130 @@
+"""Stock XLA's partitioner as a pass: an annotated module in, the module of one partition out.
+
+Stock jaxlib has no call for it, but it writes down a module after any pass of a compilation. So the module is compiled, as
+cheaply as the compiler can be asked to, into a private directory; what the partitioner left is read and the rest dropped.
+The device assignment of that compilation names one device, whatever the number of partitions: nothing of it runs, and
+partitioning needs no more devices than the process has.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import pathlib
+import tempfile
+
+import numpy as np
+from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.hlo._schema import HloProto, OpSharding
+from alpa_dejavu.hlo.markers import remove_markers
+from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
+from jax._src.lib import xla_client as xc
+
+from alpa_stock_jax._mlir_module import annotated_module
+
+__all__ = ["compile_options", "partition", "propagate"]
+
+_logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def _client() -> xc.Client:
+    """A client of one's own to compile with: the passes are the same on every platform, and nothing of it runs."""
+    return xc.make_cpu_client()
+
+
+def compile_options(num_partitions: int, device_ids: np.ndarray, **overrides: str | int | bool) -> xc.CompileOptions:
+    """Options for a module of `num_partitions` partitions on the devices with the given ids, shape (1, partitions)."""
+    options = xc.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, num_partitions
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = 1, num_partitions
+    build.use_spmd_partitioning = num_partitions > 1
+    build.device_assignment = xc.DeviceAssignment.create(device_ids)
+    options.env_option_overrides = list(overrides.items())
+    return options
+
+
+def partition(module: HloModuleProto, num_partitions: int, free_output: bool) -> HloModuleProto:
+    """The module of one partition, with the shardings of the whole written beside it.
+
+    Args:
+        module: annotated with shardings, wholly or in part; XLA propagates them to the rest.
+        num_partitions: of how many partitions.
+        free_output: whether XLA may choose the shardings of results that carry none.
+    """
+    return _compile_and_read(module, num_partitions, free_output, "spmd-partitioning")
+
+
+def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
+    """The annotated module with a sharding on every parameter, instruction and result, by XLA's propagation."""
+    found = _compile_and_read(module, num_partitions, True, "sharding-propagation", parameters=True)
+    found.input_output_alias.CopyFrom(module.input_output_alias)
+    return found
+
+
+def _compile_and_read(
+    module: HloModuleProto, num_partitions: int, free_output: bool, name: str, parameters: bool = False
+) -> HloModuleProto:
+    module = remove_markers(module)
+    with tempfile.TemporaryDirectory(prefix="alpa_stock_jax_") as directory:
+        options = compile_options(
+            num_partitions,
+            np.array([[_client().local_devices()[0].id]]),
+            xla_dump_to=directory,
+            xla_dump_hlo_pass_re=name,
+            xla_dump_hlo_as_proto=True,
+            xla_backend_optimization_level=0,
+            xla_llvm_disable_expensive_passes=True,
+        )
+        build = options.executable_build_options
+        build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
+        build.allow_spmd_sharding_propagation_to_output = [free_output]
+        build.allow_spmd_sharding_propagation_to_parameters = [parameters]
+        _client().compile(annotated_module(module), options)
+        found = _read(pathlib.Path(directory), name)
+    if name == "spmd-partitioning":
+        _restore(found, module)
+    return found
+
+
+def _read(directory: pathlib.Path, name: str) -> HloModuleProto:
+    files = sorted(directory.glob(f"*.after_{name}*.hlo.pb"))
+    if not files:
+        raise RuntimeError(
+            f"XLA wrote no module after its pass '{name}' into {directory}: this jaxlib's compiler names its passes "
+            "differently; install the versions that README.md names"
+        )
+    return HloProto.FromString(files[-1].read_bytes()).hlo_module
+
+
+def _restore(found: HloModuleProto, whole: HloModuleProto) -> None:
+    """Gives the partition what the way through MLIR lost: the name, shardings beside the code, and possible aliases."""
+    found.name = whole.name
+    inputs, output = parameter_shardings(found), output_sharding(found)
+    found.ClearField("spmd_parameters_shardings")
+    found.spmd_parameters_shardings.extend(inputs)
+    found.spmd_output_sharding.CopyFrom(_full(output, found))
+    found.ClearField("input_output_alias")
+    for entry in whole.input_output_alias.entries:
+        if _same_part(found, entry.parameter_number, list(entry.output_shape_index)):
+            found.input_output_alias.entries.add().CopyFrom(entry)
+        else:
+            _logger.debug("%s: parameter %d isn't donated: it is cut otherwise than the result", found.name,
+                          entry.parameter_number)
+
+
+def _full(sharding: OpSharding, module: HloModuleProto) -> OpSharding:
+    """A sharding for each result, where the compiler writes one for all."""
+    count = len(module.host_program_shape.result.tuple_shapes)
+    if sharding.type == 2 or not count:
+        return sharding
+    return tuple_sharding([sharding if sharding.type else replicated()] * count)
+
+
+def _same_part(module: HloModuleProto, parameter: int, index: list[int]) -> bool:
+    shape = module.host_program_shape.result
+    for position in index:
+        shape = shape.tuple_shapes[position]
+    part = module.host_program_shape.parameters[parameter]
+    return part.element_type == shape.element_type and list(part.dimensions) == list(shape.dimensions)

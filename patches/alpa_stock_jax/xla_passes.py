@@ -1,0 +1,103 @@
+"""The passes of Alpa's fork, by the names that Alpa calls them by: sharding, partitioning, and what is asked of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
+from alpa_dejavu.hlo import shardings as hlo_shardings
+from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
+from alpa_dejavu.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
+from alpa_dejavu.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
+
+from alpa_stock_jax._partition import partition
+from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._sharding import shard, without_shardings
+from alpa_stock_jax.hlo_module import HloModule, to_proto
+from alpa_stock_jax.pass_context import option
+
+__all__: list[str] = []
+
+
+def run_auto_sharding(module: HloModule, options: Any) -> None:
+    """Writes shardings on a module, by the engine or, where it is switched off, by propagation; hands its stages to Alpa."""
+    from alpa.shard_parallel import auto_sharding
+
+    if options.executable_build_options.num_partitions > 1:
+        sharded = shard(simplify(inline_calls(module.proto)))
+        module.proto = sharded.module
+        auto_sharding.last_s_val = list(sharded.solution)
+        auto_sharding.last_objective = sharded.objective
+        hooked = hooked_shardings(module.proto)
+    else:
+        module.proto = without_shardings(inline_calls(module.proto))
+        hooked = []
+    stages = slice_at_markers(module.proto)
+    if stages:
+        names = [stage.name for stage in stages]
+        auto_sharding.set_auto_sharded_hlo_stages((names, [HloModule(stage.module) for stage in stages]))
+        auto_sharding.set_hooked_sharding_protos([sharding.SerializeToString() for sharding in hooked])
+
+
+def run_spmd_partitioner(module: HloModule, options: Any) -> None:
+    """Makes an annotated module one of its partitions; gradients are summed before they are reduced, if Alpa says so."""
+    build = options.executable_build_options
+    if build.num_partitions == 1:
+        module.proto = without_shardings(remove_markers(inline_calls(module.proto)))
+        return
+    module.proto = partition(module.proto, build.num_partitions, free_output=True)
+    if option("auto_sharding::rewrite_for_grad_acc", False):
+        module.proto = rewrite_gradient_accumulation(module.proto, option("auto_sharding::rewrite_indices"))
+
+
+def set_hlo_module_input_shardings(module: HloModule, shardings: Sequence[Any]) -> None:
+    """Writes shardings on the parameters of a module; "manual" means that the pass may choose."""
+    module.proto = inline_calls(module.proto)
+    hlo_shardings.set_parameter_shardings(module.proto, [to_proto(sharding) for sharding in shardings])
+
+
+def set_hlo_module_output_shardings(module: HloModule, shardings: Sequence[Any]) -> None:
+    """Writes shardings on the results of a module."""
+    module.proto = inline_calls(module.proto)
+    hlo_shardings.set_output_shardings(module.proto, [to_proto(sharding) for sharding in shardings])
+
+
+def hlo_module_count_flop_dot_conv_only(module: Any) -> int:
+    """The floating-point operations of a module's matrix products and convolutions."""
+    return count_flop_dot_conv_only(_proto(module))
+
+
+def get_grad_sync_channel_ids(module: Any) -> str:
+    """The channels of the all-reduces that synchronize gradients, each followed by a period, after a first one."""
+    source = getattr(module, "partitioned", None)
+    return "".join([".", *(f"{channel}." for channel in gradient_channels(source or _proto(module)))])
+
+
+def _proto(module: Any) -> HloModuleProto:
+    if type(module) is HloModule:
+        return module.proto
+    return HloModuleProto.FromString(module.as_serialized_hlo_module_proto())
+
+
+def _install(module: ModuleType) -> None:
+    for function in (
+        run_auto_sharding,
+        run_spmd_partitioner,
+        set_hlo_module_input_shardings,
+        set_hlo_module_output_shardings,
+        hlo_module_count_flop_dot_conv_only,
+        get_grad_sync_channel_ids,
+    ):
+        setattr(module, function.__name__, function)
+
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        module="jaxlib.xla_extension",
+        reason="the passes of Alpa's fork, in Python: sharding, partitioning, questions about modules",
+        apply=_install,
+        before=True,
+    ),
+)
