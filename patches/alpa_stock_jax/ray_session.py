@@ -1,0 +1,118 @@
+"""alpa.init and alpa.shutdown on a Ray cluster: errors before anything is started, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from types import ModuleType
+from typing import Any
+
+import jax
+import ray
+
+from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._ray_version import check_version
+
+
+def _connect(namespace: str | None) -> bool:
+    """Connects to the running cluster; whether this made the connection."""
+    check_version(ray.__version__)
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(address="auto", namespace=namespace)
+    except ConnectionError as error:
+        raise RuntimeError(
+            "there is no Ray cluster to connect to: start one by `ray start --head --num-gpus=N` (N devices; on CPU, too, "
+            'a device is a GPU to Ray), or call alpa.init("local")'
+        ) from error
+    return True
+
+
+def _replace_in_meshes(module: ModuleType) -> None:
+    original: Any = module.init_global_cluster  # type: ignore[attr-defined]
+    platform: list[Any] = [None]
+
+    @functools.wraps(original)
+    def init_global_cluster(
+        cluster: str,
+        num_nodes: int | None = None,
+        num_devices_per_node: int | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        if cluster not in ("local", "ray"):
+            raise ValueError(f'cluster is {cluster!r}; it can be "local" or "ray"')
+        platform[0] = jax.config._read("jax_platform_name")
+        connected = cluster == "ray" and _connect(namespace)
+        try:
+            original(cluster, num_nodes, num_devices_per_node, namespace)
+        except BaseException:
+            _shut_down(module, platform[0])
+            if connected:
+                ray.shutdown()
+            raise
+
+    def shutdown_global_cluster() -> None:
+        _shut_down(module, platform[0])
+
+    module.init_global_cluster = init_global_cluster  # type: ignore[attr-defined]
+    module.shutdown_global_cluster = shutdown_global_cluster  # type: ignore[attr-defined]
+
+
+def _shut_down(module: Any, platform: Any) -> None:
+    """Ends the global meshes and gives the cluster's devices back, whatever fails on the way."""
+    mesh, virtual_mesh, cluster = (
+        module.global_physical_mesh,
+        module.global_virtual_physical_mesh,
+        module.global_cluster,
+    )
+    module.global_physical_mesh = module.global_virtual_physical_mesh = module.global_cluster = None
+    steps = contextlib.ExitStack()
+    with steps:
+        steps.callback(module.update_jax_platform, platform)
+        if cluster is not None and ray.is_initialized():
+            steps.callback(cluster.delete_placement_group)
+        if virtual_mesh is not None and virtual_mesh.launched_physical_mesh_group is not None:
+            steps.callback(virtual_mesh.launched_physical_mesh_group.shutdown)
+        if mesh is not None:
+            steps.callback(mesh.shutdown)
+
+
+def _replace_in_api(module: Any) -> None:
+    original_init, original_shutdown = module.init, module.shutdown
+
+    @functools.wraps(original_init)
+    def init(*args: Any, **kwargs: Any) -> None:
+        was_initialized = module.is_initialized
+        try:
+            original_init(*args, **kwargs)
+        except BaseException:
+            module.is_initialized = was_initialized
+            raise
+
+    @functools.wraps(original_shutdown)
+    def shutdown() -> None:
+        if module.is_initialized:
+            original_shutdown()
+
+    module.init, module.shutdown = init, shutdown
+
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        module="alpa.device_mesh",
+        reason="a missing or unfit Ray is told before anything starts, and shutting down works in every state",
+        apply=_replace_in_meshes,
+        expects={
+            "init_global_cluster": ("cluster", "num_nodes", "num_devices_per_node", "namespace"),
+            "shutdown_global_cluster": (),
+            "update_jax_platform": ("platform",),
+        },
+    ),
+    Patch(
+        module="alpa.api",
+        reason="a failed init can be tried again, and shutdown may be called twice",
+        apply=_replace_in_api,
+        expects={"init": ("cluster", "num_nodes", "num_devices_per_node", "namespace"), "shutdown": ()},
+    ),
+)
