@@ -13,6 +13,7 @@ _ROOMS = (
     "alpa_stock_jax.names",
     "alpa_stock_jax.sharded_array",
     "alpa_stock_jax.environment",
+    "alpa_stock_jax.device_counts",
     "alpa_stock_jax.arguments",
     "alpa_stock_jax.primitives",
     "alpa_stock_jax.lowering",

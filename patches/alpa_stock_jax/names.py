@@ -41,9 +41,10 @@ def _make_maps_importable(module: ModuleType) -> None:
 PATCHES: tuple[Patch, ...] = (
     _names(
         "jax",
-        "modules of jax that moved under jax._src or jax.interpreters",
+        "names of jax that moved under jax._src, jax.core or jax.interpreters",
         linear_util="jax._src.linear_util",
         abstract_arrays="jax._src.abstract_arrays",
+        ShapedArray="jax.core.ShapedArray",
     ),
     _names(
         "jax._src.lib",
