@@ -19,19 +19,27 @@ Solver = Callable[[CostGraph], dict[int, int]]
 
 @dataclasses.dataclass
 class _Work:
-    """The graph while nodes are taken out of it."""
+    """The graph while nodes are taken out of it.
+
+    Attributes:
+        costs: the cost of each node's choices that are left.
+        near: the neighbours of each node, and the cost of its choices (rows) with theirs (columns).
+        kept: which of a node's choices are left, by their first numbers.
+        removed: the nodes taken out: cost, and for each neighbour the cost and the choices that it had then.
+    """
 
     costs: dict[int, np.ndarray]
     near: dict[int, dict[int, np.ndarray]]
     kept: dict[int, np.ndarray]
-    removed: list[tuple[int, np.ndarray, dict[int, np.ndarray]]]
+    removed: list[tuple[int, np.ndarray, list[tuple[int, np.ndarray, np.ndarray]]]]
 
     def drop(self, node: int) -> None:
         """Take out a node, and remember what its answer depends on."""
         neighbours = self.near.pop(node)
         for other in neighbours:
             del self.near[other][node]
-        self.removed.append((node, self.costs.pop(node), neighbours))
+        at_the_time = [(other, matrix, self.kept[other]) for other, matrix in neighbours.items()]
+        self.removed.append((node, self.costs.pop(node), at_the_time))
 
     def connect(self, a: int, b: int, matrix: np.ndarray) -> None:
         """Add a cost to a pair of nodes."""
@@ -57,12 +65,13 @@ def solve_by_elimination(graph: CostGraph, solve_core: Solver) -> dict[int, int]
     while pending:
         pending = _eliminate(work, pending) or _prune(work)
     rest = {(a, b): m for a, near in work.near.items() for b, m in near.items() if a < b}
-    choice = solve_core(CostGraph(work.costs, rest)) if work.costs else {}
+    core = solve_core(CostGraph(work.costs, rest)) if work.costs else {}
+    choice = {node: int(work.kept[node][index]) for node, index in core.items()}
     for node, cost, neighbours in reversed(work.removed):
-        for other, matrix in neighbours.items():
-            cost = cost + matrix[:, choice[other]]
-        choice[node] = int(np.argmin(cost))
-    return {node: int(work.kept[node][index]) for node, index in choice.items()}
+        for other, matrix, kept in neighbours:
+            cost = cost + matrix[:, int(np.searchsorted(kept, choice[other]))]
+        choice[node] = int(work.kept[node][np.argmin(cost)])
+    return choice
 
 
 def _eliminate(work: _Work, pending: list[int]) -> list[int]:
