@@ -2,7 +2,7 @@
 
 Alpa writes it by `numpy.save`, reads it by `pickle.load` (which stops at the `.npy` header), compares it with the
 job at hand by a loop that lacks a `zip`, and names variables by `repr`, which in today's jax is an address. Here the file is read
-by an unpickler that knows the five classes that occur in it and refuses all others, and variables are
+by an unpickler that knows the classes that occur in it and refuses all others, and variables are
 named by where they first occur in the layers, so that the same job has the same names in every process.
 """
 
@@ -10,43 +10,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-import io
 import pickle
 from collections.abc import Iterable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._restricted_pickle import NUMPY_CLASSES, read
 
 _STAGE_PROFILING = "alpa.pipeline_parallel.stage_profiling"
 _STAGE_CONSTRUCTION = "alpa.pipeline_parallel.stage_construction"
 
-_ALLOWED = frozenset(
-    {
-        (_STAGE_PROFILING, "StageProfileResult"),
-        (_STAGE_PROFILING, "ModuleProfileResult"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy.core.multiarray", "scalar"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "scalar"),
-    }
-)
-
-
-class _ProfileUnpickler(pickle.Unpickler):
-    """Makes nothing but stage profiles, numpy arrays and numpy numbers."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(
-                f"the profile cache holds {module}.{name}, which no stage profile has; "
-                "write it anew by a search without cached_profile_result"
-            )
-        return super().find_class(module, name)
+_ALLOWED = NUMPY_CLASSES | {(_STAGE_PROFILING, "StageProfileResult"), (_STAGE_PROFILING, "ModuleProfileResult")}
 
 
 def read_profile_results(file: BinaryIO) -> dict[tuple[int, ...], Any]:
@@ -58,17 +33,7 @@ def read_profile_results(file: BinaryIO) -> dict[tuple[int, ...], Any]:
     Raises:
         pickle.UnpicklingError: the file holds anything else.
     """
-    content = file.read()
-    stream = io.BytesIO(content)
-    if content.startswith(np.lib.format.MAGIC_PREFIX):
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            np.lib.format.read_array_header_1_0(stream)
-        else:
-            np.lib.format.read_array_header_2_0(stream)
-    found = _ProfileUnpickler(stream).load()
-    if isinstance(found, np.ndarray) and found.shape == ():
-        found = found.item()
+    found = read(file, _ALLOWED)
     if not isinstance(found, dict):
         raise pickle.UnpicklingError(
             f"the profile cache holds a {type(found).__name__} instead of a dictionary of stage profiles"
