@@ -111,7 +111,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "name": (1, "string"), "entry_computation_name": (2, "string"), "computations": (3, "[HloComputationProto]"),
         "host_program_shape": (4, "ProgramShapeProto"), "id": (5, "int64"), "entry_computation_id": (6, "int64"),
         "input_output_alias": (8, "HloInputOutputAliasProto"), "buffer_donor": (18, "HloBufferDonorProto"),
-        "spmd_output_sharding": (16, "OpSharding"), "spmd_parameters_shardings": (14, "[OpSharding]"),
+        "spmd_output_sharding": (12, "OpSharding"), "spmd_parameters_shardings": (14, "[OpSharding]"),
     },
     "HloProto": {"hlo_module": (1, "HloModuleProto")},
 }

@@ -26,15 +26,20 @@ _SKIP_SUFFIX = "XLA_SKIP_NCCL_COLLECTIVE_IDS"
 
 
 class OptimizedModule(HloModule):
-    """The module that really runs, after all of XLA's passes.
+    """The module that really runs, after all of XLA's passes: its text is XLA's own.
 
     Attributes:
         partitioned: the module that was given to XLA.
     """
 
-    def __init__(self, proto: HloModuleProto | bytes, partitioned: HloModuleProto) -> None:
-        super().__init__(proto)
+    def __init__(self, optimized: Any, partitioned: HloModuleProto) -> None:
+        super().__init__(optimized.as_serialized_hlo_module_proto())
+        self._optimized = optimized
         self.partitioned = partitioned
+
+    def stock(self) -> Any:
+        """XLA's own module."""
+        return self._optimized
 
 
 class MeshExecutable:
@@ -72,7 +77,7 @@ class MeshExecutable:
         """The module that runs."""
         if self._optimized is None:
             (stock,) = self._compiled.hlo_modules()
-            self._optimized = OptimizedModule(stock.as_serialized_hlo_module_proto(), self._module)
+            self._optimized = OptimizedModule(stock, self._module)
         return [self._optimized]
 
     def local_devices(self) -> list[Any]:

@@ -15,8 +15,9 @@ import tempfile
 
 import numpy as np
 from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.hlo._graph import entry
 from alpa_dejavu.hlo._schema import HloProto, OpSharding
-from alpa_dejavu.hlo.markers import remove_markers
+from alpa_dejavu.hlo.markers import is_marker, remove_markers
 from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
 from jax._src.lib import xla_client as xc
 
@@ -57,14 +58,37 @@ def partition(module: HloModuleProto, num_partitions: int, free_output: bool) ->
 
 
 def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
-    """The annotated module with a sharding on every parameter, instruction and result, by XLA's propagation."""
-    found = _compile_and_read(module, num_partitions, True, "sharding-propagation", parameters=True)
-    found.input_output_alias.CopyFrom(module.input_output_alias)
-    return found
+    """A copy of an annotated module with XLA's propagation of its shardings written on what carried none.
+
+    Pipeline markers, which XLA doesn't know, let shardings pass in both directions: they stand as optimization barriers
+    while XLA propagates. Instructions are found again by their names.
+    """
+    disguised = HloModuleProto.FromString(module.SerializeToString())
+    for part in disguised.computations:
+        for node in part.instructions:
+            node.metadata.Clear()
+            if is_marker(node) and node.shape.tuple_shapes:
+                node.opcode = "opt-barrier"
+                node.ClearField("custom_call_target")
+                node.ClearField("custom_call_has_side_effect")
+                node.ClearField("backend_config")
+    found = _compile_and_read(disguised, num_partitions, True, "sharding-propagation", free_parameters=True)
+    return _copy_shardings(found, module)
+
+
+def _copy_shardings(found: HloModuleProto, module: HloModuleProto) -> HloModuleProto:
+    module = HloModuleProto.FromString(module.SerializeToString())
+    root = next(node for node in entry(found).instructions if node.id == entry(found).root_id)
+    known = {node.metadata.op_name: node for node in entry(found).instructions if node.HasField("sharding")}
+    for node in entry(module).instructions:
+        twin = root if node.id == entry(module).root_id else known.get(node.name)
+        if twin is not None and twin.HasField("sharding") and twin.opcode in (node.opcode, "opt-barrier"):
+            node.sharding.CopyFrom(twin.sharding)
+    return module
 
 
 def _compile_and_read(
-    module: HloModuleProto, num_partitions: int, free_output: bool, name: str, parameters: bool = False
+    module: HloModuleProto, num_partitions: int, free_output: bool, name: str, free_parameters: bool = False
 ) -> HloModuleProto:
     module = remove_markers(module)
     with tempfile.TemporaryDirectory(prefix="alpa_stock_jax_") as directory:
@@ -80,7 +104,7 @@ def _compile_and_read(
         build = options.executable_build_options
         build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
         build.allow_spmd_sharding_propagation_to_output = [free_output]
-        build.allow_spmd_sharding_propagation_to_parameters = [parameters]
+        build.allow_spmd_sharding_propagation_to_parameters = [free_parameters]
         _client().compile(annotated_module(module), options)
         found = _read(pathlib.Path(directory), name)
     if name == "spmd-partitioning":

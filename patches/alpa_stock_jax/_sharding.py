@@ -2,35 +2,85 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import logging
 from typing import Any
 
+import numpy as np
 from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo.shardings import replicated, tuple_sharding
+from alpa_dejavu.sharding import CollectiveProfile, LogicalMesh, ShardedModule, ShardingOptions, shard_module
 
-__all__ = ["Sharded", "shard", "without_shardings"]
+from alpa_stock_jax._partition import propagate
+from alpa_stock_jax.pass_context import option
+
+__all__ = ["shard", "solution_vector", "without_shardings"]
+
+_logger = logging.getLogger(__name__)
+_PREFIX = "auto_sharding::"
+# Alpa's names of options that the engine calls the same.
+_SAME_NAME = (
+    "enable", "memory_budget_per_device", "allow_replicated_parameters", "prefer_reduce_scatter",
+    "reduce_scatter_grad_acc_friendly", "reduce_scatter_aggressive_partition", "batch_matmul_always_split_batch",
+    "allow_recompute_heavy_op", "allow_mixed_mesh_shape", "grad_acc_num_micro_batches", "force_batch_dim_to_mesh_dim",
+    "force_simple_heuristic",
+)  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Sharded:
-    """An annotated module, what the solver chose and what that costs."""
+def shard(module: HloModuleProto, num_partitions: int) -> ShardedModule:
+    """Annotates a flat, simplified module by the options in the pass context.
 
-    module: HloModuleProto
-    solution: Sequence[int]
-    objective: float
+    Raises:
+        RuntimeError: if nothing meets the memory budget.
+    """
+    mesh = _mesh(num_partitions)
+    try:
+        sharded = shard_module(module, mesh, _options())
+    except ValueError as error:
+        if "budget" not in str(error):
+            raise
+        raise RuntimeError(str(error)) from error
+    if sharded.solution is None:
+        return ShardedModule(propagate(sharded.module, num_partitions), sharded.objective, None)
+    return sharded
 
 
-def shard(module: HloModuleProto) -> Sharded:
-    """Annotates a flat, simplified module by the options in the pass context."""
-    return _replicate(module)
+def solution_vector(sharded: ShardedModule) -> np.ndarray | None:
+    """What the solver chose, as the vector that Alpa keeps of its solver."""
+    if sharded.solution is None:
+        return None
+    choices: Any = getattr(sharded.solution, "choices", ())
+    return np.array(choices, np.int32)
 
 
-def _replicate(module: HloModuleProto) -> Sharded:
-    for node in next(p for p in module.computations if p.id == module.entry_computation_id).instructions:
-        parts: Any = node.shape.tuple_shapes
-        node.sharding.CopyFrom(tuple_sharding([replicated() for _ in parts]) if node.shape.element_type == 13 else replicated())
-    return Sharded(module, (), 0.0)
+def _mesh(num_partitions: int) -> LogicalMesh:
+    shape = option(_PREFIX + "device_mesh_shape")
+    if shape is None:
+        return LogicalMesh((1, num_partitions))
+    profile = option(_PREFIX + "device_mesh_prof_result")
+    return LogicalMesh(
+        tuple(int(length) for length in shape),
+        tuple(option(_PREFIX + "device_mesh_alpha")),
+        tuple(option(_PREFIX + "device_mesh_beta")),
+        tuple(int(i) for i in option(_PREFIX + "device_mesh_ids")),
+        None if profile is None else _profile(profile),
+    )
+
+
+def _profile(result: Any) -> CollectiveProfile | None:
+    return CollectiveProfile.from_dicts(
+        result.all_reduce_cost_dict, result.all_gather_cost_dict, result.reduce_scatter_cost_dict
+    )
+
+
+def _options() -> ShardingOptions:
+    given: dict[str, Any] = {}
+    for name in _SAME_NAME:
+        value = option(_PREFIX + name)
+        if value is not None:
+            given[name] = value
+    for kind in ("all_gather", "all_to_all"):
+        if option(f"{_PREFIX}force_{kind}_cost", False):
+            given[f"{kind}_cost"] = option(f"{_PREFIX}{kind}_cost")
+    return ShardingOptions(**given)
 
 
 def without_shardings(module: HloModuleProto) -> HloModuleProto:

@@ -14,7 +14,7 @@ from alpa_dejavu.hlo.markers import hooked_shardings, remove_markers, slice_at_m
 
 from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
-from alpa_stock_jax._sharding import shard, without_shardings
+from alpa_stock_jax._sharding import shard, solution_vector, without_shardings
 from alpa_stock_jax.hlo_module import HloModule, to_proto
 from alpa_stock_jax.pass_context import option
 
@@ -26,9 +26,9 @@ def run_auto_sharding(module: HloModule, options: Any) -> None:
     from alpa.shard_parallel import auto_sharding
 
     if options.executable_build_options.num_partitions > 1:
-        sharded = shard(simplify(inline_calls(module.proto)))
+        sharded = shard(simplify(inline_calls(module.proto)), options.executable_build_options.num_partitions)
         module.proto = sharded.module
-        auto_sharding.last_s_val = list(sharded.solution)
+        auto_sharding.last_s_val = solution_vector(sharded)
         auto_sharding.last_objective = sharded.objective
         hooked = hooked_shardings(module.proto)
     else:
