@@ -68,8 +68,8 @@ def _return_several(main: ir.OpView) -> None:
 
 
 def _mark_manual(block: ir.Block) -> None:
-    for operation in block.operations:
-        operation = operation.operation
+    for operation in list(block.operations):
+        operation = _as_dialect_operation(operation.operation)
         results = list(operation.results)
         if results and operation.name != "stablehlo.tuple":
             parts = _leaves(result.type for result in results)
@@ -80,6 +80,28 @@ def _mark_manual(block: ir.Block) -> None:
             for region in operation.regions:
                 for inner in region.blocks:
                     _mark_manual(inner)
+
+
+def _as_dialect_operation(operation: ir.Operation) -> ir.Operation:
+    """The operation, or what a custom call stands for (such as `mhlo.erf`): as a call it must not carry a sharding."""
+    if operation.name != "stablehlo.custom_call":
+        return operation
+    target = ir.StringAttr(operation.attributes["call_target_name"]).value
+    if not target.startswith("mhlo.") or "mhlo.attributes" not in operation.attributes:
+        return operation
+    attributes = {entry.name: entry.attr for entry in ir.DictAttr(operation.attributes["mhlo.attributes"])}
+    made = ir.Operation.create(
+        target,
+        results=[result.type for result in operation.results],
+        operands=list(operation.operands),
+        attributes=attributes,
+        loc=operation.location,
+        ip=ir.InsertionPoint(operation),
+    )
+    for old, new in zip(operation.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    operation.erase()
+    return made
 
 
 def _leaves(types: Iterable[ir.Type]) -> int:
