@@ -3,14 +3,11 @@
 from alpa_dejavu.hlo._graph import Graph
 from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
 from alpa_dejavu.hlo._shapes import is_tuple
-from alpa_dejavu.sharding._from_hlo import HloProgram, Value, leaves
+from alpa_dejavu.sharding._from_hlo import HloProgram, leaves
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import to_op_sharding, tuple_op_sharding
-from alpa_dejavu.sharding._spec import Spec, is_replicated
+from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._table import Strategy
-
-_LEFT_TO_PROPAGATION = ("iota", "broadcast")
-
 
 def annotate(
     module: HloModuleProto, program: HloProgram, strategies: tuple[Strategy, ...], mesh: LogicalMesh
@@ -43,48 +40,53 @@ class _Writer:
     ) -> None:
         self.graph, self.program, self.strategies, self.mesh = graph, program, strategies, mesh
         self.copies: dict[tuple[int, Spec], HloInstructionProto] = {}
-        self.outputs = {program.operators[i].operands[0] for i in program.outputs}
 
     def sharding(self, spec: Spec) -> OpSharding:
         return to_op_sharding(spec, self.mesh)
 
     def mark(self, instruction: HloInstructionProto) -> None:
         """Write the chosen sharding onto an instruction."""
-        value = self.program.values[instruction.id]
-        if self._left_to_propagation(value):
-            instruction.ClearField("sharding")
-            return
-        shardings = [self.sharding(self.strategies[i].output) for i in leaves(value)]
-        whole = tuple_op_sharding(shardings) if is_tuple(instruction.shape) else shardings[0]
+        shardings = [self.sharding(self.strategies[i].output) for i in leaves(self.program.values[instruction.id])]
         if shardings:
+            whole = tuple_op_sharding(shardings) if is_tuple(instruction.shape) else shardings[0]
             instruction.sharding.CopyFrom(whole)
-
-    def _left_to_propagation(self, value: Value) -> bool:
-        """Whether an instruction costs nothing to compute in parts, so that what reads it may decide."""
-        if not isinstance(value, int) or value in self.outputs:
-            return False
-        operator = self.program.operators[value]
-        if operator.kind not in _LEFT_TO_PROPAGATION or not is_replicated(self.strategies[value].output):
-            return False
-        return operator.kind == "iota" or self.program.operators[operator.operands[0]].kind == "constant"
 
     def bring_operands(self, instruction: HloInstructionProto) -> None:
         """Put copies where the strategy needs operands that are cut in another way."""
-        value = self.program.values[instruction.id]
+        value = self.program.values.get(instruction.id)
         if not isinstance(value, int) or instruction.opcode in ("tuple", "get-tuple-element", "parameter"):
             return
-        wanted = self.strategies[value].inputs
-        if len(wanted) != len(instruction.operand_ids):
-            return
-        for position, spec in enumerate(wanted):
-            source = self.graph.nodes[instruction.operand_ids[position]]
-            at = self.program.values.get(source.id)
-            if not spec or not isinstance(at, int) or self.strategies[at].output == spec:
+        strategy, operator = self.strategies[value], self.program.operators[value]
+        for position, operand_id in enumerate(instruction.operand_ids):
+            source = self.graph.nodes[operand_id]
+            at = self.program.values.get(operand_id)
+            if not isinstance(at, int) or not source.shape.dimensions:
                 continue
-            if (source.id, spec) not in self.copies:
-                copy = self.graph.add("copy", source.shape, [source], sharding=self.sharding(spec))
-                self.copies[source.id, spec] = copy
-            instruction.operand_ids[position] = self.copies[source.id, spec].id
+            cheap = self._is_cheap(at)
+            if len(strategy.inputs) == len(instruction.operand_ids):
+                spec = strategy.inputs[position]
+            elif cheap and self.program.operators[at].rank == operator.rank:
+                spec = strategy.output
+            else:
+                continue
+            if self.strategies[at].output != spec:
+                instruction.operand_ids[position] = self._cut(source, spec, cheap).id
+
+    def _is_cheap(self, value: int) -> bool:
+        """Whether each reader may as well compute its own part: an iota, or a constant that is spread out."""
+        operator = self.program.operators[value]
+        spread = operator.kind == "broadcast" and self.program.operators[operator.operands[0]].kind == "constant"
+        return operator.kind == "iota" or spread
+
+    def _cut(self, source: HloInstructionProto, spec: Spec, cheap: bool) -> HloInstructionProto:
+        """The instruction's value, cut in another way: copied, or computed anew if that is cheap."""
+        if (source.id, spec) not in self.copies:
+            copy = self.graph.adopt(source, source.operand_ids) if cheap else (
+                self.graph.add("copy", source.shape, [source])
+            )
+            copy.sharding.CopyFrom(self.sharding(spec))
+            self.copies[source.id, spec] = copy
+        return self.copies[source.id, spec]
 
     def mark_result(self, module: HloModuleProto) -> None:
         """Write the shardings of the parameters and of the result onto the module, and close it."""

@@ -21,13 +21,13 @@ class Solution:
 
     Attributes:
         strategies: the chosen strategy of each operator.
-        choice: its place among the operator's strategies.
+        choices: its place among the operator's strategies.
         objective: the cost of all of them, and of the resharding between them.
         batch_dims: the batch dimension that each operator was found to have.
     """
 
     strategies: tuple[Strategy, ...]
-    choice: tuple[int, ...]
+    choices: tuple[int, ...]
     objective: float
     batch_dims: tuple[int | None, ...]
 
@@ -72,5 +72,5 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
     return Solution(
         strategies=tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True)),
-        choice=chosen, objective=graph.objective(choice), batch_dims=tuple(batch_dims),
+        choices=chosen, objective=graph.objective(choice), batch_dims=tuple(batch_dims),
     )
