@@ -1,0 +1,34 @@
+# make demo             train a GPT on 4 CPU devices with the plan of DejavuStageOption
+# make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
+# make test             ruff, mypy, pytest
+# PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check clean
+
+STAMP := .venv/installed
+# A virtual environment knows its own path: in a checkout that was moved it has to be made again.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(shell rm -rf .venv/bin/python $(STAMP))
+endif
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+install: $(STAMP)
+
+$(STAMP): requirements.txt setup.py $(wildcard patches/setup.py) patches/alpa_stock_jax.pth tools/install.sh
+	@PYTHON="$(PYTHON)" sh tools/install.sh
+
+demo: $(STAMP)
+	@.venv/bin/python examples/001_train_gpt.py --json demo.json $(if $(filter-out 0,$(COMPARE)),--compare)
+
+check: $(STAMP)
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+test: check
+	.venv/bin/python -m pytest
+
+clean:
+	rm -rf .venv build dist *.egg-info patches/build patches/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo.json

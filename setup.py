@@ -1,0 +1,43 @@
+"""Installs alpa_dejavu; Alpa on stock jax is a package of its own, in patches/."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+# What Alpa 0.2.3 and the patches run with. Alpa itself isn't named: its metadata asks for jax==0.3.22 from a fork that is
+# gone, so it is installed with --no-deps (README.md, Install).
+ALPA_NEEDS = [
+    "jax==0.4.30",
+    "jaxlib==0.4.30",
+    "flax==0.8.5",
+    "optax==0.2.3",
+    "chex==0.1.86",
+    "ray>=2.10",
+    "scipy>=1.12,<1.16",
+    "scikit-learn",
+    "numba",
+    "pulp",
+    "tqdm",
+    "setuptools<81",
+    "alpa-stock-jax==0.1.0",
+]
+
+setup(
+    name="alpa-dejavu",
+    version="0.1.0",
+    description="Plans parallel training for Alpa without compiling or profiling the candidates",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["alpa_dejavu", "alpa_dejavu.*"]),
+    package_data={"alpa_dejavu": ["py.typed", "clusters/*.json"]},
+    python_requires=">=3.10,<3.13",
+    install_requires=["numpy>=1.26,<2", "highspy>=1.7", "protobuf>=5", "rich"],
+    extras_require={
+        "alpa": ALPA_NEEDS,
+        "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
+        "dev": ["pytest", "hypothesis", "ruff", "mypy", "types-protobuf", "types-tqdm"],
+    },
+)
