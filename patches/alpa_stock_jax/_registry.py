@@ -12,6 +12,7 @@ from alpa_stock_jax._patch import Patch
 _ROOMS = (
     "alpa_stock_jax.names",
     "alpa_stock_jax.sharded_array",
+    "alpa_stock_jax.sharding_methods",
     "alpa_stock_jax.environment",
     "alpa_stock_jax.device_counts",
     "alpa_stock_jax.arguments",
