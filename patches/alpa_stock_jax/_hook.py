@@ -5,6 +5,9 @@ one object in `sys.meta_path`; nothing else is loaded (finder and loader have th
 rather than the base classes of `importlib.abc`, which alone costs tens of milliseconds). When the first module of Alpa is
 run, the patches that Alpa needs before are applied; each later module of Alpa is changed right after it ran, before whoever
 imports it sees its names, so `from alpa.util import f` gets the patched `f` too.
+
+Programs written for Alpa may ask jax for a public name of jax 0.3.22 before they import Alpa; two modules of jax answer then,
+and only then (`_old_names.py`).
 """
 
 from __future__ import annotations
@@ -46,13 +49,30 @@ class _PatchingLoader:
         return getattr(self._loader, name)
 
 
+class _OldNamesLoader(_PatchingLoader):
+    """Runs a module of jax, then lets it find the public names that it has lost."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        from alpa_stock_jax._old_names import offer
+
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        offer(module)
+
+
 class AlpaFinder:
     """Finds modules of Alpa where they are, and lets the patches have a say."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "alpa" and not fullname.startswith("alpa."):
+        if fullname == "alpa" or fullname.startswith("alpa."):
+            patching = _PatchingLoader
+        elif fullname in ("jax", "jax.experimental.pjit"):
+            patching = _OldNamesLoader
+        else:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -60,7 +80,7 @@ class AlpaFinder:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _PatchingLoader(spec.loader)  # type: ignore[assignment]
+                    spec.loader = patching(spec.loader)  # type: ignore[assignment]
                 return spec
         return None
 

@@ -65,7 +65,8 @@ def _shard_args_to_bufs(
 ) -> list[Any]:
     """The pieces of each argument; of each micro-batch of it where it is a batch."""
     pieces: list[Any] = []
-    for argument, indices, donated, is_batch in zip(args, shard_indices, donated_invars, batch_invars, strict=True):
+    # With gradient accumulation, `donated_invars` goes on with the gradients, which aren't arguments.
+    for argument, indices, donated, is_batch in zip(args, shard_indices, donated_invars, batch_invars, strict=False):
         if is_batch:
             micro_batches = np.split(np.asarray(argument), num_micro_batches)
             pieces.append([shard_argument(part, self.devices, indices, not donated) for part in micro_batches])
