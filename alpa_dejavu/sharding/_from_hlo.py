@@ -117,7 +117,7 @@ class _Reader:
 
     def _marked(self, instruction: HloInstructionProto, value: Value) -> Value:
         """An identity of each array in a value."""
-        starts = "start" in instruction.metadata.op_type or "start" in str(instruction.backend_config)
+        starts = instruction.metadata.op_name.endswith("$start")
         if isinstance(value, list):
             return [self._marked(instruction, part) for part in value]
         source = self.operators[value]

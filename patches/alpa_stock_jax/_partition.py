@@ -18,7 +18,9 @@ from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo._graph import entry
 from alpa_dejavu.hlo._schema import HloProto, OpSharding
 from alpa_dejavu.hlo.markers import is_marker, remove_markers
+from alpa_dejavu.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
+from alpa_dejavu.hlo.shield import shield_constants, unshield_constants
 from jax._src.lib import xla_client as xc
 
 from alpa_stock_jax._mlir_module import annotated_module
@@ -54,7 +56,8 @@ def partition(module: HloModuleProto, num_partitions: int, free_output: bool) ->
         num_partitions: of how many partitions.
         free_output: whether XLA may choose the shardings of results that carry none.
     """
-    return _compile_and_read(module, num_partitions, free_output, "spmd-partitioning")
+    shielded = shield_constants(remove_markers(module))
+    return unshield_constants(_compile_and_read(shielded, num_partitions, free_output, "spmd-partitioning"))
 
 
 def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:

@@ -1,0 +1,44 @@
+"""Keeping spread-out constants, and the shardings on them, through a way that leads over MLIR.
+
+MLIR folds the broadcast of a constant into one large constant, shares it between all who read it, and forgets its
+sharding. A barrier behind the scalar keeps it from seeing that.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.hlo._graph import Graph
+from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
+
+_BARRIER = "opt-barrier"
+
+
+def shield_constants(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module with a barrier between each constant and the broadcasts of it."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    graph = Graph(module)
+    shields: dict[int, HloInstructionProto] = {}
+    for node in graph:
+        if node.opcode != "broadcast" or graph.operand(node, 0).opcode != "constant":
+            continue
+        constant = graph.operand(node, 0)
+        if constant.id not in shields:
+            shields[constant.id] = graph.add(_BARRIER, constant.shape, [constant], sharding=OpSharding(type=0))
+        node.operand_ids[0] = shields[constant.id].id
+    graph.close()
+    return module
+
+
+def unshield_constants(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module without barriers behind constants."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for target in module.computations:
+        graph = Graph(module, target)
+        barriers = [
+            node for node in graph
+            if node.opcode == _BARRIER and len(node.operand_ids) == 1 and graph.operand(node, 0).opcode == "constant"
+        ]
+        for node in barriers:
+            graph.replace(node, graph.operand(node, 0))
+        if barriers:
+            graph.close()
+    return module
