@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from alpa_dejavu.hlo._graph import Graph
+from alpa_dejavu.hlo._collectives import GRADIENT_NAME, is_gradient
+from alpa_dejavu.hlo._graph import Graph, entry
 from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto
-
-# Between a gradient's all-reduce and the result there may be changes of form, but no arithmetic.
-_FORM = frozenset({"tuple", "get-tuple-element", "slice", "bitcast", "reshape", "copy", "transpose"})
 
 
 def rewrite_gradient_accumulation(module: HloModuleProto, outputs: Sequence[int] | None = None) -> HloModuleProto:
@@ -42,6 +40,7 @@ def rewrite_gradient_accumulation(module: HloModuleProto, outputs: Sequence[int]
         all_reduce = graph.operand(total, reduced)
         total.operand_ids[reduced] = all_reduce.operand_ids[0]
         all_reduce.operand_ids[0] = total.id
+        all_reduce.metadata.op_name = GRADIENT_NAME
         graph.root.operand_ids[position] = all_reduce.id
     graph.close()
     return module
@@ -57,21 +56,10 @@ def _all_reduce_operand(graph: Graph, total: HloInstructionProto) -> int | None:
 
 
 def gradient_channels(module: HloModuleProto) -> list[int]:
-    """The channels of the all-reduces whose results are results of the module, in ascending order."""
-    graph = Graph(module)
-    found: set[int] = set()
-    seen: set[int] = set()
-    stack = [graph.root_id]
-    while stack:
-        node = graph.nodes[stack.pop()]
-        if node.id in seen:
-            continue
-        seen.add(node.id)
-        if node.opcode == "all-reduce":
-            found.add(node.channel_id)
-        elif node.opcode in _FORM:
-            stack.extend(node.operand_ids)
-    return sorted(found)
+    """The channels of the all-reduces of sums of gradients, in ascending order."""
+    return sorted({
+        node.channel_id for node in entry(module).instructions if node.opcode == "all-reduce" and is_gradient(node)
+    })  # fmt: skip
 
 
 def without_all_reduces(module: HloModuleProto, channels: Collection[int]) -> HloModuleProto:

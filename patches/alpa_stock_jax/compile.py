@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from alpa_dejavu.hlo import HloModuleProto, inline_calls
+from alpa_dejavu.hlo.collectives import optimize_collectives
 from alpa_dejavu.hlo.markers import remove_markers
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
@@ -62,6 +63,10 @@ def compile_computation(
     module = remove_markers(inline_calls(module))
     if count == 1:
         module = without_shardings(module)
+    else:
+        module = optimize_collectives(
+            module, count, option("combiner::all_reduce_threshold", 0), option("combiner::all_gather_threshold", 0)
+        )
     chosen = _choose(client, count, devices)
     return MeshExecutable(client, module, chosen, count)
 
