@@ -1,1 +1,52 @@
-"""alpa-dejavu."""
+"""Plans Alpa's pipeline stages in moments instead of minutes, without compiling or profiling any.
+
+`import alpa_dejavu` imports neither jax nor Alpa; what needs them is loaded when it is first used.
+
+>>> import alpa_dejavu
+>>> cost, stages = alpa_dejavu.training_dp(1, 1, 4, [(1, 1)], 1, [[[[2.0]]]], [[[[0]]]])
+>>> cost, stages
+(8.0, [((0, 1), 0, 0)])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alpa_dejavu._alpa import get_compute_cost, inference_dp, install, installed, training_dp, uninstall
+    from alpa_dejavu._table import plan_table
+    from alpa_dejavu.option import DejavuStageOption
+    from alpa_dejavu.planner import plan
+    from alpa_dejavu.problem import NoPlanError
+
+__all__ = [
+    "DejavuStageOption",
+    "NoPlanError",
+    "get_compute_cost",
+    "inference_dp",
+    "install",
+    "installed",
+    "plan",
+    "plan_table",
+    "training_dp",
+    "uninstall",
+]
+
+_HOME = {
+    "DejavuStageOption": "option",
+    "NoPlanError": "problem",
+    "plan": "planner",
+    "plan_table": "_table",
+    **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "_alpa"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

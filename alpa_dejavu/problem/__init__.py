@@ -9,6 +9,7 @@ from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Layer, Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan
+from alpa_dejavu.problem._run import Run
 from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Operator",
     "Operators",
     "Plan",
+    "Run",
     "SearchSpace",
     "Slicing",
     "SlicingProblem",

@@ -77,6 +77,10 @@ class Plan:
         """All steps of the planning together."""
         return sum(self.planning_s.values())
 
+    def after(self, steps_s: Mapping[str, float]) -> Plan:
+        """The plan with the seconds of steps that came before its own."""
+        return dataclasses.replace(self, planning_s={**steps_s, **self.planning_s})
+
     @property
     def layer_ids(self) -> list[list[int]]:
         """For each stage its layers, as Alpa's ManualStageOption takes them."""

@@ -1,0 +1,93 @@
+"""Stand-ins for Alpa's dynamic programs, with its signatures and its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.slicing import slicer as choose_slicer
+
+Solution = list[tuple[tuple[int, int], int, int]]
+
+
+def training_dp(
+    num_layers: int,
+    num_devices: int,
+    num_microbatches: int,
+    submesh_choices: Sequence[tuple[int, int]],
+    num_autosharding_configs: int,
+    compute_cost: Any,
+    max_n_succ_stages: Any,
+    slicer: str | Slicer = "dynamic",
+) -> tuple[float, Solution | None]:
+    """Alpa's `training_dp`, exactly in float64: the stages of least cost.
+
+    Args:
+        num_layers: L.
+        num_devices: a plan takes up exactly that many.
+        num_microbatches: B.
+        submesh_choices: S pairs of hosts and devices per host.
+        num_autosharding_configs: C.
+        compute_cost: shape (L, L, S, C), seconds of one micro-batch; infinite where there is no such stage.
+        max_n_succ_stages: shape (L, L, S, C).
+        slicer: by name, or one of your own.
+
+    Returns:
+        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits.
+
+    Raises:
+        ValueError: shapes that don't fit, NaN or negative costs, counts below one.
+    """
+    return _solve(
+        num_layers, num_devices, num_microbatches, submesh_choices, num_autosharding_configs, compute_cost,
+        max_n_succ_stages, "training", slicer,
+    )  # fmt: skip
+
+
+def inference_dp(
+    num_layers: int,
+    num_devices: int,
+    submesh_choices: Sequence[tuple[int, int]],
+    num_autosharding_configs: int,
+    compute_cost: Any,
+) -> tuple[float, Solution | None]:
+    """Alpa's `inference_dp`, exactly in float64: the least number of stages times the largest stage's cost."""
+    return _solve(
+        num_layers, num_devices, 1, submesh_choices, num_autosharding_configs, compute_cost, None, "inference",
+        "dynamic",
+    )  # fmt: skip
+
+
+def _solve(
+    num_layers: int,
+    num_devices: int,
+    num_micro_batches: int,
+    submeshes: Sequence[tuple[int, int]],
+    num_configs: int,
+    costs: Any,
+    room: Any,
+    objective: str,
+    choice: str | Slicer,
+) -> tuple[float, Solution | None]:
+    shape = (num_layers, num_layers, len(submeshes), num_configs)
+    costs = np.asarray(costs, dtype=np.float64)
+    if costs.shape != shape:
+        raise ValueError(f"compute_cost is {costs.shape}, but must be {shape}: (layers, layers, submeshes, configs)")
+    sliced = choose_slicer(choice).slice(
+        SlicingProblem(
+            costs_s=costs,
+            submesh_sizes=np.array([math.prod(submesh) for submesh in submeshes]),
+            num_devices=num_devices,
+            num_micro_batches=num_micro_batches,
+            max_n_succ_stages=room,
+            objective=objective,
+        )
+    )
+    if not sliced.found:
+        return math.inf, None
+    return sliced.cost_s, [((s.first, s.last + 1), s.submesh, s.config) for s in sliced.stages]

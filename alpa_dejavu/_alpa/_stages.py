@@ -1,0 +1,99 @@
+"""Alpa's construction of stages, planned by us where the stage option is ours.
+
+We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
+had written the plan by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from alpa_dejavu._alpa._cluster import cluster_of
+from alpa_dejavu._alpa._translate import model_of, run_of, space_of
+from alpa_dejavu._table import plan_table
+from alpa_dejavu.option import DejavuStageOption
+from alpa_dejavu.planner import plan
+from alpa_dejavu.problem import Plan
+
+_log = logging.getLogger("alpa_dejavu")
+
+PARAMETERS = (
+    "layers", "virtual_mesh", "accumulator_mapping", "acc_grad_invars", "acc_grad_outvars", "num_micro_batches",
+    "batch_size", "jax_apply_layers", "apply_grad_global_info", "pipeline_schedule", "default_as_option",
+    "stage_option",
+)  # fmt: skip
+
+
+def planning(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Alpa's `cluster_layers_and_slice_mesh` that knows `DejavuStageOption` too."""
+
+    @functools.wraps(original)
+    def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(PARAMETERS, args, strict=False)) | kwargs
+        option = given["stage_option"]
+        if not isinstance(option, DejavuStageOption):
+            return original(*args, **kwargs)
+        chosen = _plan(option, given)
+        option.last_plan = chosen
+        _log.info("the plan:\n%s", plan_table(chosen))
+        return original(**(given | {"stage_option": _manual(chosen)}))
+
+    return cluster_layers_and_slice_mesh
+
+
+def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+    from alpa.pipeline_parallel import stage_construction
+
+    mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
+    if mesh.launched_physical_mesh_group is not None:
+        raise NotImplementedError(
+            "this virtual mesh already runs another pipeline on its own submeshes, so no new plan can be made for it; "
+            "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
+        )
+    started = time.perf_counter()
+    inference = given["pipeline_schedule"] == "inference"
+    layers = given["layers"]
+    submeshes = stage_construction.get_submesh_choices(
+        mesh.num_hosts,
+        mesh.num_devices_per_host,
+        option.submesh_physical_shape_space,
+        option.manually_specified_submeshes,
+    )
+    configs = stage_construction.get_all_submesh_autosharding_config_choices(
+        mesh, submeshes, option.submesh_logical_shape_space, micro_batch
+    )
+    defaults = given["default_as_option"]
+    space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
+    cluster = cluster_of(mesh, option.cluster)
+    known = time.perf_counter()
+    model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
+    described = time.perf_counter()
+    run = run_of(given["num_micro_batches"], given["pipeline_schedule"], defaults)
+    made = plan(
+        model,
+        cluster,
+        space,
+        run,
+        slicing=option.slicer,
+        latency=option.latency,
+        communication=option.communication,
+    )
+    return made.after({"cluster": known - started, "features": described - known})
+
+
+def _manual(chosen: Plan) -> Any:
+    """Alpa's option for a plan; also what `get_last_dp_result` of Alpa then says."""
+    from alpa.pipeline_parallel import stage_construction
+
+    shapes = [(stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in chosen.stages]
+    logical = [stage.logical_mesh for stage in chosen.stages]
+    options = [dict(stage.options) for stage in chosen.stages]
+    stage_construction.last_forward_stage_layer_ids = chosen.layer_ids
+    stage_construction.last_submesh_shapes = shapes
+    stage_construction.last_logical_mesh_shapes = logical
+    stage_construction.last_autosharding_option_dicts = options
+    return stage_construction.ManualStageOption(chosen.layer_ids, shapes, logical, options)

@@ -1,0 +1,63 @@
+"""Alpa's objects as ours: its layers, its submeshes and configs, its options."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from alpa_dejavu.features import describe
+from alpa_dejavu.problem import MeshConfig, Model, Run, SearchSpace, Submesh
+
+
+def model_of(
+    layers: Sequence[Any],
+    accumulators: Collection[Any],
+    apply_grad_layers: Sequence[Any],
+    inference: bool,
+    micro_batch: int | None,
+) -> Model:
+    """Alpa's pipeline layers (forward ones, then backward ones from the last to the first) as a model."""
+    jaxprs = [layer.closed_jaxpr().jaxpr for layer in layers]
+    if inference:
+        return describe(jaxprs, micro_batch=micro_batch)
+    half = len(jaxprs) // 2
+    updates = [None if layer is None else layer.closed_jaxpr().jaxpr for layer in apply_grad_layers]
+    return describe(jaxprs[:half], jaxprs[:half - 1 : -1], updates, accumulators, micro_batch)
+
+
+def space_of(
+    submesh_choices: Sequence[Sequence[int]],
+    autosharding_configs: Sequence[Sequence[Any]],
+    tolerance: float,
+    default_options: Any,
+) -> SearchSpace:
+    """Alpa's submesh shapes and (logical mesh, options) pairs as a search space."""
+    submeshes = tuple(Submesh(int(hosts), int(devices)) for hosts, devices in submesh_choices)
+    forced = bool(getattr(default_options, "force_data_parallel", False))
+    configs = tuple(
+        tuple(None if config is None else _config(config[0].shape, config[1], row, forced) for config in row)
+        for row in autosharding_configs
+    )
+    return SearchSpace(submeshes, configs, tolerance)
+
+
+def _config(shape: Sequence[int], options: dict[str, Any], row: Sequence[Any], data_parallel: bool) -> MeshConfig:
+    """A config that forces the batch onto the first axis divides the operators along the second one.
+
+    One that forces nothing leaves the choice to the auto-sharding pass; we reckon with data parallelism where the batch
+    can be divided among all devices, which Alpa tells by offering that very config too, else with tensor parallelism.
+    """
+    across, along = (int(n) for n in shape)
+    if "force_batch_dim_to_mesh_dim" in options:
+        return MeshConfig((across, along), across, along, dict(options))
+    divisible = data_parallel or any(
+        other is not None and "force_batch_dim_to_mesh_dim" in other[1] and other[0].shape[1] == 1 for other in row
+    )
+    size = across * along
+    sizes = (size, 1) if divisible else (1, size)
+    return MeshConfig((across, along), *sizes, options=dict(options))
+
+
+def run_of(num_micro_batches: int, schedule: str, default_options: Any) -> Run:
+    """Alpa's arguments as a run."""
+    return Run(num_micro_batches, schedule, bool(getattr(default_options, "prefer_reduce_scatter", False)))

@@ -1,0 +1,52 @@
+"""Why nothing fits: what is missing where, and what would help."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.slicing import Slicer
+
+_MIB = 2.0**20
+
+
+def no_plan(
+    model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
+) -> NoPlanError:
+    """The error for a problem that a slicer found no answer to: is it memory, or the search space?"""
+    boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
+    if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
+        return NoPlanError(_memory(model, cluster, space, run, table))
+    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
+    return NoPlanError(
+        f"no choice of the submeshes {shapes} puts {model.num_layers} layers on exactly {cluster.num_devices} devices "
+        f"(stage_imbalance_tolerance={space.allowed_imbalance}); allow other submeshes or more imbalance, ask for "
+        "fewer devices, or cut the model into more layers"
+    )
+
+
+def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
+    limit = table.memory_limit_bytes
+    least = np.full((model.num_layers, model.num_layers), np.inf)
+    for kept in table.memory:
+        for stage in kept:
+            if stage is not None:
+                least = np.minimum(least, stage.peak(run.in_flight(0)))
+    alone = np.diag(least)
+    worst = int(np.argmax(alone))
+    parts = [
+        f"the model doesn't fit into memory: the {cluster.num_devices} devices have {limit / _MIB:.1f} MiB each, and "
+        f"all {model.num_layers} layers as one stage need {least[0, -1] / _MIB:.1f} MiB on each device of the best "
+        f"submesh: {max(least[0, -1] - limit, 0.0):.0f} bytes are missing there"
+    ]
+    if alone[worst] > limit:
+        missing = alone[worst] - limit
+        parts.append(f"layer {worst} alone needs {alone[worst]:.0f} bytes: {missing:.0f} bytes are missing")
+    parts.append(
+        f"what helps: more micro-batches (now {run.num_micro_batches}), remat (AutoLayerOption(remat_layer=True)), "
+        "more layers to cut between, AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
+    )
+    return "; ".join(parts)

@@ -1,0 +1,25 @@
+"""Choosing an implementation by its name, or taking one that the user made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface: type[T]) -> T:
+    """The implementation that a name stands for, or the given object itself.
+
+    Raises:
+        ValueError: the name isn't known.
+        TypeError: the object doesn't implement the interface.
+    """
+    if isinstance(choice, str):
+        if choice not in known:
+            names = ", ".join(map(repr, sorted(known)))
+            raise ValueError(f"there is no {what} named {choice!r}; choose one of {names}")
+        return known[choice]()
+    if not isinstance(choice, interface):
+        raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(known))}) or a {interface.__name__}")
+    return choice

@@ -1,0 +1,59 @@
+"""Sums over all ranges of layers at once: arrays of shape (L, L), where entry (i, j) is about layers i..j."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def range_sum(values: Sequence[float]) -> FloatArray:
+    """Entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums.
+
+    >>> range_sum([1, 2, 4])
+    array([[1., 3., 7.],
+           [0., 2., 6.],
+           [0., 0., 4.]])
+    """
+    prefix = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
+    return np.triu(prefix[None, 1:] - prefix[:-1, None])
+
+
+def range_max(values: Sequence[float]) -> FloatArray:
+    """Entry (i, j) is the largest of values i..j, zero for j < i.
+
+    >>> range_max([1, 4, 2])
+    array([[1., 4., 4.],
+           [0., 4., 4.],
+           [0., 0., 2.]])
+    """
+    rows = np.broadcast_to(np.asarray(values, dtype=np.float64), (len(values), len(values)))
+    return np.maximum.accumulate(np.triu(rows), axis=1)
+
+
+def touched_sum(num_layers: int, items: Iterable[tuple[float, int, Sequence[int]]]) -> FloatArray:
+    """Entry (i, j) is the sum over items that have a user in i..j, each counted once however many it has.
+
+    Args:
+        num_layers: L.
+        items: (amount, from, users): users are layers, ascending; only ranges that begin at `from` or later count.
+
+    >>> touched_sum(3, [(5, 0, (0, 2))])
+    array([[5., 5., 5.],
+           [0., 0., 5.],
+           [0., 0., 5.]])
+    """
+    # An item is counted at the first of its users in the range: for user u after the one before it, that is every range
+    # that begins in (before, u] and ends at u or later.
+    steps = np.zeros((num_layers + 1, num_layers))
+    for amount, start, users in items:
+        before = start - 1
+        for user in users:
+            if user > before:
+                steps[before + 1, user] += amount
+                steps[user + 1, user] -= amount
+                before = user
+    return np.cumsum(np.cumsum(steps, axis=0)[:num_layers], axis=1)

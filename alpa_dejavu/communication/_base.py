@@ -1,0 +1,51 @@
+"""The interface of communication models."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alpa_dejavu.problem import Cluster
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+"""What can be asked for. "send" goes from the first device of a group to the last."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Devices that take part: the cluster's host (by index) of each, and how many such groups do the same at a time."""
+
+    cluster: Cluster
+    hosts: tuple[int, ...]
+    concurrent: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.hosts or not all(0 <= host < len(self.cluster.hosts) for host in self.hosts):
+            raise ValueError(f"group: hosts is {self.hosts}, but must name hosts 0..{len(self.cluster.hosts) - 1}")
+        if self.concurrent < 1:
+            raise ValueError(f"group: concurrent is {self.concurrent}, but at least one group takes part")
+
+    @property
+    def size(self) -> int:
+        """How many devices."""
+        return len(self.hosts)
+
+
+class CommunicationModel(abc.ABC):
+    """Predicts how long a collective takes. `alpa_dejavu.testing.check_communication_model` says if one is sound."""
+
+    @abc.abstractmethod
+    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
+        """Seconds of one collective for each size, in the shape of `num_bytes`.
+
+        Args:
+            collective: one of `COLLECTIVES`.
+            num_bytes: of the whole tensor: what each device holds before an all-reduce or reduce-scatter, and after an
+                all-gather; what one device holds for an all-to-all; what is sent.
+            group: the devices. A group of one takes no time, except for "send", where it stays on its device.
+        """

@@ -1,0 +1,19 @@
+"""Seconds that operators take on a device: models of one method, chosen by name."""
+
+from __future__ import annotations
+
+from alpa_dejavu._named import resolve
+from alpa_dejavu.latency._analytic import AnalyticLatency
+from alpa_dejavu.latency._base import Latency, LatencyModel
+from alpa_dejavu.latency._measure import measured_cpu
+
+__all__ = ["AnalyticLatency", "Latency", "LatencyModel", "latency_model", "measured_cpu"]
+
+
+def latency_model(choice: str | LatencyModel) -> LatencyModel:
+    """The model of a name ("analytic"), or the given one.
+
+    >>> latency_model("analytic")
+    AnalyticLatency()
+    """
+    return resolve("latency model", choice, {"analytic": AnalyticLatency}, LatencyModel)  # type: ignore[type-abstract]

@@ -1,0 +1,39 @@
+"""The roofline: an operator takes as long as its operations or its memory traffic, whichever takes longer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.latency._base import Latency, LatencyModel
+from alpa_dejavu.problem import Device, Operators
+
+TRANSCENDENTAL_FLOP = 16.0
+"""What an exponential or tanh counts beside an addition: a polynomial and a division."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AnalyticLatency(LatencyModel):
+    """The roofline on a device's figures: the null model, which knows nothing but peaks.
+
+    Each operator that writes to memory also pays the start of a kernel. The spread is zero: it can't say how sure
+    it is.
+
+    References:
+        Williams, Waterman and Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
+    """
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Seconds of each operator."""
+        rates = {dtype: device.rate(dtype) for dtype in set(operators.dtype.tolist())}
+        product_rate = np.array([rates[dtype] for dtype in operators.dtype.tolist()], dtype=np.float64)
+        rate = np.where(operators.is_product, product_rate, device.vector_flop_per_s)
+        work = operators.flop + TRANSCENDENTAL_FLOP * operators.transcendental
+        traffic = operators.read_bytes + operators.written_bytes
+        once = np.maximum(work / rate, traffic / device.memory_bytes_per_s)
+        once += np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
+        mean = once * operators.count
+        return Latency(mean, np.zeros_like(mean))

@@ -1,0 +1,92 @@
+"""The roofline of this machine's CPU, measured once in a process.
+
+The devices of a CPU cluster share the cores and the memory of their host: what is measured is what the whole host
+does, and a device is given its share of it, as if all devices computed all the time. That is what they do in a
+pipeline's steady state; while it fills and drains, a stage runs faster than this says.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from alpa_dejavu.problem import Device
+
+_log = logging.getLogger(__name__)
+
+_SIDE = 384
+_COPY_BYTES = 1 << 24
+_BUDGET_S = 0.06
+# What Alpa's runtime on CPU adds to a computation, a step and an operator: orders of magnitude.
+_DISPATCH_S = 6e-4
+_STEP_S = 5e-3
+_KERNEL_S = 2e-6
+
+
+def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
+    """One of `num_devices` equal shares of this machine's CPU.
+
+    Args:
+        num_devices: that compute at a time on this machine.
+        memory_bytes: of the machine; None: what it has.
+    """
+    product, vector, memory = _host_rates()
+    whole = _machine_memory_bytes() if memory_bytes is None else memory_bytes
+    return Device(
+        name="cpu",
+        memory_bytes=whole / num_devices,
+        flop_per_s={"float32": product / num_devices, "float64": product / 2 / num_devices},
+        vector_flop_per_s=vector / num_devices,
+        memory_bytes_per_s=memory / num_devices,
+        kernel_s=_KERNEL_S,
+        dispatch_s=_DISPATCH_S,
+        step_s=_STEP_S,
+        origin=f"measured on this machine, {num_devices} devices at a time",
+    )
+
+
+@functools.cache
+def _host_rates() -> tuple[float, float, float]:
+    """Product operations, vector operations and memory bytes per second of all cores together."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    started = time.perf_counter()
+    with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
+        square = np.full((_SIDE, _SIDE), 0.5, np.float32)
+        product = jax.jit(lambda a, b: a @ b)
+        product_s = _best_seconds(lambda: product(square, square).block_until_ready())
+        values = jnp.full(1 << 16, 0.5, jnp.float32)
+        vector = jax.jit(lambda x: jnp.tanh(x))
+        vector_s = _best_seconds(lambda: vector(values).block_until_ready())
+        block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
+        copy = jax.jit(lambda x: x + 1)
+        copy_s = _best_seconds(lambda: copy(block).block_until_ready())
+    from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP
+
+    rates = (2.0 * _SIDE**3 / product_s, TRANSCENDENTAL_FLOP * values.size / vector_s, 2.0 * _COPY_BYTES / copy_s)
+    _log.info(
+        "measured this machine's CPU in %.2f s: %.3g product flop/s, %.3g vector flop/s, %.3g bytes/s",
+        time.perf_counter() - started, *rates,
+    )  # fmt: skip
+    return rates
+
+
+def _best_seconds(run: Callable[[], object]) -> float:
+    """The median of repeated runs after one that compiles, within the budget."""
+    run()
+    times: list[float] = []
+    stop = time.perf_counter() + _BUDGET_S
+    while len(times) < 3 or time.perf_counter() < stop:
+        before = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - before)
+    return sorted(times)[len(times) // 2]
+
+
+def _machine_memory_bytes() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

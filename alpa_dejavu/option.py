@@ -1,0 +1,109 @@
+"""The one object that a user writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.slicing import Slicer, slicer
+
+__all__ = ["DejavuStageOption"]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+@dataclasses.dataclass
+class DejavuStageOption:
+    """Plans the stages of Alpa's `PipeshardParallel` without compiling or profiling any.
+
+    Give it as `stage_option=`, where `AutoStageOption` would stand; making one installs the hooks into Alpa
+    (`alpa_dejavu.uninstall()` takes them out again). After `parallelize` has compiled, `last_plan` is the plan that runs.
+
+    Alpa's fields for the search space mean what they mean in `AutoStageOption`, and have its defaults:
+
+    Attributes:
+        submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts),
+            "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the search
+            small and is what collectives like best.
+        manually_specified_submeshes: the (hosts, devices per host) to choose from, with "manual".
+        submesh_logical_shape_space: "single_node_model_parallel" (every split into data and tensor parallelism with the
+            tensor-parallel devices in one host, since they talk most), "all", "same_as_physical", "data_parallel_only"
+            or "model_parallel_only".
+        stage_imbalance_tolerance: how far a stage's share of the operations may be from its share of the devices;
+            infinite by default: the search finds by itself that uneven stages are slow.
+        slicer: "dynamic" (exact, the default), "uniform" or "exhaustive", or a `Slicer` of one's own.
+        latency: "analytic" (a roofline; measured once on a CPU cluster, by data sheet on GPUs), or a `LatencyModel`.
+        communication: "alpha-beta" (latency and rate of the slowest link; the default), "free" (what Alpa's search
+            assumes between stages), or a `CommunicationModel`.
+        cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
+            path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
+        layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
+            arguments of an `AutoStageOption` can be handed over as they are. Nothing is profiled here, so they have no effect;
+            a warning says so where one is set.
+
+    Raises:
+        ValueError: an unknown name, a negative tolerance, or "manual" without submeshes.
+        TypeError: an object that isn't what its field asks for.
+
+    References:
+        Zheng et al., Alpa, OSDI 2022: the search space and the objective.
+    """
+
+    submesh_physical_shape_space: str = "power_of_two"
+    manually_specified_submeshes: Sequence[tuple[int, int]] | None = None
+    submesh_logical_shape_space: str = "single_node_model_parallel"
+    layer_profile_mode: str = "composition"
+    stage_imbalance_tolerance: float = math.inf
+    use_hlo_cost_model: bool = False
+    profiling_database_filename: str | None = None
+    cached_profile_result: str | None = None
+    slicer: str | Slicer = "dynamic"
+    latency: str | LatencyModel = "analytic"
+    communication: str | CommunicationModel = "alpha-beta"
+    cluster: str | Cluster | None = None
+    last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_space()
+        slicer(self.slicer)
+        latency_model(self.latency)
+        communication_model(self.communication)
+        if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
+            raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
+        ignored = ("use_hlo_cost_model", "profiling_database_filename", "cached_profile_result")
+        given = [name for name in ignored if getattr(self, name)]
+        if given:
+            _log.warning("%s: no effect, since DejavuStageOption doesn't profile", ", ".join(given))
+        from alpa_dejavu._alpa import install
+
+        install()
+
+    def _check_space(self) -> None:
+        manual = self.submesh_physical_shape_space == "manual"
+        spaces = {
+            "submesh_physical_shape_space": ("power_of_two", "small_power_of_two", "all", "manual"),
+            "submesh_logical_shape_space": (
+                "single_node_model_parallel",
+                "all",
+                "same_as_physical",
+                "data_parallel_only",
+                "model_parallel_only",
+            ),
+        }
+        for name, known in spaces.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, known))}")
+        if manual != bool(self.manually_specified_submeshes):
+            raise ValueError(
+                f"submesh_physical_shape_space is {self.submesh_physical_shape_space!r} and manually_specified_submeshes "
+                f"{self.manually_specified_submeshes!r}; 'manual' takes a list of (hosts, devices per host), others take none"
+            )
+        if not self.stage_imbalance_tolerance >= 0:
+            raise ValueError(f"stage_imbalance_tolerance is {self.stage_imbalance_tolerance}, but must be at least 0")

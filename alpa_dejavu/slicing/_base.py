@@ -1,0 +1,29 @@
+"""The interface of slicers."""
+
+from __future__ import annotations
+
+import abc
+import math
+import time
+from typing import final
+
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
+
+
+class Slicer(abc.ABC):
+    """Answers a slicing problem. `alpa_dejavu.testing.check_slicer` says if one is sound."""
+
+    @final
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        """The best slicing that it finds; one without stages and of infinite cost if it finds none.
+
+        The same problem always gets the same answer.
+        """
+        started = time.perf_counter()
+        stages, lower_bound, iterations = self._search(problem)
+        cost = problem.total_s(stages) if stages else math.inf
+        return Slicing(stages, cost, min(lower_bound, cost), iterations, time.perf_counter() - started)
+
+    @abc.abstractmethod
+    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        """The stages (none if there are none), what no slicing costs less than, and how many rounds it took."""
