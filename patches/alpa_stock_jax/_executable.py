@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo.gradients import without_all_reduces
+from alpa_dejavu.hlo.random import seed_random_numbers
 from jax._src.lib import xla_client as xc
 
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax._partition import compile_options
-from alpa_stock_jax.devices import note_execution
+from alpa_stock_jax.devices import note_execution, take_seed
 from alpa_stock_jax.hlo_module import HloModule
 
 __all__ = ["MeshExecutable", "OptimizedModule"]
@@ -56,10 +57,12 @@ class MeshExecutable:
         self, client: xc.Client, module: HloModuleProto, devices: Sequence[Any] | None, num_partitions: int
     ) -> None:
         self.client = client
-        self._module = module
+        seeded = seed_random_numbers(module, num_partitions > 1)
+        self._takes_seed = seeded is not None
+        self._module = module if seeded is None else seeded
         self._num_partitions = num_partitions
         self._devices = None if devices is None else tuple(devices)
-        self._compiled = self._compile(module)
+        self._compiled = self._compile(self._module)
         self._skipping: dict[str, Any] = {}
         self._optimized: OptimizedModule | None = None
 
@@ -97,10 +100,16 @@ class MeshExecutable:
             raise RuntimeError(f"{self._module.name} was compiled without devices, to look at; it can't be run")
         skipped = os.environ.get(self.hlo_modules()[0].name + _SKIP_SUFFIX, "")
         compiled = self._without(skipped) if skipped.strip(".") else self._compiled
+        given = [list(pieces) for pieces in arguments]
+        if self._takes_seed:
+            given.append([self._seed(device) for device in self.local_devices()])
         for device in self.local_devices():
             note_execution(device, self._allocated_bytes())
-        results: list[list[Any]] = compiled.execute_sharded_on_local_devices([list(pieces) for pieces in arguments])
+        results: list[list[Any]] = compiled.execute_sharded_on_local_devices(given)
         return results
+
+    def _seed(self, device: Any) -> Any:
+        return self.client.buffer_from_pyval(np.uint64(take_seed(device)), device)
 
     def execute(self, arguments: Sequence[Any]) -> list[Any]:
         """Runs it on one device: a buffer for each argument in, a buffer for each result out."""

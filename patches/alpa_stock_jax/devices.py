@@ -1,8 +1,10 @@
 """What Alpa asks of a device of its fork: a random seed, a barrier and how much memory is in use.
 
 Stock CPU devices keep no statistics, so these are counted: memory in use is what the device's live arrays take, the peak
-is the most that was ever seen (noted at each execution, with what it allocates), and what is available is the
+is the most that was seen (at executions, with what they allocate), and what is available is the
 machine's free memory, shared evenly by its devices.
+
+References: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014), for the mixing of seeds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from typing import Any
 
 from alpa_stock_jax._patch import Patch
@@ -17,13 +20,20 @@ from alpa_stock_jax._patch import Patch
 __all__ = ["note_execution", "take_seed"]
 
 
+# Adding up the live arrays takes milliseconds, more than many an execution.
+_SAMPLE_EVERY_S = 0.5
+
+
 @dataclasses.dataclass
 class _State:
     seed: int = 0
     executions: int = 0
     peak_bytes: int = 0
+    sampled_at_s: float = -_SAMPLE_EVERY_S
 
 
+_SEED_STEP = 0x9E3779B97F4A7C15
+_EXECUTION_STEP = 0xD1B54A32D192ED03
 _states: dict[tuple[str, int], _State] = {}
 _lock = threading.Lock()
 
@@ -33,16 +43,26 @@ def _state(device: Any) -> _State:
         return _states.setdefault((device.platform, device.id), _State())
 
 
-def take_seed(device: Any) -> tuple[int, int]:
-    """The seed for the next execution on a device: the one that was set, and how many executions it has served."""
+def take_seed(device: Any) -> int:
+    """A seed of 64 bits for the next execution on a device, from the seed that was set and the executions since then."""
     state = _state(device)
-    taken = state.seed, state.executions
+    mixed = (state.seed * _SEED_STEP + state.executions * _EXECUTION_STEP) % 2**64
     state.executions += 1
-    return taken
+    # The finalizer of SplitMix64: every bit of the result depends on every bit of the number.
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+    return mixed ^ mixed >> 31
 
 
 def note_execution(device: Any, allocated_bytes: int) -> None:
-    """Raises a device's recorded peak to what it holds now and what an execution allocates beyond."""
+    """Raises a device's recorded peak to what it holds now and what an execution allocates beyond; twice a second at most."""
+    state, now_s = _state(device), time.monotonic()
+    if now_s - state.sampled_at_s >= _SAMPLE_EVERY_S:
+        _raise_peak(device, allocated_bytes)
+        state.sampled_at_s = now_s
+
+
+def _raise_peak(device: Any, allocated_bytes: int) -> None:
     state = _state(device)
     state.peak_bytes = max(state.peak_bytes, _memory_allocated(device) + allocated_bytes)
 
@@ -75,7 +95,7 @@ def _max_memory_allocated(device: Any) -> int:
     statistics = device.memory_stats()
     if statistics:
         return int(statistics["peak_bytes_in_use"])
-    note_execution(device, 0)
+    _raise_peak(device, 0)
     return _state(device).peak_bytes
 
 
@@ -88,7 +108,8 @@ def _available_memory(device: Any) -> int:
 
 
 def _clear_memory_stats(device: Any) -> None:
-    _state(device).peak_bytes = 0
+    state = _state(device)
+    state.peak_bytes, state.sampled_at_s = 0, -_SAMPLE_EVERY_S
 
 
 def _synchronize_all_activity(device: Any) -> None:
