@@ -6,11 +6,11 @@ from alpa_dejavu.hlo._shapes import is_tuple
 from alpa_dejavu.sharding._from_hlo import HloProgram, leaves
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import to_op_sharding, tuple_op_sharding
+from alpa_dejavu.sharding._solve import Solution
 from alpa_dejavu.sharding._spec import Spec
-from alpa_dejavu.sharding._table import Strategy
 
 def annotate(
-    module: HloModuleProto, program: HloProgram, strategies: tuple[Strategy, ...], mesh: LogicalMesh
+    module: HloModuleProto, program: HloProgram, solution: Solution, mesh: LogicalMesh
 ) -> HloModuleProto:
     """A copy of a module with a sharding on every instruction, and on parameters and result.
 
@@ -20,12 +20,12 @@ def annotate(
     Args:
         module: the module that `program` was read from.
         program: its operators.
-        strategies: the strategy of each operator.
+        solution: how each is cut.
         mesh: the devices.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(result)
-    writer = _Writer(graph, program, strategies, mesh)
+    writer = _Writer(graph, program, solution, mesh)
     for instruction in graph:
         writer.mark(instruction)
     for instruction in graph.order():
@@ -35,42 +35,53 @@ def annotate(
 
 
 class _Writer:
-    def __init__(
-        self, graph: Graph, program: HloProgram, strategies: tuple[Strategy, ...], mesh: LogicalMesh
-    ) -> None:
-        self.graph, self.program, self.strategies, self.mesh = graph, program, strategies, mesh
-        self.copies: dict[tuple[int, Spec], HloInstructionProto] = {}
+    def __init__(self, graph: Graph, program: HloProgram, solution: Solution, mesh: LogicalMesh) -> None:
+        self.graph, self.program, self.solution, self.mesh = graph, program, solution, mesh
+        self.specs = solution.outputs
+        self.copies: dict[tuple[int, Spec, bool], HloInstructionProto] = {}
+        self.gathered = set(solution.recut.gather)
+        self.lone = set(solution.recut.lone_readers)
 
     def sharding(self, spec: Spec) -> OpSharding:
+        """The spec as the module carries it."""
         return to_op_sharding(spec, self.mesh)
 
     def mark(self, instruction: HloInstructionProto) -> None:
         """Write the chosen sharding onto an instruction."""
-        shardings = [self.sharding(self.strategies[i].output) for i in leaves(self.program.values[instruction.id])]
+        shardings = [self.sharding(self.specs[i]) for i in leaves(self.program.values[instruction.id])]
         if shardings:
             whole = tuple_op_sharding(shardings) if is_tuple(instruction.shape) else shardings[0]
             instruction.sharding.CopyFrom(whole)
 
     def bring_operands(self, instruction: HloInstructionProto) -> None:
-        """Put copies where the strategy needs operands that are cut in another way."""
+        """Put copies where the operands are needed in another way than they are cut."""
         value = self.program.values.get(instruction.id)
-        if not isinstance(value, int) or instruction.opcode in ("tuple", "get-tuple-element", "parameter"):
-            return
-        strategy, operator = self.strategies[value], self.program.operators[value]
         for position, operand_id in enumerate(instruction.operand_ids):
             source = self.graph.nodes[operand_id]
             at = self.program.values.get(operand_id)
             if not isinstance(at, int) or not source.shape.dimensions:
                 continue
-            cheap = self._is_cheap(at)
-            if len(strategy.inputs) == len(instruction.operand_ids):
-                spec = strategy.inputs[position]
-            elif cheap and self.program.operators[at].rank == operator.rank:
-                spec = strategy.output
-            else:
-                continue
-            if self.strategies[at].output != spec:
-                instruction.operand_ids[position] = self._cut(source, spec, cheap).id
+            if at in self.gathered:
+                source = self._cut(source, self.solution.strategies[at].output, at)
+            if isinstance(value, int) and instruction.opcode not in ("tuple", "get-tuple-element"):
+                wanted = self._wanted(instruction, value, position, at)
+                held = self.solution.strategies[at].output if at in self.gathered else self.specs[at]
+                if wanted is not None and wanted != held:
+                    source = self._cut(source, wanted, at, (at, value) in self.lone)
+            if source.id != operand_id:
+                instruction.operand_ids[position] = source.id
+
+    def _wanted(self, instruction: HloInstructionProto, value: int, position: int, source: int) -> Spec | None:
+        """The spec in which an instruction needs an operand; None where the partitioner may do as it likes."""
+        operator, inputs = self.program.operators[value], self.solution.strategies[value].inputs
+        recut = self.solution.recut.specs
+        if value in recut and operator.kind in ("transpose", "identity"):
+            return None
+        if len(inputs) == len(instruction.operand_ids) and not (value in recut and operator.kind == "elementwise"):
+            return inputs[position]
+        if self._is_cheap(source) and self.program.operators[source].rank == operator.rank:
+            return self.specs[value]
+        return None
 
     def _is_cheap(self, value: int) -> bool:
         """Whether each reader may as well compute its own part: an iota, or a constant that is spread out."""
@@ -78,19 +89,25 @@ class _Writer:
         spread = operator.kind == "broadcast" and self.program.operators[operator.operands[0]].kind == "constant"
         return operator.kind == "iota" or spread
 
-    def _cut(self, source: HloInstructionProto, spec: Spec, cheap: bool) -> HloInstructionProto:
-        """The instruction's value, cut in another way: copied, or computed anew if that is cheap."""
-        if (source.id, spec) not in self.copies:
-            copy = self.graph.adopt(source, source.operand_ids) if cheap else (
+    def _cut(self, source: HloInstructionProto, spec: Spec, at: int, lone: bool = False) -> HloInstructionProto:
+        """The instruction's value, cut in another way: copied, or computed anew if that is cheap.
+
+        A lone reader gets a copy of its own, behind a barrier, so that the partitioner does not merge the two.
+        """
+        key = (source.id, spec, lone)
+        if key not in self.copies:
+            if lone:
+                source = self.graph.add("opt-barrier", source.shape, [source], sharding=source.sharding)
+            copy = self.graph.adopt(source, source.operand_ids) if self._is_cheap(at) else (
                 self.graph.add("copy", source.shape, [source])
             )
             copy.sharding.CopyFrom(self.sharding(spec))
-            self.copies[source.id, spec] = copy
-        return self.copies[source.id, spec]
+            self.copies[key] = copy
+        return self.copies[key]
 
     def mark_result(self, module: HloModuleProto) -> None:
         """Write the shardings of the parameters and of the result onto the module, and close it."""
-        outputs = [self.sharding(self.strategies[i].output) for i in self.program.outputs]
+        outputs = [self.sharding(self._output_spec(i)) for i in self.program.outputs]
         root = self.graph.root
         root.sharding.CopyFrom(tuple_op_sharding(outputs) if is_tuple(root.shape) else outputs[0])
         parameters = [node.sharding for node in self.graph.parameters()]
@@ -98,3 +115,9 @@ class _Writer:
         module.spmd_output_sharding.CopyFrom(root.sharding)
         del module.spmd_parameters_shardings[:]
         module.spmd_parameters_shardings.extend(parameters)
+
+    def _output_spec(self, output: int) -> Spec:
+        source = self.program.operators[output].operands[0]
+        if source in self.solution.recut.specs and source not in self.gathered:
+            return self.specs[source]
+        return self.specs[output]

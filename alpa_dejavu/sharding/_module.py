@@ -42,7 +42,7 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
         return ShardedModule(_without_undefined(module), -1.0, None)
     program = read_program(module, mesh)
     solution = solve(program.operators, mesh, options)
-    return ShardedModule(annotate(module, program, solution.strategies, mesh), solution.objective, solution)
+    return ShardedModule(annotate(module, program, solution, mesh), solution.objective, solution)
 
 
 def _without_undefined(module: HloModuleProto) -> HloModuleProto:

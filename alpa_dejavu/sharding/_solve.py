@@ -10,6 +10,7 @@ from alpa_dejavu.sharding._memory import memory_rows
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import operator_tables
 from alpa_dejavu.sharding._table import Strategy
@@ -24,17 +25,19 @@ class Solution:
         choices: its place among the operator's strategies.
         objective: the cost of all of them, and of the resharding between them.
         batch_dims: the batch dimension that each operator was found to have.
+        recut: what is cut otherwise in the end, so that all-reduces may become reduce-scatters; not in the objective.
     """
 
     strategies: tuple[Strategy, ...]
     choices: tuple[int, ...]
     objective: float
     batch_dims: tuple[int | None, ...]
+    recut: Recut
 
     @property
     def outputs(self) -> tuple[Spec, ...]:
         """The spec of each operator's result."""
-        return tuple(strategy.output for strategy in self.strategies)
+        return tuple(self.recut.specs.get(i, s.output) for i, s in enumerate(self.strategies))
 
 
 def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
@@ -61,7 +64,7 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     options = options or ShardingOptions()
     operators = tuple(operators)
     check_operators(operators)
-    tables, batch_dims = operator_tables(operators, mesh, options)
+    tables, batch_dims, depths = operator_tables(operators, mesh, options)
     followers = merge_followers(operators, tables)
     graph = build_graph(operators, tables, followers)
     if options.memory_budget_per_device > 0:
@@ -70,7 +73,8 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     else:
         choice = solve_by_elimination(graph, solve_ilp)
     chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
-    return Solution(
-        strategies=tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True)),
-        choices=chosen, objective=graph.objective(choice), batch_dims=tuple(batch_dims),
-    )
+    strategies = tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True))
+    recut = Recut({}, (), ())
+    if options.prefer_reduce_scatter:
+        recut = find_reduce_scatters(operators, strategies, depths, mesh.shape, options)
+    return Solution(strategies, chosen, graph.objective(choice), tuple(batch_dims), recut)

@@ -36,8 +36,8 @@ _BROADCAST_WITHIN = 6
 
 def operator_tables(
     operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions
-) -> tuple[list[Table], list[int | None]]:
-    """The table of each operator, and the batch dimension that each was found to have.
+) -> tuple[list[Table], list[int | None], list[int]]:
+    """The table of each operator, the batch dimension that each was found to have, and how deep it lies.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.
@@ -69,7 +69,7 @@ def operator_tables(
         if key not in known:
             known[key] = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
         tables.append(known[key])
-    return tables, batch_dims
+    return tables, batch_dims, depths
 
 
 def _key(site: Site) -> tuple:

@@ -1,0 +1,162 @@
+"""Keeping a sum in parts: where an all-reduce may become a reduce-scatter, and an all-gather later or never.
+
+The solver leaves a sum, such as a gradient, whole on every device, and all that is computed from it. What lies between the
+sum and the next operator that needs it whole can be cut instead: an optimizer's state and its arithmetic, as in ZeRO.
+
+References:
+    Section 4.2 of the Alpa paper (OSDI 2022), "post-ILP optimization"; ZeRO (SC 2020).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._region import Program, Region, find_region
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, is_replicated
+from alpa_dejavu.sharding._table import Strategy
+
+_FEWEST = 5
+"""A region of fewer operators is not worth it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recut:
+    """What is cut otherwise than the solver decided.
+
+    Attributes:
+        specs: the new spec of each such operator's result.
+        gather: operators whose result is put together again, to the solver's spec, for all who read it.
+        lone_readers: (operator, reader): this reader gathers the operator's result for itself alone.
+    """
+
+    specs: dict[int, Spec]
+    gather: tuple[int, ...]
+    lone_readers: tuple[tuple[int, int], ...]
+
+
+def find_reduce_scatters(
+    operators: Sequence[Operator], strategies: Sequence[Strategy], depths: Sequence[int], mesh_shape: Shape,
+    options: ShardingOptions,
+) -> Recut:
+    """Find the sums that may stay in parts, and what else is to be cut with them.
+
+    Args:
+        operators: the program.
+        strategies: what the solver chose for each.
+        depths: how deep each lies.
+        mesh_shape: the lengths of the mesh's axes.
+        options: `reduce_scatter_grad_acc_friendly` keeps the sums of accumulated gradients whole,
+            `reduce_scatter_aggressive_partition` cuts parameters, too.
+    """
+    program = Program(operators, strategies)
+    specs: dict[int, Spec] = {}
+    gather: list[int] = []
+    lone: list[tuple[int, int]] = []
+    for index in range(len(operators)):
+        if not _is_candidate(program, index, specs):
+            continue
+        region = find_region(program, index)
+        cut = _scattered(operators, index, strategies[index], mesh_shape)
+        if cut is None or not _is_worth_it(program, region):
+            continue
+        if options.reduce_scatter_grad_acc_friendly:
+            _keep_accumulated(program, region, index)
+        if len(axes_of(strategies[index].inputs[0])) == 1 and strategies[index].computation:
+            region.members.discard(index)  # a product that is computed several times cannot leave parts behind
+        for member in sorted(region.members | set(region.gather)):
+            specs[member] = region.cut_of(program, member, cut)
+        if not options.reduce_scatter_aggressive_partition:
+            gather.extend(region.gather)
+        else:
+            for point in region.gather:
+                _cut_parameter(program, depths, point, specs, lone)
+    return Recut(specs, tuple(gather), tuple(lone))
+
+
+def _is_candidate(program: Program, index: int, specs: dict[int, Spec]) -> bool:
+    """Whether an operator adds up parts, and nothing near it has been cut for another one."""
+    operator, strategy = program.operators[index], program.strategies[index]
+    if not strategy.all_reduce or index in specs or any(i in specs for i in operator.operands):
+        return False
+    if operator.kind == "reduce":
+        return operator.rank == 1
+    if operator.kind == "dot":
+        return any(not is_replicated(program.strategies[i].output) for i in operator.operands)
+    return operator.kind == "convolution"
+
+
+def _is_worth_it(program: Program, region: Region) -> bool:
+    parameters = sum(program.operators[i].kind == "parameter" for i in region.members)
+    parameters += sum(program.only_output(i) and i in program.replaces for i in region.gather)
+    return parameters >= 1 and len(region.gather) <= 1 and len(region.members) >= _FEWEST
+
+
+def _scattered(operators: Sequence[Operator], index: int, strategy: Strategy, mesh_shape: Shape) -> Spec | None:
+    """How the sum is cut when each device keeps a part: along the first dimension that is free for it."""
+    operator = operators[index]
+    spec = list(strategy.output)
+    if operator.kind == "reduce":
+        spec[0] += strategy.all_reduce
+    else:
+        dim = next((d for d in _cut_order(operators, operator) if not spec[d]), None)
+        if dim is None:
+            return None
+        spec[dim] = strategy.all_reduce
+    result = tuple(spec)
+    return result if divides(result, operator.shape, mesh_shape) else None
+
+
+def _cut_order(operators: Sequence[Operator], operator: Operator) -> tuple[int, ...]:
+    """The dimensions of a product's result that may be cut, the left operand's first."""
+    dims = operator.attributes
+    if isinstance(dims, ConvolutionDims):
+        return (dims.out_batch, dims.out_feature)
+    assert isinstance(dims, DotDims)
+    n_batch = len(dims.lhs_batch)
+    n_lhs = len(free_dims(operators[operator.operands[0]].rank, dims.lhs_batch, dims.lhs_contract))
+    lhs, rhs = range(n_batch, n_batch + n_lhs), range(n_batch + n_lhs, operator.rank)
+    return tuple(d for group in (lhs, rhs) for d in group if operator.shape[d] > 1)
+
+
+def _keep_accumulated(program: Program, region: Region, index: int) -> None:
+    """Take a gradient's sum out of a region, down to where it has been added to what was accumulated before.
+
+    The all-reduce then stays, and can be put off to the last micro-batch.
+    """
+    add = program.single_user(index)
+    if add is not None and program.operators[add].kind in ("identity", "transpose"):
+        add = program.single_user(add)
+    if add is None or program.operators[add].name != "add":
+        return
+    after = program.single_user(add)
+    while after is not None and program.operators[after].name == "add":
+        add, after = after, program.single_user(after)
+    stack = [add if after is None else after]
+    while stack:
+        current = stack.pop()
+        if current in region.members:
+            region.members.discard(current)
+            stack.extend(program.operators[current].operands)
+
+
+def _cut_parameter(
+    program: Program, depths: Sequence[int], point: int, specs: dict[int, Spec], lone: list[tuple[int, int]]
+) -> None:
+    """Leave a new parameter in parts, and the old one too; its first product gathers it for itself.
+
+    Forward and backward pass then each gather the parameter, and it need not be kept whole in between.
+    """
+    parameter = program.replaces.get(point)
+    if parameter is None or not program.only_output(point):
+        return
+    current = parameter
+    specs[current] = specs[point]
+    while (user := program.single_user(current)) is not None and program.operators[user].shape == (
+        program.operators[point].shape
+    ) and program.operators[user].kind in ("elementwise", "identity"):
+        current = user
+        specs[current] = specs[point]
+    products = [i for i in program.users[current] if program.operators[i].kind in ("dot", "convolution")]
+    if products:
+        lone.append((current, min(products, key=lambda i: depths[i])))

@@ -1,0 +1,222 @@
+"""The operators around a sum that are cut like it: whether all of them could be cut in another way together."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+from alpa_dejavu.sharding._operator import Dims, Operator
+from alpa_dejavu.sharding._propagate import transpose_spec
+from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._table import Strategy
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """Operators, the strategies chosen for them, and who reads whom."""
+
+    operators: Sequence[Operator]
+    strategies: Sequence[Strategy]
+
+    @cached_property
+    def all_users(self) -> list[list[int]]:
+        """Who reads each operator's result, outputs of the program included."""
+        found: list[list[int]] = [[] for _ in self.operators]
+        for index, operator in enumerate(self.operators):
+            for operand in dict.fromkeys(operator.operands):
+                found[operand].append(index)
+        return found
+
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """Who reads each operator's result, outputs of the program aside."""
+        return [[user for user in users if self.operators[user].kind != "output"] for users in self.all_users]
+
+    @cached_property
+    def replaces(self) -> dict[int, int]:
+        """For each operator whose result takes over a parameter's memory, that parameter."""
+        found = {}
+        for operator in self.operators:
+            if operator.kind == "output" and operator.alias is not None:
+                found[self.behind_markers(operator.operands[0])] = operator.alias
+        return found
+
+    def behind_markers(self, index: int) -> int:
+        """The operator whose result a chain of markers hands on."""
+        while self.operators[index].kind == "identity":
+            index = self.operators[index].operands[0]
+        return index
+
+    def only_output(self, index: int) -> bool:
+        """Whether an operator's result is an output of the program, maybe behind markers, and nothing else."""
+        while len(self.all_users[index]) == 1:
+            index = self.all_users[index][0]
+            if self.operators[index].kind == "output":
+                return True
+            if self.operators[index].kind != "identity":
+                return False
+        return False
+
+    def single_user(self, index: int) -> int | None:
+        """The only reader of an operator's result, if there is just one and it is no output."""
+        users = self.all_users[index]
+        return users[0] if len(users) == 1 and self.operators[users[0]].kind != "output" else None
+
+    def users_through_memory(self, index: int) -> list[int]:
+        """Who reads an operator's result, now or, as the parameter that it replaces, in the next step."""
+        return list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]])) if (
+            index in self.replaces
+        ) else self.users[index]
+
+    def is_always_whole(self, index: int) -> bool:
+        """Whether a result is whole because there is nothing to cut: constants and numbers, spread out or not."""
+        operator = self.operators[index]
+        return operator.kind == "constant" or not operator.rank or (
+            operator.kind == "broadcast" and self.is_always_whole(operator.operands[0])
+        )
+
+
+@dataclasses.dataclass
+class Region:
+    """Operators that can all be cut in another way.
+
+    Attributes:
+        members: operators whose result nobody outside needs in the old way.
+        gather: operators whose result somebody outside needs in the old way.
+        transposed: a transposition on the way; behind it the dimensions are permuted.
+        shape: the shape of the sum.
+        behind: the operators behind the transposition.
+    """
+
+    members: set[int]
+    gather: list[int]
+    transposed: int | None
+    shape: tuple[int, ...]
+    behind: frozenset[int]
+
+    def cut_of(self, program: Program, member: int, cut: Spec) -> Spec:
+        """The spec of a member, given that of the sum."""
+        if program.operators[member].shape == self.shape and member not in self.behind:
+            return cut
+        assert self.transposed is not None
+        dims = program.operators[self.transposed].attributes
+        assert isinstance(dims, Dims)
+        return transpose_spec(cut, dims.dims)
+
+
+def find_region(program: Program, start: int) -> Region:
+    """The region around a sum: found from it by readers and operands that are cut alike and of the same shape."""
+    walk = _Walk(program, start)
+    walk.visit(start)
+    boundary = _common_ancestor(program, walk)
+    gather: list[int] = []
+    for node in boundary:
+        if node in walk.readers:
+            if all(program.operators[user].kind == "reduce" for user in program.users[node]):
+                walk.members.add(node)  # gathering what comes out of a reduction costs little
+            else:
+                gather.append(node)
+    region = Region(walk.members, gather, walk.transposed, program.operators[start].shape, walk.behind())
+    _gather_after_update(program, region)
+    return region
+
+
+class _Walk:
+    def __init__(self, program: Program, start: int) -> None:
+        self.program = program
+        self.spec = program.strategies[start].output
+        self.members: set[int] = set()
+        self.boundary: list[int] = []
+        self.readers: set[int] = set()
+        self.seen: set[int] = set()
+        self.transposed: int | None = None
+
+    def visit(self, start: int) -> None:
+        """Look at all that hangs together with an operator."""
+        stack = [start]
+        while stack:
+            node = stack.pop()
+            if node in self.seen:
+                continue
+            self.seen.add(node)
+            users = self.program.users_through_memory(node)
+            if not all(self._fits(node, user) for user in users):
+                self.boundary.append(node)
+                continue
+            self.members.add(node)
+            self.readers.update(users)
+            stack.extend(reversed(self._operands(node)))
+            stack.extend(reversed(users))
+
+    def _fits(self, node: int, user: int) -> bool:
+        operators = self.program.operators
+        reader, shape = operators[user], operators[node].shape
+        if reader.kind not in ("elementwise", "identity", "transpose") or self._converts_parameter(user):
+            return False
+        if reader.kind == "transpose" and (
+            self.transposed is None or operators[self.transposed].shape == reader.shape
+        ):
+            self.transposed, shape = user, reader.shape
+        return self.program.strategies[user].output == self.spec and reader.shape == shape
+
+    def _converts_parameter(self, user: int) -> bool:
+        operator = self.program.operators[user]
+        return operator.name == "convert" and self.program.operators[operator.operands[0]].kind == "parameter"
+
+    def _operands(self, node: int) -> list[int]:
+        operators = self.program.operators
+        return [
+            operand for operand in operators[node].operands
+            if not self.program.is_always_whole(operand) and operators[operand].shape == operators[node].shape
+            and self.program.strategies[operand].output == self.spec
+        ]
+
+    def behind(self) -> frozenset[int]:
+        """The members that are reached from the transposition without crossing it again."""
+        if self.transposed is None:
+            return frozenset()
+        found, stack = {self.transposed}, [self.transposed]
+        while stack:
+            node = stack.pop()
+            operands = [] if node == self.transposed else self._operands(node)
+            for other in [*self.program.users_through_memory(node), *operands]:
+                if other in self.members | set(self.boundary) and other not in found:
+                    found.add(other)
+                    stack.append(other)
+        return frozenset(found)
+
+
+def _common_ancestor(program: Program, walk: _Walk) -> list[int]:
+    """Two ends that are computed from one operator, each without anything else, are cut off at that operator."""
+    if len(walk.boundary) != 2:
+        return walk.boundary
+    path: set[int] = set()
+    ancestors = set()
+    for end in walk.boundary:
+        while len(program.operators[end].operands) == 1:
+            operand = program.operators[end].operands[0]
+            if operand in walk.members:
+                path.add(end)
+            end = operand
+        ancestors.add(end)
+    if len(ancestors) != 1:
+        return walk.boundary
+    walk.members -= path
+    walk.readers |= ancestors
+    return list(ancestors)
+
+
+def _gather_after_update(program: Program, region: Region) -> None:
+    """Rather than a parameter, which every micro-batch reads, gather what replaces it, once it is updated."""
+    if len(region.gather) == 1:
+        root = program.behind_markers(region.gather[0])
+        if program.operators[root].kind == "parameter":
+            node = region.gather[0]
+            region.members -= {root, node}
+            while node != root:
+                region.members.discard(node)
+                node = program.operators[node].operands[0]
+            region.gather = [x for x in sorted(region.members) if program.replaces.get(x) == root][:1]
+    for node in region.gather:
+        for index, operator in enumerate(program.operators):
+            if operator.kind == "identity" and program.behind_markers(index) == node:
+                region.members.discard(index)
