@@ -15,7 +15,7 @@ import numpy as np
 
 from alpa_dejavu.hlo._graph import Graph
 from alpa_dejavu.hlo._schema import HloInstructionProto
-from alpa_dejavu.hlo._shapes import array_shape, literal_values, num_elements, same_array
+from alpa_dejavu.hlo._shapes import FLOATS, array_shape, literal_values, num_elements, same_array
 
 Node = HloInstructionProto
 Rule = Callable[[Graph, Node], Node | None]
@@ -87,6 +87,31 @@ def _broadcast(graph: Graph, node: Node) -> Node | None:
         return graph.add("broadcast", node.shape, [scalar], metadata=node.metadata)
     if source.shape.dimensions and num_elements(source.shape) == 1 and num_elements(node.shape) > 1:
         return graph.add("broadcast", node.shape, [graph.reshape(source, [])], metadata=node.metadata)
+    return None
+
+
+def _broadcast_of_iota(graph: Graph, node: Node) -> Node | None:
+    """A spread-out iota is an iota of that shape."""
+    source = graph.operand(node, 0)
+    if source.opcode != "iota":
+        return None
+    dimension = node.dimensions[source.dimensions[0] if source.dimensions else 0]
+    return graph.add("iota", node.shape, dimensions=[dimension], metadata=node.metadata)
+
+
+def _multiply_twice(graph: Graph, node: Node) -> Node | None:
+    """(x * a) * b is x * (a * b), where a and b are constants."""
+    for side in (0, 1):
+        inner, outer = graph.operand(node, 1 - side), scalar_value(graph, graph.operand(node, side))
+        if outer is None or inner.opcode != "multiply" or node.shape.element_type not in FLOATS:
+            continue
+        for inner_side in (0, 1):
+            factor = scalar_value(graph, graph.operand(inner, inner_side))
+            if factor is not None and node.shape.dimensions:
+                both = scalar_of_same_shape(graph, node, factor * outer)
+                return graph.add(
+                    "multiply", node.shape, [graph.operand(inner, 1 - inner_side), both], metadata=node.metadata
+                )
     return None
 
 
@@ -175,7 +200,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "convert": (_convert,),
     "reshape": (_reshape,),
     "transpose": (_transpose,),
-    "broadcast": (_broadcast,),
+    "broadcast": (_broadcast, _broadcast_of_iota),
     "slice": (_slice,),
     "concatenate": (_concatenate,),
     "reduce": (_reduce,),
@@ -183,7 +208,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "select": (_select,),
     "add": (_neutral(None, 0.0),),
     "subtract": (_neutral(1, 0.0),),
-    "multiply": (_neutral(None, 1.0),),
+    "multiply": (_neutral(None, 1.0), _multiply_twice),
     "divide": (_neutral(1, 1.0),),
     "negate": (_opposite,),
     "not": (_opposite,),

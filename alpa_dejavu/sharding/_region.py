@@ -111,7 +111,7 @@ def find_region(program: Program, start: int) -> Region:
     gather: list[int] = []
     for node in boundary:
         if node in walk.readers:
-            if all(program.operators[user].kind == "reduce" for user in program.users[node]):
+            if all(program.operators[user].kind == "reduce" for user in program.all_users[node]):
                 walk.members.add(node)  # gathering what comes out of a reduction costs little
             else:
                 gather.append(node)
