@@ -1,0 +1,90 @@
+"""Patches are applied when Alpa is imported: in any order, by the .pth file, and not where nobody needs them."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from alpa_stock_jax import _hook
+
+_INSTALLED = "import alpa_stock_jax._hook as hook; hook.install(); "
+
+
+def _run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _INSTALLED + code], check=True, capture_output=True, text=True, timeout=120
+    ).stdout.strip()
+
+
+def test_installing_twice_leaves_one_hook():
+    code = "hook.install(); import sys; print(sum(type(f).__name__ == 'AlpaFinder' for f in sys.meta_path))"
+    assert _run(code) == "1"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import alpa",
+        "import jax, flax.linen, optax, numpy",
+        "import ray, jaxlib.xla_extension",
+        "from jax.interpreters import pxla; from jax.lib import xla_bridge",
+        "from alpa.util import jaxpr_to_hlo",
+        "from jax import xla; from jax.experimental.pjit import PartitionSpec",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(first):
+    code = f"{first}; import alpa; from alpa.util import jaxpr_to_hlo as f; print(f.__module__)"
+    assert _run(code) == "alpa_stock_jax.lowering"
+
+
+def test_nothing_is_loaded_or_changed_without_alpa():
+    code = "import jax, sys; print(hasattr(jax, 'linear_util'), [m for m in sys.modules if m.startswith('alpa')])"
+    assert _run(code) == "False ['alpa_stock_jax', 'alpa_stock_jax._hook', 'alpa_stock_jax._old_names']"
+
+
+def test_looking_for_alpa_does_not_apply_patches():
+    code = "import importlib.util, sys; importlib.util.find_spec('alpa'); print('jax' in sys.modules)"
+    assert _run(code) == "False"
+
+
+def test_the_hook_imports_nothing_that_is_slow():
+    code = "import sys; sys.path[:0] = [{!r}]; before = set(sys.modules); import alpa_stock_jax._hook; "
+    code += "print(sorted(m for m in set(sys.modules) - before if not m.startswith('alpa_stock_jax')))"
+    folder = _hook.__file__.rsplit("/", 2)[0]
+    out = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code.format(folder)], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert out.stdout.strip() in ("[]", "['__future__']")
+
+
+def test_a_name_that_nobody_patches_costs_next_to_nothing():
+    finder = _hook.AlpaFinder()
+    start_s = time.perf_counter()
+    for _ in range(1000):
+        assert finder.find_spec("numpy.linalg") is None
+    assert time.perf_counter() - start_s < 0.1
+
+
+def test_alpas_own_jaxlib_is_left_alone():
+    code = (
+        "import jaxlib.xla_extension as xe; xe.get_alpa_jaxlib_version = lambda: '0.2.2'\n"
+        "try:\n import alpa\nexcept ImportError as error:\n print(error)"
+    )
+    assert "cannot import name" in _run(code)  # stock jax without patches
+
+
+def test_a_patch_that_does_not_fit_stops_the_import():
+    code = (
+        "import jax._src.sharding_impls as module; del module.get_array_mapping\n"
+        "try:\n import alpa\nexcept ImportError as error:\n print(type(error).__name__, error)"
+    )
+    out = _run(code)
+    assert out.startswith("PatchError")
+    assert "get_array_mapping" in out
+    assert "jax 0.4.30" in out
+
+
+def test_source_and_loader_of_a_patched_module_are_its_own():
+    code = "import alpa.util, inspect; print(type(alpa.util.__loader__).__name__, alpa.util.__spec__.loader is alpa.util.__loader__, "
+    code += "'class OrderedSet' in inspect.getsource(alpa.util))"
+    assert _run(code) == "SourceFileLoader True True"
