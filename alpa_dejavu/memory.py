@@ -79,7 +79,8 @@ class StageMemory:
 
 def stage_memory(memory: ModelMemory, config: MeshConfig, run: Run) -> StageMemory:
     """What each device of a mesh keeps: parameters and gradients divided among tensor-parallel devices, the optimizer's
-    state among data-parallel ones too if it is sharded, activations among both but for what stays whole."""
+    state among data-parallel ones too if it is sharded, activations among both but for what stays whole.
+    """
     along, across = config.tensor_parallel, config.data_parallel
     sharing = along * (across if run.sharded_optimizer else 1)
     activation_share = (_REPLICATED_SHARE + (1 - _REPLICATED_SHARE) / along) / across
@@ -91,7 +92,7 @@ def stage_memory(memory: ModelMemory, config: MeshConfig, run: Run) -> StageMemo
 
 
 def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
-    """How many stages may follow layers i..j before memory is full, as Alpa's `max_n_succ_stages`: -1 where even none may.
+    """How many stages may follow layers i..j before memory is full: Alpa's `max_n_succ_stages`, -1 if not even none.
 
     Shape (L, L). A stage of a pipeline of S that is followed by n others keeps min(n+1, B) micro-batches in 1F1B,
     min(2n+1, B) in the overlap-friendly one, B in GPipe and none in inference.

@@ -24,14 +24,14 @@ class DejavuStageOption:
     """Plans the stages of Alpa's `PipeshardParallel` without compiling or profiling any.
 
     Give it as `stage_option=`, where `AutoStageOption` would stand; making one installs the hooks into Alpa
-    (`alpa_dejavu.uninstall()` takes them out again). After `parallelize` has compiled, `last_plan` is the plan that runs.
+    (`alpa_dejavu.uninstall()` takes them out again). Once Alpa has compiled, `last_plan` is the plan that runs.
 
     Alpa's fields for the search space mean what they mean in `AutoStageOption`, and have its defaults:
 
     Attributes:
         submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts),
-            "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the search
-            small and is what collectives like best.
+            "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the
+            search small and is what collectives like best.
         manually_specified_submeshes: the (hosts, devices per host) to choose from, with "manual".
         submesh_logical_shape_space: "single_node_model_parallel" (every split into data and tensor parallelism with the
             tensor-parallel devices in one host, since they talk most), "all", "same_as_physical", "data_parallel_only"
@@ -45,8 +45,8 @@ class DejavuStageOption:
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
             path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
-            arguments of an `AutoStageOption` can be handed over as they are. Nothing is profiled here, so they have no effect;
-            a warning says so where one is set.
+            arguments of an `AutoStageOption` can be handed over as they are. Nothing is profiled here, so they have no
+            effect; a warning says so where one is set.
 
     Raises:
         ValueError: an unknown name, a negative tolerance, or "manual" without submeshes.
@@ -102,8 +102,9 @@ class DejavuStageOption:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, known))}")
         if manual != bool(self.manually_specified_submeshes):
             raise ValueError(
-                f"submesh_physical_shape_space is {self.submesh_physical_shape_space!r} and manually_specified_submeshes "
-                f"{self.manually_specified_submeshes!r}; 'manual' takes a list of (hosts, devices per host), others take none"
+                f"submesh_physical_shape_space is {self.submesh_physical_shape_space!r} and "
+                f"manually_specified_submeshes {self.manually_specified_submeshes!r}; 'manual' takes a list of (hosts, "
+                "devices per host), others take none"
             )
         if not self.stage_imbalance_tolerance >= 0:
             raise ValueError(f"stage_imbalance_tolerance is {self.stage_imbalance_tolerance}, but must be at least 0")

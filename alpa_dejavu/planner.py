@@ -71,7 +71,8 @@ def _stage(
     entry = (choice.first, choice.last, choice.submesh, choice.config)
     config = space.configs[choice.submesh][choice.config]
     memory = table.memory[choice.submesh][choice.config]
-    assert config is not None and memory is not None, "a slicer chose an entry that the search space doesn't offer"
+    assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+    assert memory is not None, "every config has its memory"
     return StagePlan(
         layers=(choice.first, choice.last),
         submesh=space.submeshes[choice.submesh],

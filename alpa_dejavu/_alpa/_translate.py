@@ -22,7 +22,7 @@ def model_of(
         return describe(jaxprs, micro_batch=micro_batch)
     half = len(jaxprs) // 2
     updates = [None if layer is None else layer.closed_jaxpr().jaxpr for layer in apply_grad_layers]
-    return describe(jaxprs[:half], jaxprs[:half - 1 : -1], updates, accumulators, micro_batch)
+    return describe(jaxprs[:half], jaxprs[: half - 1 : -1], updates, accumulators, micro_batch)
 
 
 def space_of(

@@ -44,7 +44,7 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        """numpy's name of the element type."""
+        """The element type by its name in numpy."""
         return str(getattr(self.aval, "dtype", "float32"))
 
 
@@ -136,8 +136,9 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
     """The jaxpr that a call-like equation runs once on its operands, if it is one."""
     for value in eqn.params.values():
         jaxpr = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        if isinstance(jaxpr, core.Jaxpr) and len(jaxpr.invars) == len(eqn.invars):
-            if len(jaxpr.outvars) == len(eqn.outvars):
+        if isinstance(jaxpr, core.Jaxpr):
+            sizes = len(jaxpr.invars), len(jaxpr.outvars)
+            if sizes == (len(eqn.invars), len(eqn.outvars)):
                 return jaxpr
     return None
 

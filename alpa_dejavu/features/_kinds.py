@@ -11,22 +11,22 @@ import math
 
 from alpa_dejavu.features._flatten import MARKER, Step
 
-ALIASES = frozenset(
-    "reshape squeeze expand_dims transpose copy copy_p stop_gradient optimization_barrier name sharding_constraint "
-    "bitcast_convert_type random_wrap random_unwrap".split()
-    + [MARKER]
-)
+ALIASES = frozenset({
+    MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",
+    "name", "sharding_constraint", "bitcast_convert_type", "random_wrap", "random_unwrap",
+})  # fmt: skip
 """What only renames a value or says how it lies in memory: products take their operands in any order of dimensions."""
 
-_LAYOUT = frozenset(
-    "broadcast_in_dim iota slice stack concatenate pad rev dynamic_slice convert_element_type".split() + list(ALIASES)
-)
-_TRANSCENDENTAL = frozenset(
-    "exp exp2 log log1p expm1 tanh logistic sin cos tan sinh cosh asin acos atan asinh acosh atanh atan2 erf erfc "
-    "erf_inv pow sqrt rsqrt cbrt lgamma digamma igamma igammac".split()
-)
-_RANDOM = frozenset("random_bits threefry2x32 rng_bit_generator rng_uniform random_fold_in random_seed".split())
-_OPAQUE = frozenset("fft cholesky triangular_solve eigh svd qr lu custom_call householder_product".split())
+_LAYOUT = ALIASES | {
+    "broadcast_in_dim", "iota", "slice", "stack", "concatenate", "pad", "rev", "dynamic_slice", "convert_element_type",
+}  # fmt: skip
+_TRANSCENDENTAL = {
+    "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "sinh", "cosh", "asin", "acos",
+    "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erf_inv", "pow", "sqrt", "rsqrt", "cbrt", "lgamma",
+    "digamma", "igamma", "igammac",
+}  # fmt: skip
+_RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform", "random_fold_in", "random_seed"}
+_OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "custom_call", "householder_product"}
 
 
 def kind_of(step: Step) -> str:

@@ -102,9 +102,7 @@ def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) ->
     return peak
 
 
-def _exchanged(
-    steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weights: set[Value]
-) -> tuple[float, ...]:
+def _exchanged(steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weights: set[Value]) -> tuple[float, ...]:
     payloads: list[float] = []
     entered: set[Value] = set()
     for step, kind in zip(steps, kinds, strict=True):

@@ -89,12 +89,13 @@ class BoundedSearch:
         rest[0, num_layers, 0] = 0.0
         taken = np.full((most + 1, num_layers + 1, devices + 1, 2), -1, dtype=np.int64)
         which = []
+        sizes = list(enumerate(self._sizes))
         for count in range(1, most + 1):
             least, picked = self._cheapest(bound, count - 1)
             which.append(picked)
             for first in range(num_layers - count, -1, -1):
-                for n, size in enumerate(self._sizes):
-                    after = rest[count - 1, first + 1 :]
+                after = rest[count - 1, first + 1 :]
+                for n, size in sizes:
                     _relax(rest[count, first], taken[count, first], after, least[n, first, first:], n, size)
         used = [self._used(rest[count, 0]) for count in range(most + 1)]
         counts = range(1, most + 1) if self._problem.num_stages is None else [self._problem.num_stages]
@@ -106,7 +107,8 @@ class BoundedSearch:
         first, left, total = 0, used[count], min(totals)
         while count:
             n, length = (int(x) for x in taken[count, first, left])
-            stages.append(self._stage(first, first + length, int(which[count - 1][n, first, first + length])))
+            last = first + length
+            stages.append(self._stage(first, last, int(which[count - 1][n, first, last])))
             first, left, count = first + length + 1, left - self._sizes[n], count - 1
         return total, tuple(stages)
 
@@ -121,7 +123,7 @@ class BoundedSearch:
 def _relax(
     best: FloatArray, taken: NDArray[np.int64], after: FloatArray, weights: FloatArray, kind: int, size: int
 ) -> None:
-    """Betters `best` (by devices) with a first stage of any length on `size` devices, followed by `after` (by length)."""
+    """Betters `best` (by devices) with a first stage of any length on `size` devices, then `after` (by length)."""
     usable = np.flatnonzero(np.isfinite(weights))
     if not len(usable):
         return

@@ -1,8 +1,8 @@
 """The exact slicer: dynamic programming for a bound on the largest stage cost, and a branch-and-bound over the bounds.
 
 Let F(m) be the least sum of stage costs when no stage costs more than m. A slicing whose largest stage costs m costs
-F(m) + (B-1) m at least, and F falls as m grows. So between two bounds a < b nothing costs less than F(b) + (B-1) a: most
-bounds need no dynamic programming at all.
+F(m) + (B-1) m at least, and F falls as m grows. So between two bounds a < b nothing costs less than F(b) + (B-1) a:
+most bounds need no dynamic programming at all.
 """
 
 from __future__ import annotations

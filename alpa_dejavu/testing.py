@@ -1,0 +1,97 @@
+"""Conformance suites: run any latency model, communication model or slicer, ours or your own, through them.
+
+Each function raises AssertionError with what is wrong, and returns nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from alpa_dejavu.communication import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators, SlicingProblem
+from alpa_dejavu.slicing import Exhaustive, Slicer
+
+__all__ = ["check_communication_model", "check_latency_model", "check_slicer", "example_cluster", "random_problem"]
+
+
+def example_cluster(num_hosts: int = 2, devices_per_host: int = 4, memory_bytes: float = 2.0**30) -> Cluster:
+    """A made-up cluster of fast devices, with ten times slower links between hosts than within."""
+    device = Device("example", memory_bytes, {"float32": 1e12}, 1e12, 1e11, kernel_s=1e-6, dispatch_s=1e-5)
+    hosts = [f"host-{n}" for n in range(num_hosts)]
+    return Cluster.uniform("example", hosts, device, devices_per_host, Link(1e-5, 1e10), Link(1e-4, 1e9))
+
+
+def check_latency_model(model: LatencyModel) -> None:
+    """Shapes, signs, order: finite means above zero, no more for less work, loops by trips, nothing for nothing."""
+    device = example_cluster().hosts[0].device
+    product = Operator("dot", "dot_general", ((64, 64), (64, 64)), ((64, 64),), "float32", 2.0 * 64**3, 0, 32768, 16384)
+    add = Operator("elementwise", "add", ((64, 64),) * 2, ((64, 64),), "float32", 4096.0, 0, 32768, 16384)
+    looped = Operator("elementwise", "add", ((64, 64),) * 2, ((64, 64),), "float32", 4096.0, 0, 32768, 16384, count=5)
+    operators = Operators.of([product, add, looped])
+    whole = model.predict(operators, device)
+    assert whole.mean_s.shape == whole.spread_s.shape == (3,), "one mean and one spread for each operator"
+    assert ((whole.mean_s > 0) & np.isfinite(whole.mean_s)).all(), f"means are {whole.mean_s}"
+    assert ((whole.spread_s >= 0) & np.isfinite(whole.spread_s)).all(), f"spreads are {whole.spread_s}"
+    assert math.isclose(whole.mean_s[2], 5 * whole.mean_s[1], rel_tol=1e-6), "an operator in a loop counts by its trips"
+    half = model.predict(operators.split(2), device)
+    assert (half.mean_s <= whole.mean_s).all(), "half of the work takes no longer"
+    assert model.predict(Operators.of([]), device).total_s == 0.0, "no operators take no time"
+    again = model.predict(operators, device)
+    assert (again.mean_s == whole.mean_s).all(), "the same question gets the same answer"
+
+
+def check_communication_model(model: CommunicationModel) -> None:
+    """Shapes, signs, order: nothing for nothing, no less for more bytes, nothing for a collective of one device."""
+    cluster = example_cluster()
+    sizes = np.array([[0.0, 1e3], [1e6, 1e9]])
+    for collective in COLLECTIVES:
+        for hosts in ((0,), (0, 0), (0, 1), (0, 0, 1, 1)):
+            seconds = model.seconds(collective, sizes, Group(cluster, hosts))
+            where = f"{collective} over hosts {hosts}: {seconds}"
+            assert seconds.shape == sizes.shape, f"{where}: not in the shape of num_bytes"
+            assert ((seconds >= 0) & np.isfinite(seconds)).all(), f"{where}: not finite, or negative"
+            assert seconds[0, 0] == 0, f"{where}: no bytes take no time"
+            assert (np.diff(seconds.ravel()) >= 0).all(), f"{where}: more bytes take less time"
+            if len(hosts) == 1 and collective != "send":
+                assert (seconds == 0).all(), f"{where}: one device has nobody to talk to"
+    reduced = model.seconds("all_reduce", 1e9, Group(cluster, (0, 1)))
+    assert reduced >= model.seconds("reduce_scatter", 1e9, Group(cluster, (0, 1))), "an all-reduce does more"
+
+
+def random_problem(
+    rng: np.random.Generator, num_layers: int = 4, num_devices: int = 4, num_configs: int = 2, limited: bool = True
+) -> SlicingProblem:
+    """A problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory is `limited` or not."""
+    sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1)
+    shape = (num_layers, num_layers, len(sizes), num_configs)
+    costs = rng.integers(1, 20, shape) / rng.integers(1, 5, shape)
+    costs[rng.random(shape) < 0.15] = np.inf
+    return SlicingProblem(
+        costs_s=costs,
+        submesh_sizes=sizes,
+        num_devices=num_devices,
+        num_micro_batches=int(rng.integers(1, 9)),
+        max_n_succ_stages=rng.integers(-1, num_layers + 1, shape) if limited else None,
+        per_step_s=rng.integers(0, 5, shape).astype(float) if limited else None,
+    )
+
+
+def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: int = 0) -> None:
+    """What any slicer owes: allowed slicings, true costs, sound bounds, the same answer again; if `exact`, the best."""
+    rng = np.random.default_rng(seed)
+    for n in range(problems):
+        problem = random_problem(rng, num_layers=int(rng.integers(1, 5)), limited=bool(n % 2))
+        answer, truth = slicer.slice(problem), Exhaustive().slice(problem)
+        assert answer.found == math.isfinite(answer.cost_s), "stages without a cost, or a cost without stages"
+        if answer.found:
+            told = problem.total_s(answer.stages)
+            assert math.isclose(told, answer.cost_s, rel_tol=1e-9), f"{answer.stages} cost {told}, not {answer.cost_s}"
+        assert answer.lower_bound_s <= truth.cost_s * (1 + 1e-9), f"{answer.lower_bound_s} is over {truth.cost_s}"
+        assert answer.cost_s >= truth.cost_s * (1 - 1e-9), "cheaper than what all slicings cost"
+        if exact:
+            same = answer.cost_s == truth.cost_s or math.isclose(answer.cost_s, truth.cost_s, rel_tol=1e-9)
+            assert same, f"problem {n}: {answer.cost_s}, but {truth.cost_s} can be had"
+        assert slicer.slice(problem).stages == answer.stages, "the same problem gets another answer"

@@ -1,0 +1,81 @@
+"""Hooks go in and out of Alpa and leave it as it was; those that don't fit say so."""
+
+import pytest
+from alpa import parallel_method
+from alpa.pipeline_parallel import compile_executable, stage_construction
+
+import alpa_dejavu
+from alpa_dejavu._alpa import HookError
+
+PLACES = [
+    (stage_construction, "cluster_layers_and_slice_mesh"),
+    (compile_executable, "cluster_layers_and_slice_mesh"),
+    (compile_executable, "compile_pipeshard_executable"),
+    (parallel_method, "compile_pipeshard_executable"),
+    (stage_construction, "get_compute_cost"),
+    (stage_construction, "training_dp"),
+    (stage_construction, "inference_dp"),
+]
+ALL = ("stages", "checks", "get_compute_cost", "training_dp", "inference_dp")
+
+
+def what_is_there():
+    return [getattr(module, name) for module, name in PLACES]
+
+
+@pytest.fixture
+def before():
+    alpa_dejavu.uninstall()
+    yield what_is_there()
+    alpa_dejavu.uninstall()
+
+
+def test_hooks_are_taken_out_whatever_happens(before):
+    def interrupted():
+        with alpa_dejavu.installed(*ALL):
+            assert not set(what_is_there()) & set(before)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert what_is_there() == before
+
+
+def test_installing_twice_is_installing_once(before):
+    alpa_dejavu.install(*ALL)
+    once = what_is_there()
+    alpa_dejavu.install(*ALL)
+    assert what_is_there() == once
+    alpa_dejavu.uninstall()
+    assert what_is_there() == before
+
+
+def test_making_an_option_installs_what_it_needs(before):
+    alpa_dejavu.DejavuStageOption()
+    there = what_is_there()
+    assert not set(there[:4]) & set(before)
+    assert there[4:] == before[4:]
+
+
+def test_alpa_with_the_hook_searches_with_ours(before):
+    cost = [[[[2.0]]]]
+    with alpa_dejavu.installed("training_dp"):
+        assert stage_construction.training_dp(1, 1, 4, [(1, 1)], 1, cost, [[[[0]]]]) == (8.0, [((0, 1), 0, 0)])
+
+
+def test_a_function_of_another_shape_is_refused_and_left_alone(before, monkeypatch):
+    def other(layers, mesh):
+        raise NotImplementedError
+
+    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", other)
+    with pytest.raises(HookError, match=r"compile_executable.cluster_layers_and_slice_mesh takes \('layers', 'mesh'\)"):
+        alpa_dejavu.install()
+    assert stage_construction.cluster_layers_and_slice_mesh is before[0]
+    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", None)
+    with pytest.raises(HookError, match="takes None"):
+        alpa_dejavu.install("stages")
+
+
+def test_unknown_hooks_are_named(before):
+    with pytest.raises(ValueError, match="'stages', 'checks'"):
+        alpa_dejavu.install("everything")

@@ -1,0 +1,253 @@
+"""Alpa's construction of stages, planned by us, on a virtual mesh that nothing stands behind: no Ray, no devices."""
+
+import dataclasses
+import functools
+
+import alpa
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alpa.device_mesh import VirtualPhysicalMesh
+from alpa.global_env import global_config
+from alpa.pipeline_parallel import compile_executable, stage_construction
+
+import alpa_dejavu
+from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu.testing import example_cluster
+
+LAYERS, HIDDEN, BATCH = 4, 32, 16
+
+
+class PlannedError(Exception):
+    """Carries what stage construction returned, so that nothing is compiled after it."""
+
+    def __init__(self, result):
+        self.result = result
+
+
+@pytest.fixture(autouse=True)
+def _stops_after_planning(monkeypatch):
+    """Alpa's own construction runs, then compilation is broken off."""
+    alpa_dejavu.uninstall()
+    original = stage_construction.cluster_layers_and_slice_mesh
+
+    @functools.wraps(original)
+    def stop(*args, **kwargs):
+        raise PlannedError(original(*args, **kwargs))
+
+    monkeypatch.setattr(global_config, "backend", "cpu")
+    monkeypatch.setattr(stage_construction, "cluster_layers_and_slice_mesh", stop)
+    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", stop)
+    yield
+    alpa_dejavu.uninstall()
+
+
+def virtual_mesh(hosts=1, devices=4, resources=None):
+    info = [
+        {"NodeManagerAddress": f"10.0.0.{n}", "NodeManagerHostname": f"node-{n}", "Resources": resources or {}}
+        for n in range(hosts)
+    ]
+    return VirtualPhysicalMesh(list(range(hosts)), info, devices)
+
+
+def train_step(weights, batch):
+    def loss(weights):
+        x = batch["x"]
+        for n, weight in enumerate(weights):
+            if n:
+                alpa.mark_pipeline_boundary()
+            x = jnp.tanh(x @ weight)
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    gradients = alpa.grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)]
+
+
+def forward_step(weights, batch):
+    x = batch["x"]
+    for n, weight in enumerate(weights):
+        if n:
+            alpa.mark_pipeline_boundary()
+        x = jnp.tanh(x @ weight)
+    return x
+
+
+def planned(option, step=train_step, mesh=None, layers=None, **method):
+    weights = [jnp.ones((HIDDEN, HIDDEN)) for _ in range(LAYERS)]
+    batch = {"x": jnp.ones((BATCH, HIDDEN)), "y": jnp.ones((BATCH, HIDDEN))}
+    settings = {"num_micro_batches": 2, "layer_option": layers or alpa.ManualLayerOption()} | method
+    parallel = alpa.PipeshardParallel(devices=mesh or virtual_mesh(), stage_option=option, **settings)
+    arguments = {"donate_argnums": ()} if step is forward_step else {}
+    with pytest.raises(PlannedError) as caught:
+        alpa.parallelize(step, method=parallel, **arguments)(weights, batch)
+    return caught.value.result
+
+
+def test_alpa_runs_the_plan_as_a_manual_option():
+    option = DejavuStageOption()
+    stages, stage_to_mesh, meshes, manual = planned(option)
+    plan = option.last_plan
+    assert manual.forward_stage_layer_ids == plan.layer_ids
+    assert [n for ids in plan.layer_ids for n in ids] == list(range(LAYERS))
+    assert sum(mesh.num_devices for mesh in meshes) == 4
+    assert len(stages) == 2 * len(meshes) == len(stage_to_mesh)
+    assert [tuple(mesh.shape) for mesh in meshes] == [
+        (stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in plan.stages
+    ]
+    assert list(plan.planning_s) == ["cluster", "features", "cost table", "slicing"]
+    assert stage_construction.get_last_dp_result()[1] == plan.layer_ids
+    assert plan.stages[0].hosts == ("node-0",)
+
+
+def test_the_plan_is_logged(caplog):
+    with caplog.at_level("INFO", "alpa_dejavu"):
+        planned(DejavuStageOption())
+    assert "predicted" in caplog.text
+    assert "submesh" in caplog.text
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe"])
+def test_every_schedule_is_planned_for(schedule):
+    option = DejavuStageOption()
+    planned(option, pipeline_schedule=schedule)
+    assert option.last_plan.schedule == schedule
+
+
+def test_inference_is_planned_too():
+    option = DejavuStageOption()
+    planned(option, forward_step, pipeline_schedule="inference")
+    assert option.last_plan.schedule == "inference"
+    assert option.last_plan.stages[0].collective_s >= 0
+
+
+def test_submeshes_given_by_hand_are_the_only_ones():
+    option = DejavuStageOption("manual", [(1, 1)])
+    _, _, meshes, _ = planned(option)
+    assert [tuple(mesh.shape) for mesh in meshes] == [(1, 1)] * 4
+
+
+def test_the_logical_space_is_honoured():
+    option = DejavuStageOption(submesh_logical_shape_space="model_parallel_only")
+    planned(option)
+    assert all(stage.logical_mesh[0] == 1 for stage in option.last_plan.stages)
+
+
+def test_imbalance_is_honoured():
+    option = DejavuStageOption("manual", [(1, 1), (1, 2)], stage_imbalance_tolerance=0.2)
+    planned(option)
+    # The first layer has no gradient to pass on: it is too little work for a quarter of the devices.
+    assert [stage.submesh.devices_per_host for stage in option.last_plan.stages] == [2, 2]
+    assert option.last_plan.layer_ids == [[0, 1], [2, 3]]
+
+
+def test_several_hosts_on_gpus_go_by_the_data_sheet(monkeypatch):
+    monkeypatch.setattr(global_config, "backend", "gpu")
+    option = DejavuStageOption()
+    planned(option, mesh=virtual_mesh(2, 4, {"accelerator_type:V100": 1.0}))
+    assert "p3.16xlarge" in option.last_plan.cluster
+    with pytest.raises(ValueError, match="abacus"):
+        planned_fails(DejavuStageOption(), mesh=virtual_mesh(1, 4, {"accelerator_type:abacus": 1.0}))
+
+
+def planned_fails(option, **kwargs):
+    """`planned` where planning itself raises."""
+    try:
+        planned(option, **kwargs)
+    except PlannedError as error:
+        raise AssertionError("it was planned") from error
+
+
+@pytest.mark.parametrize("cluster", ["p3.8xlarge", example_cluster(num_hosts=1)])
+def test_a_given_cluster_is_taken(cluster):
+    option = DejavuStageOption(cluster=cluster)
+    planned(option)
+    assert option.last_plan.cluster == (cluster if isinstance(cluster, str) else cluster.name).replace("p3", "1 x p3")
+
+
+def test_a_cluster_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"hosts of \[4, 4\] devices"):
+        planned_fails(DejavuStageOption(cluster=example_cluster(num_hosts=2)))
+
+
+def test_a_batch_that_cannot_be_divided_is_refused_before_tracing():
+    def never(*_):
+        raise AssertionError("it was traced")
+
+    with pytest.raises(ValueError, match=r"num_micro_batches is 3, which doesn't divide the batch of \(16, 32\)"):
+        planned_fails(DejavuStageOption(), step=never, num_micro_batches=3)
+    with pytest.raises(ValueError, match="num_micro_batches is 0"):
+        planned_fails(DejavuStageOption(), step=never, num_micro_batches=0)
+
+
+def test_no_layers_are_refused():
+    with pytest.raises(ValueError, match="0 layers"):
+        planned_fails(DejavuStageOption(), layers=alpa.AutoLayerOption(layer_num=0))
+
+
+def test_more_devices_than_there_are_are_refused():
+    with pytest.raises(ValueError, match=r"\(1, 8\) asks for more than there is: the cluster has 1 hosts of 4"):
+        planned_fails(DejavuStageOption("manual", [(1, 8)]))
+
+
+def test_a_model_larger_than_memory_is_refused():
+    tiny = example_cluster(num_hosts=1, memory_bytes=1000.0)
+    with pytest.raises(NoPlanError, match="bytes are missing"):
+        planned_fails(DejavuStageOption(cluster=tiny))
+
+
+def test_a_mesh_that_runs_already_is_refused():
+    mesh = virtual_mesh()
+    mesh.launched_physical_mesh_group = object()
+    with pytest.raises(NotImplementedError, match=r"alpa\.shutdown"):
+        planned_fails(DejavuStageOption(), mesh=mesh)
+
+
+def test_other_stage_options_are_left_to_alpa():
+    DejavuStageOption()
+    _, _, meshes, _ = planned(alpa.UniformStageOption(num_stages=4))
+    assert len(meshes) == 4
+
+
+def test_alpas_own_option_with_our_costs_and_search():
+    from alpa import AutoStageOption
+
+    with alpa_dejavu.installed("get_compute_cost", "training_dp"):
+        _, _, meshes, _ = planned(AutoStageOption())
+    assert sum(mesh.num_devices for mesh in meshes) == 4
+
+
+def test_the_stand_in_returns_alpas_arrays():
+    seen = {}
+    original = stage_construction.training_dp
+
+    def look(*args):
+        seen["cost"], seen["room"] = args[5:7]
+        return original(*args)
+
+    with alpa_dejavu.installed("get_compute_cost"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_construction, "training_dp", look)
+        planned(alpa.AutoStageOption())
+    assert seen["cost"].shape == seen["room"].shape == (LAYERS, LAYERS, 3, 4)
+    assert np.isfinite(seen["cost"][0, LAYERS - 1, 2]).any()
+    assert np.isinf(seen["cost"][1, 0]).all()
+
+
+def test_the_model_that_alpa_gives_is_read_right():
+    from alpa_dejavu._alpa import _stages
+
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        read = _stages.model_of
+        patch.setattr(_stages, "model_of", lambda *args: seen.append(read(*args)) or seen[-1])
+        planned(DejavuStageOption())
+    (model,) = seen
+    weight = HIDDEN * HIDDEN * 4
+    per_layer = 2 * (BATCH // 2) * HIDDEN * HIDDEN
+    assert model.num_layers == LAYERS
+    assert model.parameter_bytes == LAYERS * weight
+    assert sum(t.num_bytes for t in model.tensors if t.role == "gradient") == LAYERS * weight
+    assert [layer.forward.product_flop for layer in model.layers] == [per_layer] * LAYERS
+    assert [layer.backward.product_flop for layer in model.layers] == [per_layer] + [2 * per_layer] * (LAYERS - 1)
+    assert all(len(layer.exchanged_bytes) == 1 for layer in model.layers)
+    assert jax.tree_util.tree_all([dataclasses.is_dataclass(layer) for layer in model.layers])

@@ -1,0 +1,86 @@
+"""The cost table: shapes, what an entry holds, and Alpa's rules of what is offered."""
+
+import numpy as np
+import pytest
+from models import chain, space
+
+from alpa_dejavu.communication import AlphaBeta, Free
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.problem import Run
+from alpa_dejavu.testing import example_cluster
+
+ONE_HOST = example_cluster(num_hosts=1)
+RUN = Run(4)
+
+
+def table_of(model, cluster=ONE_HOST, choices=None, run=RUN, communication=None):
+    return cost_table(model, cluster, choices or space(), run, AnalyticLatency(), communication or Free())
+
+
+def test_shapes_and_what_is_offered():
+    table = table_of(chain(3))
+    assert table.costs_s.shape == (3, 3, 3, 3)
+    finite = np.isfinite(table.costs_s)
+    assert not finite[2, 1].any()
+    assert finite[:, :, 0, 0].sum() == 6
+    assert finite[:, :, 2, 0].sum() == 1, "the whole cluster is for all layers alone"
+    assert not finite[:, :, 0, 1].any(), "one device has one config"
+
+
+def test_compute_is_the_sum_of_the_layers_divided():
+    table = table_of(chain(3, flop=1e9))
+    starts = 2 * 1e-5
+    assert table.compute_s[0, 2, 0, 0] == pytest.approx(3 * 3e9 / 1e12 + starts)
+    assert table.compute_s[1, 1, 1, 0] == pytest.approx(3e9 / 2 / 1e12 + starts)
+
+
+def test_tensor_parallelism_pays_per_micro_batch_and_data_parallelism_per_step():
+    table = table_of(chain(2, parameter_bytes=1e6), communication=AlphaBeta())
+    data, tensor = 0, 1
+    assert table.collective_s[0, 1, 1, data] == 0
+    assert table.collective_s[0, 1, 1, tensor] == pytest.approx(2 * 2 * (1e-5 + 200 / 1e10))
+    sync = 2 * (1e-5 + 2e6 / 2 / 1e10)
+    assert table.per_step_s[0, 1, 1, data] == pytest.approx(sync)
+    assert table.per_step_s[0, 1, 1, tensor] == 0
+
+
+def test_boundaries_cost_by_what_comes_in():
+    table = table_of(chain(3, activation_bytes=1e6), communication=AlphaBeta())
+    once = 1e-5 + 1e6 / 1e10
+    assert table.boundary_s[0, 2, 0, 0] == 0
+    assert table.boundary_s[1, 1, 0, 0] == pytest.approx(2 * once)
+    assert table.boundary_s[0, 0, 0, 0] == pytest.approx(once)
+
+
+def test_between_hosts_sending_takes_longer():
+    model = chain(3, activation_bytes=1e6)
+    near = table_of(model, communication=AlphaBeta())
+    far = table_of(model, example_cluster(2), space(hosts=2), communication=AlphaBeta())
+    assert far.boundary_s[1, 1, 0, 0] > near.boundary_s[1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("imbalance", [0.0, 0.5, 1.0])
+def test_imbalance_is_bounded_as_alpa_bounds_it(imbalance):
+    table = table_of(chain(4), choices=space(imbalance=imbalance))
+    for i in range(4):
+        for j in range(i, 4):
+            for s, devices in enumerate((1, 2, 4)):
+                if devices == 4 and (i, j) != (0, 3):
+                    continue
+                share, part = (j - i + 1) / 4, devices / 4
+                allowed = part <= share * (1 + imbalance) and part >= share / (1 + imbalance)
+                assert np.isfinite(table.costs_s[i, j, s, 0]) == allowed
+
+
+def test_what_does_not_fit_is_not_offered():
+    table = table_of(chain(4, parameter_bytes=2.0**27))
+    assert np.isinf(table.costs_s[0, 3, 0, 0])
+    assert np.isfinite(table.costs_s[0, 0, 0, 0])
+    assert table.max_n_succ_stages[0, 3, 0, 0] == -1
+
+
+def test_inference_has_no_backward():
+    table = table_of(chain(3, training=False), run=Run(4, "inference"))
+    assert table.compute_s[0, 2, 0, 0] == pytest.approx(3 * 1e9 / 1e12 + 1e-5)
+    assert (table.max_n_succ_stages[0, 0, 0] >= -1).all()
