@@ -57,14 +57,15 @@ def partition(module: HloModuleProto, num_partitions: int, free_output: bool) ->
         free_output: whether XLA may choose the shardings of results that carry none.
     """
     shielded = shield_constants(remove_markers(module))
-    return unshield_constants(_compile_and_read(shielded, num_partitions, free_output, "spmd-partitioning"))
+    found = unshield_constants(_compile_and_read(shielded, num_partitions, free_output, "spmd-partitioning"))
+    return reassociate_all_reduces(drop_redundant_slices(found))
 
 
 def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
     """A copy of an annotated module with XLA's propagation of its shardings written on what carried none.
 
     Pipeline markers, which XLA doesn't know, let shardings pass in both directions: they stand as optimization barriers
-    while XLA propagates. Instructions are found again by their names.
+    while XLA propagates. Other instructions are found again by their names.
     """
     disguised = HloModuleProto.FromString(module.SerializeToString())
     for part in disguised.computations:
@@ -85,8 +86,17 @@ def _copy_shardings(found: HloModuleProto, module: HloModuleProto) -> HloModuleP
     known = {node.metadata.op_name: node for node in entry(found).instructions if node.HasField("sharding")}
     for node in entry(module).instructions:
         twin = root if node.id == entry(module).root_id else known.get(node.name)
-        if twin is not None and twin.HasField("sharding") and twin.opcode in (node.opcode, "opt-barrier"):
+        if twin is not None and twin.HasField("sharding") and twin.opcode == node.opcode:
             node.sharding.CopyFrom(twin.sharding)
+    # MLIR has no tuples around barriers, so theirs are new, but they stay in order.
+    markers = [
+        node for node in entry(module).instructions
+        if node.opcode == "opt-barrier" or (is_marker(node) and node.shape.tuple_shapes)
+    ]
+    barriers = [node for node in entry(found).instructions if node.opcode == "opt-barrier"]
+    for marker, barrier in zip(markers, barriers, strict=True):
+        if barrier.HasField("sharding"):
+            marker.sharding.CopyFrom(barrier.sharding)
     return module
 
 
@@ -107,12 +117,18 @@ def _compile_and_read(
         build = options.executable_build_options
         build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
         build.allow_spmd_sharding_propagation_to_output = [free_output]
-        build.allow_spmd_sharding_propagation_to_parameters = [free_parameters]
+        build.allow_spmd_sharding_propagation_to_parameters = _undecided(module) if free_parameters else [False]
         _client().compile(annotated_module(module), options)
         found = _read(pathlib.Path(directory), name)
     if name == "spmd-partitioning":
         _restore(found, module)
     return found
+
+
+def _undecided(module: HloModuleProto) -> list[bool]:
+    """For each parameter, whether it carries no sharding; [False] for a module without parameters."""
+    nodes = [node for node in entry(module).instructions if node.opcode == "parameter"]
+    return [not node.HasField("sharding") for node in sorted(nodes, key=lambda n: n.parameter_number)] or [False]
 
 
 def _read(directory: pathlib.Path, name: str) -> HloModuleProto:
