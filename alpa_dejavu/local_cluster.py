@@ -1,0 +1,190 @@
+"""A Ray cluster on this machine, for trying things out: there while a `with` block runs, gone in every way out of it.
+
+A device of it is what Alpa takes for one: to Ray a GPU, on this machine a part of the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["local_cluster"]
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 10.0
+# Alpa asks for one CPU per mesh that it compiles for and one per host; these are names for Ray to count, not cores.
+_LOGICAL_CPUS_PER_DEVICE = 4
+_SYSTEM_CONFIG = {"prestart_worker_first_driver": False}
+
+
+@contextlib.contextmanager
+def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
+    """Starts a Ray cluster on this machine, connects to it, and stops it with everything that ran on it.
+
+    Works in the main thread of a process that isn't connected to Ray yet. `alpa.init("ray")` inside the block takes the
+    whole cluster; if `alpa.shutdown()` wasn't called by the end of the block, it is now.
+
+    Args:
+        devices: devices of each host.
+        hosts: Ray nodes; more than one stand for machines that are joined by a network.
+
+    Raises:
+        ValueError: less than one device or host.
+        RuntimeError: Ray isn't installed, or this process is connected to a Ray cluster already.
+
+    Examples:
+        >>> with local_cluster(devices=2):  # doctest: +SKIP
+        ...     alpa.init("ray")
+    """
+    if devices < 1 or hosts < 1:
+        raise ValueError(f"a cluster has at least one host and one device on each: got hosts={hosts}, devices={devices}")
+    ray = _ray()
+    if ray.is_initialized():
+        raise RuntimeError("this process is connected to a Ray cluster already: call ray.shutdown() first")
+    before = set(_descendants())
+    nodes: Any = None
+    with _own_directory():
+        try:
+            nodes = _start(ray, devices, hosts)
+            yield
+        finally:
+            with _uninterrupted():
+                _stop(ray, nodes)
+                _kill([process for process in _descendants() if process not in before])
+
+
+@contextlib.contextmanager
+def _own_directory() -> Iterator[None]:
+    """Ray's files in a directory of their own: other clusters of the machine keep theirs, and "auto" means this one."""
+    # Short, because the paths of Unix sockets in it may have 107 characters at most.
+    directory = tempfile.mkdtemp(prefix="alpa_ray_", dir="/tmp" if os.path.isdir("/tmp") else None)
+    changed = {"RAY_TMPDIR": directory, "RAY_ADDRESS": None}
+    previous = {name: os.environ.get(name) for name in changed}
+    try:
+        Path(directory, "ray").mkdir()
+        _set_environment(changed)
+        yield
+    finally:
+        _set_environment(previous)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeError('Ray is not installed: pip install "ray>=2.10,<2.61"') from error
+    return ray
+
+
+def _start(ray: Any, devices: int, hosts: int) -> Any:
+    resources = {"num_cpus": _LOGICAL_CPUS_PER_DEVICE * devices, "num_gpus": devices}
+    common = {"include_dashboard": False, "object_store_memory": 512 * 1024**2}
+    if hosts == 1:
+        ray.init(
+            address="local",
+            _system_config=_SYSTEM_CONFIG,
+            logging_level=logging.WARNING,
+            **resources,
+            **common,
+        )
+        return None
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        cluster.add_node(_system_config=_SYSTEM_CONFIG, **resources, **common)
+        for _ in range(hosts - 1):
+            cluster.add_node(**resources, **common)
+        cluster.wait_for_nodes()
+        ray.init(address=cluster.address, logging_level=logging.WARNING)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    return cluster
+
+
+def _stop(ray: Any, nodes: Any) -> None:
+    alpa = sys.modules.get("alpa.api")
+    try:
+        if alpa is not None and alpa.is_initialized and ray.is_initialized():
+            alpa.shutdown()
+    except Exception:
+        # The cluster goes away whatever Alpa thinks of it, and this must not hide the error that led here.
+        logger.warning("alpa.shutdown() failed", exc_info=True)
+    finally:
+        ray.shutdown()
+        if nodes is not None:
+            nodes.shutdown()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C doesn't stop the stopping."""
+    try:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread, which is where Ctrl-C arrives
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _descendants() -> list[tuple[int, str]]:
+    """The processes that this one has started, directly or not: (pid, start time)."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append((int(entry.parent.name), fields[19]))
+    found: list[tuple[int, str]] = []
+    waiting = [os.getpid()]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += [pid for pid, _ in children]
+    return found
+
+
+def _kill(processes: list[tuple[int, str]]) -> None:
+    """Waits for the processes to end by themselves, then ends them."""
+    deadline = time.monotonic() + _GRACE_S
+    left = processes
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [process for process in left if _is_running(process)]
+    for pid, _ in left:
+        logger.warning("process %d of the local Ray cluster didn't end within %.0f s: killed", pid, _GRACE_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_running(process: tuple[int, str]) -> bool:
+    pid, started = process
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[19] == started and fields[0] != "Z"
