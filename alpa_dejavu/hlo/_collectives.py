@@ -1,10 +1,9 @@
-"""What the passes on collectives share: what a collective does, for whom, and who depends on whom."""
+"""What the passes on collectives share: what a collective does, and for whom."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpa_dejavu.hlo._graph import Graph
 from alpa_dejavu.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto
 
 COLLECTIVES = frozenset({
@@ -49,12 +48,3 @@ def is_gradient(node: HloInstructionProto) -> bool:
 def next_channel(module: HloModuleProto) -> int:
     """A channel number that no collective of the module uses."""
     return 1 + max((node.channel_id for part in module.computations for node in part.instructions), default=0)
-
-
-def descendants(graph: Graph, starts: Iterable[int]) -> set[int]:
-    """The ids of all instructions that need one of the given ones, these included."""
-    found = set(starts)
-    for node in graph.order():
-        if node.id not in found and any(i in found for i in node.operand_ids):
-            found.add(node.id)
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 
-from alpa_dejavu.hlo._collectives import descendants, groups_of, is_gradient, next_channel, reduction_of
+from alpa_dejavu.hlo._collectives import groups_of, is_gradient, next_channel, reduction_of
 from alpa_dejavu.hlo._graph import Graph
 from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.hlo._shapes import array_shape, byte_size, num_elements
@@ -67,19 +67,18 @@ def next_channel_of(graph: Graph) -> int:
 def _next_group(graph: Graph, opcode: str, threshold_bytes: int, done: set[int]) -> list[Node]:
     """The first collective that isn't done and all later ones that can be done with it; none needs another."""
     group: list[Node] = []
-    later: set[int] = set()
+    depends: set[int] = set()
     total = 0
     for node in graph.order():
-        if node.opcode != opcode or node.id in done or len(node.operand_ids) != 1:
-            continue
-        size = byte_size(node.shape)
-        if not group:
-            group, total = [node], size
-            later = descendants(graph, [node.id])
-        elif node.id not in later and total + size <= threshold_bytes and _key(graph, node) == _key(graph, group[0]):
+        if any(i in depends for i in node.operand_ids):
+            depends.add(node.id)
+        elif node.opcode == opcode and node.id not in done and len(node.operand_ids) == 1:
+            size = byte_size(node.shape)
+            if group and (total + size > threshold_bytes or _key(graph, node) != _key(graph, group[0])):
+                continue
             group.append(node)
+            depends.add(node.id)
             total += size
-            later |= descendants(graph, [node.id])
     return group
 
 

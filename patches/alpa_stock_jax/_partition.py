@@ -48,17 +48,26 @@ def compile_options(num_partitions: int, device_ids: np.ndarray, **overrides: st
     return options
 
 
-def partition(module: HloModuleProto, num_partitions: int, free_output: bool) -> HloModuleProto:
+def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
     """The module of one partition, with the shardings of the whole written beside it.
 
+    The last few are remembered: Alpa asks for a module's partition to read its shardings and again to compile it.
+
     Args:
-        module: annotated with shardings, wholly or in part; XLA propagates them to the rest.
+        module: annotated with shardings, wholly or in part; XLA propagates them to the rest, results included.
         num_partitions: of how many partitions.
-        free_output: whether XLA may choose the shardings of results that carry none.
     """
-    shielded = shield_constants(remove_markers(module))
-    found = unshield_constants(_compile_and_read(shielded, num_partitions, free_output, "spmd-partitioning"))
-    return reassociate_all_reduces(drop_redundant_slices(found))
+    return HloModuleProto.FromString(_partition(module.SerializeToString(deterministic=True), num_partitions))
+
+
+@functools.lru_cache(maxsize=4)
+def _partition(serialized: bytes, num_partitions: int) -> bytes:
+    module = shield_constants(remove_markers(HloModuleProto.FromString(serialized)))
+    found = _compile_and_read(module, num_partitions, "spmd-partitioning")
+    _restore(found, module)
+    found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))
+    serialized = found.SerializeToString()
+    return serialized
 
 
 def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
@@ -76,7 +85,7 @@ def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
                 node.ClearField("custom_call_target")
                 node.ClearField("custom_call_has_side_effect")
                 node.ClearField("backend_config")
-    found = _compile_and_read(disguised, num_partitions, True, "sharding-propagation", free_parameters=True)
+    found = _compile_and_read(disguised, num_partitions, "sharding-propagation", free_parameters=True)
     return _copy_shardings(found, module)
 
 
@@ -101,7 +110,7 @@ def _copy_shardings(found: HloModuleProto, module: HloModuleProto) -> HloModuleP
 
 
 def _compile_and_read(
-    module: HloModuleProto, num_partitions: int, free_output: bool, name: str, free_parameters: bool = False
+    module: HloModuleProto, num_partitions: int, name: str, free_parameters: bool = False
 ) -> HloModuleProto:
     module = remove_markers(module)
     with tempfile.TemporaryDirectory(prefix="alpa_stock_jax_") as directory:
@@ -116,13 +125,10 @@ def _compile_and_read(
         )
         build = options.executable_build_options
         build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
-        build.allow_spmd_sharding_propagation_to_output = [free_output]
+        build.allow_spmd_sharding_propagation_to_output = [True]
         build.allow_spmd_sharding_propagation_to_parameters = _undecided(module) if free_parameters else [False]
         _client().compile(annotated_module(module), options)
-        found = _read(pathlib.Path(directory), name)
-    if name == "spmd-partitioning":
-        _restore(found, module)
-    return found
+        return _read(pathlib.Path(directory), name)
 
 
 def _undecided(module: HloModuleProto) -> list[bool]:

@@ -58,8 +58,7 @@ def compile_computation(
     build = None if options is None else options.executable_build_options
     count = 1 if build is None else build.num_partitions
     if count > 1 and build.use_spmd_partitioning:
-        free_output = any(build.allow_spmd_sharding_propagation_to_output)
-        module = partition(module, count, free_output)
+        module = partition(module, count)
     module = remove_markers(inline_calls(module))
     if count == 1:
         module = without_shardings(module)

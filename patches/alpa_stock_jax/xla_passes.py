@@ -47,7 +47,7 @@ def run_spmd_partitioner(module: HloModule, options: Any) -> None:
     if build.num_partitions == 1:
         module.proto = without_shardings(remove_markers(inline_calls(module.proto)))
         return
-    module.proto = partition(module.proto, build.num_partitions, free_output=True)
+    module.proto = partition(module.proto, build.num_partitions)
     if option("auto_sharding::rewrite_for_grad_acc", False):
         module.proto = rewrite_gradient_accumulation(module.proto, option("auto_sharding::rewrite_indices"))
 
