@@ -1,0 +1,98 @@
+"""Counts of Alpa's own tests, file by file, and the table of them."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+__all__ = ["FileResult", "count", "gpu_only", "markdown"]
+
+_FILES_FOR_GPU = ("runtime/test_xla_nccl.py",)
+_LONGEST_CAUSE = 160
+
+
+@dataclasses.dataclass(frozen=True)
+class FileResult:
+    """One file; `failed` includes tests that ran out of time and what could not be collected."""
+
+    path: str
+    passed: int
+    failed: int
+    skipped: int
+    cause: str = ""
+    counts: bool = True
+    seconds: float = 0.0
+
+    @property
+    def folder(self) -> str:
+        """The folder in Alpa's tests."""
+        return self.path.split("/")[0]
+
+
+def gpu_only(tests: Path, path: str) -> bool:
+    """Whether the file needs a GPU by what it is for, or imports cupy."""
+    source = (tests / path).read_text(encoding="utf-8")
+    return path in _FILES_FOR_GPU or re.search(r"^\s*(import|from) cupy\b", source, re.MULTILINE) is not None
+
+
+def count(tests: Path, path: str, record: Sequence[str], ending: str) -> FileResult:
+    """The result of a file from the lines of `_outcomes_plugin`; `ending` says why it ended early, or is empty."""
+    collected: list[str] = []
+    outcomes: dict[str, str] = {}
+    causes: list[str] = []
+    for line in map(json.loads, record):
+        collected += line.get("collected", [])
+        if "uncollected" in line:
+            causes.append(line["uncollected"].strip().splitlines()[-1])
+        if "test" in line and outcomes.get(line["test"]) in (None, "passed"):
+            outcomes[line["test"]] = line["outcome"]
+            if line["cause"]:
+                causes.append(line["cause"])
+    counted = collections.Counter(outcomes.values())
+    expected = len(collected) or _written_tests(tests / path)
+    unfinished = max(expected - len(outcomes), 0)
+    if unfinished and ending:
+        causes.insert(0, ending)
+    return FileResult(
+        path, counted["passed"], counted["failed"] + unfinished, counted["skipped"], _summary(causes), not gpu_only(tests, path)
+    )
+
+
+def _written_tests(path: Path) -> int:
+    """How many tests the source has: the count for a file that could not be collected, at least one."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return max(sum(name.startswith("test") for name in names), 1)
+
+
+def _summary(causes: Iterable[str]) -> str:
+    """The causes in a line, the frequent ones first, fit for a cell of a table."""
+    heads = collections.Counter(" ".join(cause.split())[:_LONGEST_CAUSE].replace("|", "\\|") for cause in causes)
+    return "; ".join(f"{cause} ({times} times)" if times > 1 else cause for cause, times in heads.most_common(3))
+
+
+def markdown(results: Sequence[FileResult], heading: str) -> str:
+    """The table of files and the table of folders."""
+    lines = ["# Alpa's own tests, unchanged", "", heading, "", "## Folders", ""]
+    lines += ["| folder | passed | failed | skipped | share passed |", "| --- | --- | --- | --- | --- |"]
+    counting = [result for result in results if result.counts]
+    for folder in sorted({result.folder for result in counting}):
+        lines.append(_total(folder, [result for result in counting if result.folder == folder]))
+    lines.append(_total("all", counting))
+    lines += ["", "A skipped test is no passed one. Files that need a GPU are in the next table, but not in this one.", ""]
+    lines += ["## Files", "", "| path | passed | failed | skipped | cause |", "| --- | --- | --- | --- | --- |"]
+    for result in results:
+        cause = result.cause if result.counts else f"GPU only, not counted: {result.cause}".rstrip(": ")
+        lines.append(f"| {result.path} | {result.passed} | {result.failed} | {result.skipped} | {cause} |")
+    return "\n".join(lines) + "\n"
+
+
+def _total(name: str, results: Sequence[FileResult]) -> str:
+    passed, failed, skipped = (sum(getattr(r, field) for r in results) for field in ("passed", "failed", "skipped"))
+    share = passed / max(passed + failed + skipped, 1)
+    return f"| {name} | {passed} | {failed} | {skipped} | {share:.1%} |"

@@ -1,0 +1,97 @@
+"""Running commands so that nothing of them is left: Ray clusters included, whose processes detach from their parents."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "ray_head", "run_limited", "sweep"]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_RAY_START_LIMIT_S = 120
+
+
+def adopt_orphans() -> None:
+    """From now on processes that lose their parent become this one's children, so that `sweep` finds them."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed: this needs Linux")
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                found.append(int(entry.parent.name))
+    return found
+
+
+def sweep() -> None:
+    """Ends every process that this one started or adopted, and those that they leave behind."""
+    while children := _children():
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def ray_head(devices: int, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """A Ray cluster of one node in a directory of its own; yields the environment in which "auto" finds it.
+
+    Raises:
+        RuntimeError: Ray didn't start; with what it said.
+    """
+    directory = tempfile.mkdtemp(prefix="alpa_tests_", dir="/tmp")
+    inside = {**environment, "RAY_TMPDIR": directory}
+    inside.pop("RAY_ADDRESS", None)
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--num-gpus={devices}"]
+    start += [f"--num-cpus={4 * devices}", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
+    try:
+        Path(directory, "ray").mkdir()
+        code, said = run_limited(start, inside, Path(directory), _RAY_START_LIMIT_S)
+        if code != 0:
+            raise RuntimeError(f"Ray didn't start (exit status {code}): {said[-2000:]}")
+        yield inside
+    finally:
+        sweep()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def run_limited(
+    command: Sequence[str], environment: Mapping[str, str], directory: Path, limit_s: float
+) -> tuple[int | None, str]:
+    """Runs a command in a process group of its own; its exit status, None after the limit, and what it said."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        # Polled, because waiting for it by its own means would miss a child that `sweep` has reaped.
+        deadline = time.monotonic() + limit_s
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        code = process.poll()
+        if code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        said.seek(0)
+        return code, said.read().decode(errors="replace")

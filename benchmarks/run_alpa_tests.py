@@ -1,0 +1,146 @@
+"""Runs Alpa's own tests file by file and writes patches/CONFORMANCE.md.
+
+    python benchmarks/run_alpa_tests.py TESTS_DIR [--json FILE] [--time-limit SECONDS] [--only PATTERN]
+
+Each file runs by plain pytest in a process of its own, beside a Ray cluster of its own that is started before it and gone
+after it. What can't be collected, runs out of time or is skipped isn't passed. Serving, TPU and torch are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from _conformance import FileResult, count, markdown
+from _isolation import adopt_orphans, ray_head, run_limited, sweep
+from tqdm import tqdm
+
+HERE = Path(__file__).resolve().parent
+LEFT_OUT = ("serve", "tpu", "torch")
+OVERHEAD_S = 30.0
+
+
+def main() -> int:
+    """Runs the files; exit status 0 whatever they did, since the table says it."""
+    arguments = _arguments()
+    tests = arguments.tests.resolve()
+    files = [path for path in _files(tests) if fnmatch.fnmatch(path, arguments.only)]
+    if not files:
+        print(f"error: no test files match {arguments.only!r} in {tests}", file=sys.stderr)
+        return 2
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, _terminated)
+    started = time.monotonic()
+    results: list[FileResult] = []
+    try:
+        with tqdm(files, unit="file") as progress:
+            for path in progress:
+                progress.set_postfix_str(path)
+                left_s = arguments.total_limit - (time.monotonic() - started)
+                results.append(_run(tests, path, arguments, min(arguments.time_limit, left_s)))
+                tqdm.write(_line(results[-1]))
+    finally:
+        sweep()
+    heading = _heading(time.monotonic() - started, arguments.devices)
+    if arguments.json is not None:
+        rows = [dataclasses.asdict(result) for result in results]
+        arguments.json.write_text(json.dumps({"heading": heading, "files": rows}, indent=1) + "\n", encoding="utf-8")
+    table = markdown(results, heading)
+    if arguments.only == "*":
+        arguments.output.write_text(table, encoding="utf-8")
+    print(table.partition("## Files")[0])
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", type=Path, help="the folder tests/ of Alpa 0.2.3")
+    parser.add_argument("--json", type=Path, help="write the results here, too")
+    parser.add_argument("--time-limit", type=float, default=420.0, help="seconds for a file (default: %(default)s)")
+    parser.add_argument("--test-limit", type=int, default=200, help="seconds for a test (default: %(default)s)")
+    parser.add_argument("--total-limit", type=float, default=4500.0, help="seconds for all (default: %(default)s)")
+    parser.add_argument("--devices", type=int, default=8, help="devices of the Ray node (default: %(default)s)")
+    parser.add_argument("--only", default="*", help='run only these, for example "shard_parallel/*"; writes no table')
+    parser.add_argument("--output", type=Path, default=HERE.parent / "patches" / "CONFORMANCE.md", help="the table")
+    arguments = parser.parse_args()
+    if not arguments.tests.is_dir():
+        parser.error(f"{arguments.tests} is no folder; give the folder tests/ of Alpa's source at v0.2.3")
+    return arguments
+
+
+def _files(tests: Path) -> list[str]:
+    paths = sorted(str(path.relative_to(tests)) for path in tests.glob("*/test_*.py"))
+    return [path for path in paths if not any(part in path for part in LEFT_OUT)]
+
+
+def _run(tests: Path, path: str, arguments: argparse.Namespace, limit_s: float) -> FileResult:
+    if limit_s <= OVERHEAD_S:
+        return count(tests, path, [], "not run: the time for all files was over")
+    started = time.monotonic()
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={arguments.devices}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        record = Path(directory, "record.jsonl")
+        record.touch()
+        try:
+            with ray_head(arguments.devices, environment) as inside:
+                inside |= {
+                    "ALPA_TESTS_RECORD": str(record),
+                    "ALPA_TESTS_LIMIT_S": str(arguments.test_limit),
+                    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
+                }
+                command = [sys.executable, "-m", "pytest", "-p", "_outcomes_plugin", "-p", "no:cacheprovider", "-q"]
+                command.append(f"{tests.name}/{path}")
+                code, said = run_limited(command, inside, tests.parent, limit_s)
+            ending = _ending(code, limit_s, said)
+        except RuntimeError as error:
+            ending = str(error)
+        result = count(tests, path, record.read_text(encoding="utf-8").splitlines(), ending)
+    return dataclasses.replace(result, seconds=round(time.monotonic() - started, 1))
+
+
+def _ending(code: int | None, limit_s: float, said: str) -> str:
+    """Why a file ended before its last test, if it did."""
+    if code is None:
+        return f"out of time after {limit_s:.0f} s"
+    if code < 0:
+        return f"ended by signal {signal.Signals(-code).name}"
+    lines = said.strip().splitlines()
+    return f"exit status {code}: {lines[-1] if lines else ''}" if code not in (0, 1) else "ended early"
+
+
+def _line(result: FileResult) -> str:
+    counts = f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"
+    return f"{result.path}: {counts} in {result.seconds:.0f} s {result.cause}".rstrip()
+
+
+def _heading(seconds: float, devices: int) -> str:
+    import jax
+    import ray
+
+    return (
+        f"Written by `benchmarks/run_alpa_tests.py` in {seconds / 60:.0f} minutes on {os.cpu_count()} cores: Alpa 0.2.3, "
+        f"jax {jax.__version__}, Ray {ray.__version__}, Python {platform.python_version()}, {devices} CPU devices."
+    )
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
