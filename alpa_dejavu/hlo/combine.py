@@ -1,7 +1,8 @@
 """Collectives of one kind done together: fewer calls for the same bytes.
 
 The values are put side by side in one buffer, the collective is done once, and its result is cut up again. One buffer
-rather than many operands because stock jaxlib takes collectives of one operand only; a transport sends one message, too.
+rather than many operands because stock jaxlib takes collectives of one operand only; a transport sends one message,
+too.
 
 References: the semantics of XLA's AllReduceCombiner, AllGatherCombiner and ReduceScatterCombiner.
 """
@@ -36,7 +37,12 @@ def combine_all_gathers(module: HloModuleProto, threshold_bytes: int) -> HloModu
 
 
 def combine_reduce_scatters(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """A copy in which reduce-scatters of the same groups, type and operation are done together, up to `threshold_bytes`."""
+    """A copy in which reduce-scatters of the same groups, type, operation and dimension are done together.
+
+    Args:
+        module: a partitioned module without calls.
+        threshold_bytes: the most bytes that one combined reduce-scatter may have.
+    """
     return _combine(module, "reduce-scatter", threshold_bytes, _reduce_scatter)
 
 
@@ -86,7 +92,7 @@ def _key(graph: Graph, node: Node) -> Hashable:
     """What collectives must have in common to be combined."""
     return (
         node.shape.element_type, groups_of(node), reduction_of(graph.module, node) or node.id,
-        bool(node.channel_id), node.use_global_device_ids, is_gradient(node),
+        bool(node.channel_id), node.use_global_device_ids, is_gradient(node), tuple(node.dimensions),
     ) if node.opcode != "all-gather" else (node.shape.element_type, groups_of(node), bool(node.channel_id))
 
 

@@ -109,7 +109,7 @@ class _Reader:
             whole = inputs[0]
             assert isinstance(whole, list)
             return whole[instruction.tuple_index]
-        if instruction.opcode == "optimization-barrier" or (
+        if instruction.opcode == "opt-barrier" or (
             instruction.opcode == "custom-call" and instruction.custom_call_target in _MARKERS
         ):
             return self._marked(instruction, inputs[0] if len(inputs) == 1 else inputs)
