@@ -1,8 +1,8 @@
 """Local rewrites that leave a value unchanged: nothing is moved across computations and no arithmetic is reordered.
 
-Each rule takes an instruction and returns one that has the same value, or None where it has nothing to say. They are what
-the sharding engine wants gone before it counts strategies: shape changes that change nothing, chains of reshapes,
-transposes and broadcasts, sums with zero and products with one.
+Each rule takes an instruction and returns one that has the same value, or None where it has nothing to say. They are
+what the sharding engine wants gone before it counts strategies: shape changes that change nothing, chains of
+reshapes, transposes and broadcasts, sums with zero and products with one.
 
 References: a small part of XLA's AlgebraicSimplifier and TupleSimplifier.
 """
@@ -27,7 +27,10 @@ def _get_tuple_element(graph: Graph, node: Node) -> Node | None:
 
 
 def _tuple(graph: Graph, node: Node) -> Node | None:
-    """A tuple of all the elements of another tuple, in order, is that tuple; not a marker's, whose inputs and outputs stay apart."""
+    """A tuple of all the elements of another tuple, in order, is that tuple.
+
+    Not a marker's: a stage's inputs and its outputs stay apart.
+    """
     parts = graph.operands(node)
     if not parts or any(part.opcode != "get-tuple-element" for part in parts):
         return None
@@ -125,7 +128,7 @@ def _concatenate(graph: Graph, node: Node) -> Node | None:
 
 
 def _reduce(graph: Graph, node: Node) -> Node | None:
-    """A reduction over no dimension, or over dimensions of size one from the neutral element, only changes the shape."""
+    """A reduction over nothing but dimensions of size one, from the neutral element, only changes the shape."""
     if len(node.operand_ids) != 2:
         return None
     source, start = graph.operands(node)

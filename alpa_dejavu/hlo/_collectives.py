@@ -41,7 +41,7 @@ def _called(module: HloModuleProto, node: HloInstructionProto) -> HloComputation
 
 
 def is_gradient(node: HloInstructionProto) -> bool:
-    """Whether a collective is the all-reduce of a gradient's sum, which may be left out but after the last micro-batch."""
+    """Whether a collective is the all-reduce of a gradient's sum, which is needed after the last micro-batch only."""
     return node.metadata.op_name == GRADIENT_NAME
 
 

@@ -1,9 +1,9 @@
 """Dots brought to one form, and transposes taken into them.
 
 The sharding engine knows dots with the batch dimensions first and, beside them, one row or column and one contracted
-dimension on each side. What jax writes for einsums and for dense layers on batches of sequences is brought to that form by
-transposes and reshapes around the dot; a transpose that only swaps a side's last two dimensions becomes another contracted
-dimension instead.
+dimension on each side. What jax writes for einsums and for dense layers on batches of sequences is brought to that
+form by transposes and reshapes around the dot; a transpose that only swaps a side's last two dimensions becomes
+another contracted dimension instead.
 
 References: the semantics of XLA's DotDecomposer, TransposeFolding and of AlgebraicSimplifier on a transposed dot.
 """

@@ -1,7 +1,7 @@
 """A computation opened for editing: instructions by id, fresh ids, uses replaced, dead code dropped, order kept valid.
 
-The passes of this package work on a `Graph` and write it back with `close`. Within a graph an instruction is the protobuf
-message itself; a pass changes its fields in place or points the users of one to another.
+The passes of this package work on a `Graph` and write it back with `close`. Within a graph an instruction is the
+protobuf message itself; a pass changes its fields in place or points the users of one to another.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Graph:
         return self.add("tuple", tuple_shape([part.shape for part in parts]), parts)
 
     def replace(self, old: HloInstructionProto, new: HloInstructionProto) -> None:
-        """Makes every user of `old`, and the root, take `new`; takes effect in `settle`, at once for all replacements."""
+        """Makes every user of `old`, and the root, take `new`; `settle` does it, at once for all replacements."""
         if old.id != new.id:
             self._forward[old.id] = new.id
 

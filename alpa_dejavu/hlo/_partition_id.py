@@ -1,7 +1,7 @@
 """The value that an integer scalar has on each partition, where it depends on nothing but the partition's number.
 
-The partitioner looks up where a partition's piece begins in tables, by `partition-id`; passes that want to know what is cut
-for whom compute it for all partitions.
+The partitioner looks up where a partition's piece begins in tables, by `partition-id`; passes that want to know what
+is cut for whom compute it for all partitions.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _values(graph: Graph, node: HloInstructionProto, count: int) -> Values | Non
     if node.opcode == "dynamic-slice":
         return _looked_up(graph, node, count)
     if node.opcode in _BINARY:
-        sides = [_values(graph, side, count) for side in graph.operands(node)]
-        if any(side is None or (side < 0).any() for side in sides):
+        first, second = (_values(graph, side, count) for side in graph.operands(node))
+        if first is None or second is None or (first < 0).any() or (second < 0).any():
             return None
-        return _BINARY[node.opcode](sides[0], sides[1])
+        return _BINARY[node.opcode](first, second)
     return None
 
 

@@ -62,7 +62,7 @@ def _reduce_late(graph: Graph, total: HloInstructionProto, users: dict[int, list
 def _linear_chain(
     graph: Graph, node: HloInstructionProto, users: dict[int, list[HloInstructionProto]]
 ) -> list[HloInstructionProto]:
-    """From an instruction up to an all-reduce, through what may as well be done before it; empty where there is none."""
+    """From an instruction up to an all-reduce, through what may be done before it; empty where there is none."""
     chain = [node]
     while len(users[node.id]) == 1:
         if node.opcode == "all-reduce":

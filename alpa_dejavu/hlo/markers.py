@@ -1,7 +1,7 @@
 """Pipeline markers: where a module is cut into stages, and how to be rid of them.
 
-A marker is a custom call that gives back the tuple it takes. They come in pairs, `name$start` and `name$end`; what a stage
-computes lies between its pair, its inputs are the elements of the start and its outputs those of the end.
+A marker is a custom call that gives back the tuple it takes. They come in pairs, `name$start` and `name$end`; what a
+stage computes lies between its pair, its inputs are the elements of the start and its outputs those of the end.
 
 References: Alpa's primitive `pipeline_marker` (pipeline_parallel/primitive_def.py) and the semantics of its pass
 SliceAutoShardedStages.
@@ -61,7 +61,11 @@ def slice_at_markers(module: HloModuleProto) -> list[Stage]:
     ends = {_stage_name(node): node for node in markers if node.metadata.op_name.endswith(_END)}
     if set(ends) != {_stage_name(start) for start in starts}:
         raise ValueError(f"{module.name} has stages that start but don't end, or the other way round: {sorted(ends)}")
-    return [Stage(_stage_name(start), _cut(graph, start, ends[_stage_name(start)], i)) for i, start in enumerate(starts)]
+    stages = []
+    for index, start in enumerate(starts):
+        name = _stage_name(start)
+        stages.append(Stage(name, _cut(graph, start, ends[name], index)))
+    return stages
 
 
 def hooked_shardings(module: HloModuleProto) -> list[OpSharding]:

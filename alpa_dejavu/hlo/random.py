@@ -1,7 +1,8 @@
 """Random numbers that follow a seed given to each run.
 
-XLA's `rng` draws from a state of the compiled program that nobody can set. Here it is replaced by Philox bits of a key that comes
-from one more parameter, the instruction and the partition, so a run can be repeated and no two partitions draw the same.
+XLA's `rng` draws from a state of the compiled program that nobody can set. Here it is replaced by Philox bits of a
+key that comes from one more parameter, the instruction and the partition, so a run can be repeated and no two
+partitions draw the same.
 
 References: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Box and Muller (1958).
 """
@@ -20,7 +21,8 @@ __all__ = ["seed_random_numbers"]
 _UNIFORM, _NORMAL = 1, 2
 _PHILOX = 2
 _MANTISSA_BITS = {F16: 11, BF16: 8, F32: 23, F64: 52}
-# Odd multipliers spread instructions and partitions over the keys: the fractions of the golden ratio and of the square root of 2.
+# Odd multipliers spread instructions and partitions over the keys: the fractions of the golden ratio and of the
+# square root of 2.
 _INSTRUCTION_STEP = 0x9E3779B97F4A7C15
 _PARTITION_STEP = 0x6A09E667F3BCC909
 
@@ -48,7 +50,8 @@ def seed_random_numbers(module: HloModuleProto, partitioned: bool) -> HloModuleP
 
 
 def _is_replaceable(node: HloInstructionProto) -> bool:
-    return node.opcode == "rng" and node.shape.element_type in _MANTISSA_BITS and node.distribution in (_UNIFORM, _NORMAL)
+    known = node.shape.element_type in _MANTISSA_BITS and node.distribution in (_UNIFORM, _NORMAL)
+    return node.opcode == "rng" and known
 
 
 def _add_parameter(graph: Graph) -> HloInstructionProto:
@@ -110,7 +113,7 @@ class _Drawn:
         return self.graph.add("add", values.shape, [scaled, self._broadcast(offset, values.shape)])
 
     def _unit(self, like: HloInstructionProto, keep: int) -> HloInstructionProto:
-        """Numbers of [0, 1) in the type that is computed in: multiples of 2 ** -keep, so that they aren't rounded to 1."""
+        """Numbers of [0, 1) in the type that is computed in: multiples of 2 ** -keep, so that none is rounded to 1."""
         graph, dimensions, kind = self.graph, list(like.shape.dimensions), _computed_in(like)
         word, width = (U64, 64) if kind == F64 else (U32, 32)
         bits = self._bits(array_shape(word, dimensions))

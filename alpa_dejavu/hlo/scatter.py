@@ -1,6 +1,7 @@
 """All-reduces of which each partition keeps a piece, turned into reduce-scatters; and other work on pieces only.
 
-References: the semantics of XLA's ReduceScatterCreator and AllReduceReassociate, and of Alpa's RedundantSliceEliminator.
+References: the semantics of XLA's ReduceScatterCreator and AllReduceReassociate, and of Alpa's
+RedundantSliceEliminator.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Node = HloInstructionProto
 def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
     """A copy in which an all-reduce that is only used cut into pieces, one for each partition, is a reduce-scatter.
 
-    The pieces must cover the value along one dimension within each group of partitions; the groups' orders are changed to
-    the order of the pieces.
+    The pieces must cover the value along one dimension within each group of partitions; the groups' orders are
+    changed to the order of the pieces.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)

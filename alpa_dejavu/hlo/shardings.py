@@ -1,7 +1,7 @@
 """Shardings of a module's parameters and result: read, written, and made from one another.
 
-Within an annotated module every parameter carries its sharding and the root a tuple of them; a partitioned module carries
-them beside its computations, because its values have the shapes of the parts already.
+Within an annotated module every parameter carries its sharding and the root a tuple of them; a partitioned module
+carries them beside its computations, because its values have the shapes of the parts already.
 
 References: `OpSharding` in XLA's `xla_data.proto`.
 """

@@ -1,7 +1,7 @@
 """A module made simpler before it is sharded: what the engine sees is what is computed, once.
 
-References: the passes before auto-sharding in Alpa's fork of XLA (alpa_compiler.cc): DotDecomposer, AlgebraicSimplifier,
-TupleSimplifier, TransposeFolding, HloCSE and HloDCE, run until nothing changes.
+References: the passes before auto-sharding in Alpa's fork of XLA (alpa_compiler.cc): DotDecomposer,
+AlgebraicSimplifier, TupleSimplifier, TransposeFolding, HloCSE and HloDCE, run until nothing changes.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jax._src.lib import xla_client as xc
+
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo.gradients import without_all_reduces
 from alpa_dejavu.hlo.random import seed_random_numbers
-from jax._src.lib import xla_client as xc
-
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax._partition import compile_options
 from alpa_stock_jax.devices import note_execution, take_seed
@@ -31,16 +31,25 @@ class OptimizedModule(HloModule):
 
     Attributes:
         partitioned: the module that was given to XLA.
+        num_partitions: of how many partitions it is one.
+        takes_seed: whether the last parameter is a seed, which the executable gives itself.
     """
 
-    def __init__(self, optimized: Any, partitioned: HloModuleProto) -> None:
+    def __init__(self, optimized: Any, partitioned: HloModuleProto, num_partitions: int, takes_seed: bool) -> None:
         super().__init__(optimized.as_serialized_hlo_module_proto())
         self._optimized = optimized
         self.partitioned = partitioned
+        self.num_partitions = num_partitions
+        self.takes_seed = takes_seed
 
     def stock(self) -> Any:
         """XLA's own module."""
         return self._optimized
+
+    def parameter_shapes(self) -> list[Any]:
+        """The shape of each parameter that the caller gives."""
+        shapes = super().parameter_shapes()
+        return shapes[:-1] if self.takes_seed else shapes
 
 
 class MeshExecutable:
@@ -65,6 +74,8 @@ class MeshExecutable:
         self._compiled = self._compile(self._module)
         self._skipping: dict[str, Any] = {}
         self._optimized: OptimizedModule | None = None
+        self._local_devices = list(self._compiled.local_devices())
+        self._stats = self._compiled.get_compiled_memory_stats()
 
     def _compile(self, module: HloModuleProto) -> Any:
         devices = self.client.local_devices()[:1] if self._devices is None else self._devices
@@ -80,12 +91,14 @@ class MeshExecutable:
         """The module that runs."""
         if self._optimized is None:
             (stock,) = self._compiled.hlo_modules()
-            self._optimized = OptimizedModule(stock, self._module)
+            self._optimized = OptimizedModule(
+                stock, self._module, self._num_partitions, self._takes_seed
+            )
         return [self._optimized]
 
     def local_devices(self) -> list[Any]:
         """The devices of this process that it runs on."""
-        return list(self._compiled.local_devices())
+        return list(self._local_devices)
 
     def execute_sharded_on_local_devices(self, arguments: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Runs it.
@@ -102,8 +115,8 @@ class MeshExecutable:
         compiled = self._without(skipped) if skipped.strip(".") else self._compiled
         given = [list(pieces) for pieces in arguments]
         if self._takes_seed:
-            given.append([self._seed(device) for device in self.local_devices()])
-        for device in self.local_devices():
+            given.append([self._seed(device) for device in self._local_devices])
+        for device in self._local_devices:
             note_execution(device, self._allocated_bytes())
         results: list[list[Any]] = compiled.execute_sharded_on_local_devices(given)
         return results
@@ -123,10 +136,10 @@ class MeshExecutable:
 
     def get_compiled_memory_stats(self) -> Any:
         """XLA's account of the memory that a run takes on each device."""
-        return self._compiled.get_compiled_memory_stats()
+        return self._stats
 
     def total_allocation_size(self) -> int:
-        """The bytes that a run takes on each device: arguments, results that aren't donated arguments, and temporaries."""
+        """The bytes that a run takes on each device: arguments, results that don't take their place, temporaries."""
         stats = self.get_compiled_memory_stats()
         return int(
             stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -134,7 +147,7 @@ class MeshExecutable:
         )
 
     def _allocated_bytes(self) -> int:
-        stats = self.get_compiled_memory_stats()
+        stats = self._stats
         return int(stats.output_size_in_bytes - stats.alias_size_in_bytes + stats.temp_size_in_bytes)
 
     def size_of_generated_code_in_bytes(self) -> int:

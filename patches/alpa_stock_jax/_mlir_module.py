@@ -1,19 +1,20 @@
 """HLO modules as MLIR: stock jaxlib compiles nothing else.
 
-The way there loses what the module says about aliases, and wraps the results in a tuple; both are put right here. A module
-that is partitioned already is marked as manual code all through, so that the partitioner leaves it as it is, `partition-id`
-and collectives included, and the executable has partitions, as Alpa's has.
+The way there loses what the module says about aliases, and wraps the results in a tuple; both are put right here. A
+module that is partitioned already is marked as manual code all through, so that the partitioner leaves it as it is,
+`partition-id` and collectives included, and the executable has partitions, as Alpa's has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpa_dejavu.hlo import HloModuleProto
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_extension as xe
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import func
+
+from alpa_dejavu.hlo import HloModuleProto
 
 __all__ = ["annotated_module", "manual_module"]
 

@@ -1,9 +1,9 @@
 """Stock XLA's partitioner as a pass: an annotated module in, the module of one partition out.
 
-Stock jaxlib has no call for it, but it writes down a module after any pass of a compilation. So the module is compiled, as
-cheaply as the compiler can be asked to, into a private directory; what the partitioner left is read and the rest dropped.
-The device assignment of that compilation names one device, whatever the number of partitions: nothing of it runs, and
-partitioning needs no more devices than the process has.
+Stock jaxlib has no call for it, but it writes down a module after any pass of a compilation. So the module is
+compiled, as cheaply as the compiler can be asked to, into a private directory; what the partitioner left is read and
+the rest dropped. The device assignment of that compilation names one device, whatever the number of partitions:
+nothing of it runs, and partitioning needs no more devices than the process has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import pathlib
 import tempfile
 
 import numpy as np
+from jax._src.lib import xla_client as xc
+
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo._graph import entry
 from alpa_dejavu.hlo._schema import HloProto, OpSharding
@@ -21,8 +23,6 @@ from alpa_dejavu.hlo.markers import is_marker, remove_markers
 from alpa_dejavu.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
 from alpa_dejavu.hlo.shield import shield_constants, unshield_constants
-from jax._src.lib import xla_client as xc
-
 from alpa_stock_jax._mlir_module import annotated_module
 
 __all__ = ["compile_options", "partition", "propagate"]
@@ -66,8 +66,8 @@ def _partition(serialized: bytes, num_partitions: int) -> bytes:
     found = _compile_and_read(module, num_partitions, "spmd-partitioning")
     _restore(found, module)
     found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))
-    serialized = found.SerializeToString()
-    return serialized
+    result: bytes = found.SerializeToString()
+    return result
 
 
 def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
@@ -155,12 +155,12 @@ def _restore(found: HloModuleProto, whole: HloModuleProto) -> None:
     found.spmd_parameters_shardings.extend(inputs)
     found.spmd_output_sharding.CopyFrom(_full(output, found))
     found.ClearField("input_output_alias")
-    for entry in whole.input_output_alias.entries:
-        if _same_part(found, entry.parameter_number, list(entry.output_shape_index)):
-            found.input_output_alias.entries.add().CopyFrom(entry)
+    for alias in whole.input_output_alias.entries:
+        number = alias.parameter_number
+        if _same_part(found, number, list(alias.output_shape_index)):
+            found.input_output_alias.entries.add().CopyFrom(alias)
         else:
-            _logger.debug("%s: parameter %d isn't donated: it is cut otherwise than the result", found.name,
-                          entry.parameter_number)
+            _logger.debug("%s: parameter %d isn't donated: it is cut otherwise than the result", found.name, number)
 
 
 def _full(sharding: OpSharding, module: HloModuleProto) -> OpSharding:

@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from alpa_dejavu.hlo import HloModuleProto, inline_calls
-from alpa_dejavu.hlo.collectives import optimize_collectives
-from alpa_dejavu.hlo.markers import remove_markers
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
+from alpa_dejavu.hlo import HloModuleProto, inline_calls
+from alpa_dejavu.hlo.collectives import optimize_collectives
+from alpa_dejavu.hlo.markers import remove_markers
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
@@ -55,8 +55,8 @@ def compile_computation(
         devices: the mesh's devices; by default all of the client's, of which the first are taken.
     """
     module = HloModuleProto.FromString(computation.as_serialized_hlo_module_proto())
-    build = None if options is None else options.executable_build_options
-    count = 1 if build is None else build.num_partitions
+    build = (options or xc.CompileOptions()).executable_build_options
+    count = int(build.num_partitions)
     if count > 1 and build.use_spmd_partitioning:
         module = partition(module, count)
     module = remove_markers(inline_calls(module))
@@ -89,7 +89,7 @@ def _compile(client: Any, computation: Any, compile_options: Any = None, *rest: 
 
 
 def _install(module: ModuleType) -> None:
-    module.Client.compile = _compile  # type: ignore[attr-defined]
+    module.Client.compile = _compile
 
 
 def _replace_compile_options(module: ModuleType) -> None:

@@ -1,8 +1,8 @@
 """A module that Alpa's passes can change: `HloModule` as Alpa's fork of jaxlib has it, in Python.
 
-The stock class can be read only. This one holds the module's proto; passes replace it, readers ask it or a stock module made
-of it. `XlaComputation.get_hlo_module()` gives it, and everything that takes a stock module accepts it as before through
-`stock()`.
+The stock class can be read only. This one holds the module's proto; passes replace it, readers ask it or a stock
+module made of it. `XlaComputation.get_hlo_module()` gives it, and everything that takes a stock module accepts it as
+before through `stock()`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo import shardings as hlo_shardings
-from alpa_dejavu.hlo._schema import OpSharding
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
+from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.hlo import shardings as hlo_shardings
+from alpa_dejavu.hlo._schema import OpSharding
 from alpa_stock_jax._patch import Patch
 
 __all__ = ["HloModule", "StockHloModule", "to_hlo_sharding", "to_proto"]
@@ -125,7 +125,7 @@ def to_hlo_sharding(sharding: OpSharding) -> xe.HloSharding:
 
 
 def to_proto(sharding: Any) -> OpSharding:
-    """jaxlib's `HloSharding`, or its `OpSharding`, as a proto that can be edited."""
+    """Jaxlib's `HloSharding`, or its `OpSharding`, as a proto that can be edited."""
     if not isinstance(sharding, xc.OpSharding):
         sharding = sharding.to_proto()
     return OpSharding.FromString(sharding.SerializeToString())
@@ -159,8 +159,8 @@ class HloSharding(metaclass=_HloShardingMaker):
 def _install(module: ModuleType) -> None:
     module.HloModule = HloModule  # type: ignore[attr-defined]
     module.HloSharding = HloSharding  # type: ignore[attr-defined]
-    module.XlaComputation.get_hlo_module = _get_hlo_module  # type: ignore[attr-defined]
-    module.XlaComputation.as_hlo_module = _get_hlo_module  # type: ignore[attr-defined]
+    module.XlaComputation.get_hlo_module = _get_hlo_module
+    module.XlaComputation.as_hlo_module = _get_hlo_module
     module.hlo_module_cost_analysis = _cost_analysis  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""The passes of Alpa's fork, by the names that Alpa calls them by: sharding, partitioning, and what is asked of a module."""
+"""The passes of Alpa's fork, by the names that Alpa calls them by: sharding, partitioning, questions about modules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.hlo import shardings as hlo_shardings
+from alpa_dejavu.hlo.cost import MeasuredCosts, estimate_cost
 from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
 from alpa_dejavu.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
 from alpa_dejavu.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
-
 from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
 from alpa_stock_jax._sharding import shard, solution_vector, without_shardings
@@ -22,7 +22,7 @@ __all__: list[str] = []
 
 
 def run_auto_sharding(module: HloModule, options: Any) -> None:
-    """Writes shardings on a module, by the engine or, where it is switched off, by propagation; hands its stages to Alpa."""
+    """Writes shardings on a module, by the engine or else by propagation, and hands its stages to Alpa."""
     from alpa.shard_parallel import auto_sharding
 
     if options.executable_build_options.num_partitions > 1:
@@ -42,7 +42,7 @@ def run_auto_sharding(module: HloModule, options: Any) -> None:
 
 
 def run_spmd_partitioner(module: HloModule, options: Any) -> None:
-    """Makes an annotated module one of its partitions; gradients are summed before they are reduced, if Alpa says so."""
+    """Makes an annotated module one of its partitions; sums gradients before they are reduced, if Alpa says so."""
     build = options.executable_build_options
     if build.num_partitions == 1:
         module.proto = without_shardings(remove_markers(inline_calls(module.proto)))
@@ -75,6 +75,26 @@ def get_grad_sync_channel_ids(module: Any) -> str:
     return "".join([".", *(f"{channel}." for channel in gradient_channels(source or _proto(module)))])
 
 
+def estimate_hlo_module_cost(module: Any) -> float:
+    """Seconds of one run of a module, by the measurements in the pass context."""
+    measured = option("gpu_cost_model::profiling_results")
+    tables = {
+        "all-reduce": measured.all_reduce_cost_dict,
+        "all-gather": measured.all_gather_cost_dict,
+        "reduce-scatter": measured.reduce_scatter_cost_dict,
+        "all-to-all": measured.all_to_all_cost_dict,
+    }
+    source = getattr(module, "partitioned", None) or _proto(module)
+    skipped = option("gpu_cost_model::grad_sync_channel_ids", "")
+    return estimate_cost(
+        source,
+        MeasuredCosts(tables, measured.dot_cost_dict),
+        getattr(module, "num_partitions", 1),
+        option("gpu_cost_model::num_micro_batches", 1),
+        [int(channel) for channel in skipped.split(".") if channel],
+    )
+
+
 def _proto(module: Any) -> HloModuleProto:
     if type(module) is HloModule:
         return module.proto
@@ -89,6 +109,7 @@ def _install(module: ModuleType) -> None:
         set_hlo_module_output_shardings,
         hlo_module_count_flop_dot_conv_only,
         get_grad_sync_channel_ids,
+        estimate_hlo_module_cost,
     ):
         setattr(module, function.__name__, function)
 
