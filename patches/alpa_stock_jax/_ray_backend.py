@@ -1,8 +1,8 @@
 """The XLA client of a worker on CPU: as many devices as the worker has of its mesh, joined with those of other hosts.
 
 A mesh on one host needs no connection at all. Over several hosts, the clients meet at a service of XLA's distributed
-runtime, and collectives go through gloo; both are in stock jaxlib. Gloo's context of two devices in one process waits for
-itself for ever (jaxlib 0.4.30 holds a lock while it connects), so a process has one device then.
+runtime, and collectives go through gloo; both are in stock jaxlib. Gloo's context of two devices in one process waits
+for itself for ever (jaxlib 0.4.30 holds a lock while it connects), so a process has one device then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Cross-mesh resharding of CPU tensors, the worker's part: tiles are cut, posted, taken and put together in host memory.
+"""Cross-mesh resharding of CPU tensors, the worker's part: tiles are cut, posted, taken and put together on the host.
 
-Alpa plans the tiles (which device sends which part of a tensor to which device); here the plan is carried out by messages
-between the workers' mailboxes instead of NCCL. A tensor's tiles are gathered in host memory and put on the device once.
+Alpa plans the tiles (which device sends which part of a tensor to which device); here the plan is carried out by
+messages between the workers' mailboxes instead of NCCL. A tensor's tiles are gathered in host memory and put on the
+device once.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def check_version(version: str) -> None:
         >>> check_version("1.13.0")
         Traceback (most recent call last):
         ...
-        RuntimeError: Ray 1.13.0 doesn't fit: Alpa runs on Ray 2.10 to 2.60; install one of these: pip install "ray>=2.10,<2.61"
+        RuntimeError: Ray 1.13.0 doesn't fit: Alpa runs on Ray 2.10 to 2.60; pip install "ray>=2.10,<2.61"
     """
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST:
@@ -29,5 +29,5 @@ def check_version(version: str) -> None:
     oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
     raise RuntimeError(
         f"Ray {version} doesn't fit: Alpa runs on Ray {oldest} to {newest}; "
-        f'install one of these: pip install "ray>={oldest},<{NEWEST[0]}.{NEWEST[1] + 1}"'
+        f'pip install "ray>={oldest},<{NEWEST[0]}.{NEWEST[1] + 1}"'
     )

@@ -58,7 +58,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
     def put_buffers(
         self, uuids: int | Sequence[int], datas: Sequence[np.ndarray], num_batch: int = 1, batch_dim: int = 0
     ) -> None:
-        """Puts one array on each device, or, if `num_batch` > 1, its equal parts along `batch_dim` as several arrays."""
+        """Puts an array on each device, or, if `num_batch` > 1, its equal parts along `batch_dim` as several."""
         names = _names(uuids)
         if len(datas) != self.num_devices or len(names) != num_batch:
             raise ValueError(
@@ -121,7 +121,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
         shard_indices: Sequence[Any],
         global_shape: Sequence[int],
     ) -> None:
-        """Writes this worker's shards of an array, to the cache first if there is one; they are moved in the background."""
+        """Writes this worker's shards of an array; from the cache, if there is one, they are moved later."""
         super().save_array(local_cache_dir or ckpt_dir, None, uuid, device_ids, shard_indices, global_shape)
         if local_cache_dir is not None:
             self._mover.move(local_cache_dir, ckpt_dir)
@@ -184,7 +184,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
             raise RuntimeError(self._fault)
         try:
             yield
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - told to the driver and raised again
+        except (Exception, SystemExit) as error:
             # Alpa leaves the actor by SystemExit when an executable fails, which would hide why.
             cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
             self._fault = self._fault or f"{what} failed on {self._place()}: {type(cause).__name__}: {cause}"

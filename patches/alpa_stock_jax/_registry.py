@@ -36,6 +36,7 @@ _ROOMS = (
     "alpa_stock_jax.ray_cluster",
     "alpa_stock_jax.ray_launch",
     "alpa_stock_jax.ray_groups",
+    "alpa_stock_jax.ray_faults",
     "alpa_stock_jax.ray_session",
     "alpa_stock_jax.ray_checkpoint",
 )

@@ -1,12 +1,10 @@
-"""Distributed checkpoints: written when the call returns, read by any plan, errors told, nothing unpickled but metadata."""
+"""Distributed checkpoints: written when the call returns, read by any plan, and only metadata are unpickled."""
 
 from __future__ import annotations
 
 import contextvars
 import functools
-import io
 import os
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,39 +13,26 @@ from typing import Any
 import numpy as np
 import ray
 
+from alpa_stock_jax import _restricted_pickle
 from alpa_stock_jax._patch import Patch
+from alpa_stock_jax._restricted_pickle import NUMPY_CLASSES
 
 __all__ = ["load_sharded_array"]
 
 _METADATA = "metadata_"
-_ALLOWED = {
+_CLASSES = NUMPY_CLASSES | {
     ("builtins", "slice"),
-    ("numpy", "dtype"),
-    ("numpy", "ndarray"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"),
-    ("ml_dtypes", "bfloat16"),
-    ("ml_dtypes", "float8_e4m3fn"),
-    ("ml_dtypes", "float8_e5m2"),
+    *(("ml_dtypes", name) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")),
+    *(("numpy.dtypes", f"{kind}DType") for kind in ("Bool", "Float16", "Float32", "Float64", "Int32", "Int64")),
 }
 
 # What a running save_checkpoint or restore_checkpoint still has to wait for; None outside of them.
 _pending: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("pending", default=None)
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    """Reads shapes, dtypes and slices, and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _ALLOWED or module == "numpy.dtypes":
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a checkpoint's metadata may not contain {module}.{name}")
-
-
 def _read_metadata(path: Path) -> dict[str, Any]:
-    return _MetadataUnpickler(io.BytesIO(path.read_bytes())).load()  # type: ignore[no-any-return]
+    with path.open("rb") as file:
+        return _restricted_pickle.read(file, _CLASSES)  # type: ignore[no-any-return]
 
 
 def _read_shard(path: Path, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -177,7 +162,7 @@ def _replace_in_serialization(module: ModuleType) -> None:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.device_mesh",
-        reason="saving and loading an array waits for the workers, so that another plan can read it and errors are told",
+        reason="saving and loading wait for the workers, so that another plan can read the files and errors are told",
         apply=_replace_in_arrays,
         expects={
             "DistributedArray.save": ("self", "ckpt_dir", "local_cache_dir"),
@@ -186,7 +171,7 @@ PATCHES: tuple[Patch, ...] = (
     ),
     Patch(
         module="alpa.serialization",
-        reason="checkpoints keep bfloat16, forget what an older plan saved, and unpickle only shapes, dtypes and slices",
+        reason="checkpoints keep bfloat16, forget an older plan's files, and unpickle only shapes, dtypes and slices",
         apply=_replace_in_serialization,
         expects={
             "_save_unsharded_array": ("ckpt_dir", "arr"),

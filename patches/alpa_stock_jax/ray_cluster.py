@@ -59,7 +59,7 @@ def choose_share(
         raise RuntimeError(
             f"alpa.init asks for {num_nodes or 'any number of'} nodes with {num_devices_per_node or 'any number of'} "
             f"devices each, but the nodes of the Ray cluster have {list(free)} free devices: ask for fewer, end what "
-            "holds the others, or start Ray with more (`ray start --num-gpus=N`; on a CPU cluster, too, a device is a GPU to Ray)"
+            "holds the others, or start Ray with more (`ray start --num-gpus=N`; on CPU, too, a device is a GPU to Ray)"
         )
     return max(shares, key=lambda share: (share.hosts * share.devices_per_host, share.devices_per_host))
 
@@ -117,7 +117,7 @@ def _init(cluster: Any, num_nodes: int | None, num_devices_per_node: int | None,
 
 
 def _give_back(cluster: Any) -> None:
-    """Removes the placement group, and waits until Ray counts its devices as free, so that the next `init` sees them."""
+    """Removes the placement group, and waits until Ray counts its devices as free for the next `init`."""
     if cluster.placement_group is None:
         return
     ray.util.remove_placement_group(cluster.placement_group)
@@ -143,7 +143,7 @@ def _replace(module: ModuleType) -> None:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.device_mesh",
-        reason="a cluster is taken as the nodes that have free devices, not by their addresses, and needs no logical CPU",
+        reason="a cluster is the nodes that have free devices, whatever their addresses, and needs no logical CPU",
         apply=_replace,
         expects={
             "DeviceCluster.__init__": ("self", "num_nodes", "num_devices_per_node", "namespace"),

@@ -35,11 +35,19 @@ def _instantiate(group: Any) -> None:
         group.instantiated = True
 
 
+def _destroy(group: Any) -> None:
+    # Not waited for: the workers may have died, and there is nothing in Ray to free.
+    for worker in group.mesh_workers:
+        worker.destroy_collective_group.remote(group.group_name)
+    group.instantiated = False
+
+
 def _replace_in_resharding(module: ModuleType) -> None:
     group_class: Any = module.CollectiveGroup
     tasks: tuple[Any, ...] = (module.SymbolicReshardingTask, module.SymbolicBroadcastReshardingTask)
     for name in ("instantiate", "instantiate_now"):
         setattr(group_class, name, _on_cpu(module, getattr(group_class, name), _instantiate))
+    group_class.destroy = _on_cpu(module, group_class.destroy, _destroy)
     for task in tasks:
         task.create_resharding_communicators = _on_cpu(module, task.create_resharding_communicators, lambda task: None)
 
@@ -86,6 +94,7 @@ PATCHES: tuple[Patch, ...] = (
         expects={
             "CollectiveGroup.instantiate": ("self",),
             "CollectiveGroup.instantiate_now": ("self",),
+            "CollectiveGroup.destroy": ("self",),
             "SymbolicReshardingTask.create_resharding_communicators": ("self",),
             "SymbolicBroadcastReshardingTask.create_resharding_communicators": ("self",),
         },

@@ -1,7 +1,8 @@
 """The nodes of the Ray cluster: which they are, and what of them is free.
 
-Alpa tells hosts apart by their IP address, which several raylets on one machine share. Here a node's name is its address
-and the beginning of its id; Alpa's own code carries it around in the place of the address and never connects to it.
+Alpa tells hosts apart by their IP address, which several raylets on one machine share. Here a node's name is its
+address and the beginning of its id; Alpa's own code carries it around in the place of the address and never connects
+to it.
 """
 
 from __future__ import annotations

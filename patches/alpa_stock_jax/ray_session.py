@@ -23,8 +23,8 @@ def _connect(namespace: str | None) -> bool:
         ray.init(address="auto", namespace=namespace)
     except ConnectionError as error:
         raise RuntimeError(
-            "there is no Ray cluster to connect to: start one by `ray start --head --num-gpus=N` (N devices; on CPU, too, "
-            'a device is a GPU to Ray), or call alpa.init("local")'
+            f"there is no Ray cluster to connect to ({error}): start one by `ray start --head --num-gpus=N` (N "
+            'devices; on CPU, too, a device is a GPU to Ray), or call alpa.init("local")'
         ) from error
     return True
 
