@@ -39,6 +39,7 @@ _ROOMS = (
     "alpa_stock_jax.ray_faults",
     "alpa_stock_jax.ray_session",
     "alpa_stock_jax.ray_checkpoint",
+    "alpa_stock_jax.ray_compilers",
 )
 
 
