@@ -56,11 +56,12 @@ def _combine(module: HloModuleProto, opcode: str, threshold_bytes: int, combine:
             break
         done.update(node.id for node in group)
         if len(group) > 1:
+            before = set(graph.nodes)
             for old, new in zip(group, combine(graph, group, next_channel_of(graph)), strict=True):
                 graph.replace(old, new)
             graph.settle()
             graph.drop_dead()
-            done.update(node.id for node in graph if node.opcode == opcode and node.name.startswith(f"{opcode}.d"))
+            done.update(set(graph.nodes) - before)
     graph.close()
     return module
 
