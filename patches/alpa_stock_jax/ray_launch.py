@@ -13,27 +13,15 @@ import ray
 from alpa_stock_jax import ray_nodes
 from alpa_stock_jax._patch import Patch
 
-__all__ = ["check_mesh_shape"]
-
 _LOOPBACK = "127.0.0.1"
-
-
-def check_mesh_shape(num_hosts: int, num_devices_per_host: int) -> None:
-    """Raises RuntimeError for meshes that gloo would wait in for ever, before anything is started."""
-    if num_hosts > 1 and num_devices_per_host > 1:
-        raise RuntimeError(
-            f"a mesh of {num_hosts} hosts with {num_devices_per_host} devices each can't run on CPU: gloo, which joins "
-            "the hosts, takes one device per host; use submeshes of shape (1, n) or (n, 1)"
-        )
 
 
 def _launch(mesh: Any) -> tuple[Any, list[Any]]:
     from alpa.global_env import global_config
-    from alpa.util import get_bundle_idx, retrieve_placement_group
+    from alpa.util import retrieve_placement_group
 
-    check_mesh_shape(mesh.num_hosts, mesh.num_devices_per_host)
     placement_group = retrieve_placement_group()
-    bundles = get_bundle_idx(placement_group, mesh.node_ips)
+    bundles = {name: index for index, name in enumerate(ray_nodes.bundle_names(placement_group))}
     addresses = _addresses(mesh.node_ips)
     server, service = _start_service(mesh.num_hosts, addresses)
     workers = []
@@ -43,7 +31,7 @@ def _launch(mesh: Any) -> tuple[Any, list[Any]]:
             _worker_class(seat)
             .options(
                 placement_group=placement_group,
-                placement_group_bundle_index=bundles[host],
+                placement_group_bundle_index=bundles[mesh.node_ips[host]],
                 name=mesh.get_host_worker_name(host),
             )
             .remote(seat, mesh.mesh_id, global_config.runtime_random_seed, node_devices)
