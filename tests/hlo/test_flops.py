@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
 from hlo_tools import from_function
+
+from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
 
 
 def _conv(x, k):

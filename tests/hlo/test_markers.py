@@ -4,11 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa.pipeline_parallel.primitive_def import mark_hook_jaxpreqn, pipeline_p
+from hlo_tools import from_function, opcodes, run, to_text
+
 from alpa_dejavu.hlo import inline_calls, simplify
 from alpa_dejavu.hlo._schema import OpSharding
 from alpa_dejavu.hlo.markers import hooked_shardings, is_marker, remove_markers, slice_at_markers
 from alpa_dejavu.hlo.shardings import TUPLE
-from hlo_tools import from_function, opcodes, run, to_text
 
 
 def _two_stages(x, w):

@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alpa_dejavu.hlo import inline_calls, simplify
 from hlo_tools import from_function, from_text, opcodes, run, to_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from alpa_dejavu.hlo import inline_calls, simplify
 
 
 def _simple(module):
