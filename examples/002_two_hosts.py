@@ -32,7 +32,6 @@ def main() -> None:
     steps = parser.parse_args().steps
     job = Job()
     data = batches(standard_library(), job.batch_size, job.config.length, job.seed)
-    expected, expected_losses = train_on_one_device(create_state(job), [next(data) for _ in range(steps)])
     with local_cluster(devices=2, hosts=2):
         alpa.init("ray")
         option = DejavuStageOption(submesh_physical_shape_space="manual", manually_specified_submeshes=[(1, 2)])
@@ -44,6 +43,7 @@ def main() -> None:
         for _ in tqdm(range(steps), desc="Training", unit="step"):
             session.step()
         parameters: Any = session.parameters()
+        expected, expected_losses = train_on_one_device(create_state(job), [next(data) for _ in range(steps)])
     print("Losses on two hosts:  " + "  ".join(f"{loss:.6f}" for loss in session.losses))
     print("Losses on one device: " + "  ".join(f"{loss:.6f}" for loss in expected_losses))
     difference = largest_relative_difference(parameters, expected)

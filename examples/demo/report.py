@@ -16,7 +16,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "stages": [
             {
                 "layers": list(range(stage.layers[0], stage.layers[1] + 1)),
-                "submesh": list(stage.submesh.shape),
+                "submesh": [stage.submesh.num_hosts, stage.submesh.devices_per_host],
                 "logical_mesh": list(stage.logical_mesh),
                 "hosts": list(stage.hosts),
                 "micro_batch_s": stage.cost_s,

@@ -53,7 +53,7 @@ class Session:
         start = time.perf_counter()
         with _planning_timed(compilation) as planning_s:
             example = next(batches(standard_library(), job.batch_size, job.config.length, job.seed))
-            self._step.get_executable(self._state, example)
+            self._step.get_executable(self._state, example).sync()
         self.compile_s = time.perf_counter() - start
         self.planning_s = sum(planning_s)
 
