@@ -70,7 +70,7 @@ def test_a_stage_that_takes_what_is_not_its_input_is_refused():
         (y,) = pipeline_p.bind(x, name="leaky", mark_type="start")
         return pipeline_p.bind(y @ w, name="leaky", mark_type="end")
 
-    with pytest.raises(ValueError, match="leaky takes .* which isn't one of its inputs"):
+    with pytest.raises(ValueError, match=r"leaky takes .* which isn't one of its inputs"):
         slice_at_markers(from_function(leaking, X, W))
 
 

@@ -32,7 +32,7 @@ ENTRY e {{ a = f32[8,3] parameter(0)
   zero = s32[] constant(0)
   x = f32[8,3] all-reduce(a), channel_id=1, {groups}, to_apply=add
   piece = f32[{size},3] dynamic-slice(x, start, zero), dynamic_slice_sizes={{{size},3}}
-  {extra or "ROOT t = (f32[%d,3]) tuple(piece)" % size} }}""")
+  {extra or f"ROOT t = (f32[{size},3]) tuple(piece)"} }}""")
 
 
 @pytest.mark.parametrize(

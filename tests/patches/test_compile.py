@@ -95,7 +95,8 @@ def test_a_run_leaves_out_the_collectives_that_alpa_names(client, monkeypatch):
 
     def run():
         old, new = ([np.full(3, value + i, np.float32) for i in range(4)] for value in (0, 10))
-        (result,) = executable.execute_sharded_on_local_devices([_put(client, devices, old), _put(client, devices, new)])
+        buffers = [_put(client, devices, value) for value in (old, new)]
+        (result,) = executable.execute_sharded_on_local_devices(buffers)
         return [float(np.asarray(piece)[0]) for piece in result]
 
     monkeypatch.setitem(os.environ, name, channels)

@@ -90,7 +90,8 @@ def test_more_partitions_than_devices_can_be_looked_at_but_not_run():
 def test_shardings_spread_to_what_carries_none():
     w, x = np.ones((2, 8, 8), np.float32)
     module = _module(lambda w, x: (jnp.tanh(x @ w) + 1, w), w, x)
-    (named,) = [node for node in entry(module).instructions if node.opcode == "parameter" and node.parameter_number == 1]
+    parameters = [node for node in entry(module).instructions if node.opcode == "parameter"]
+    (named,) = [node for node in parameters if node.parameter_number == 1]
     named.sharding.CopyFrom(ROWS)
     spread = propagate(module, 4)
     assert parameter_shardings(spread)[1] == ROWS
