@@ -132,12 +132,22 @@ def _keep_accumulated(program: Program, region: Region, index: int) -> None:
     after = program.single_user(add)
     while after is not None and program.operators[after].name == "add":
         add, after = after, program.single_user(after)
+    if after is not None and program.operators[after].kind == "identity":
+        after = _last_marker(program, after)  # the stage behind it takes what was accumulated as it was left
     stack = [add if after is None else after]
     while stack:
         current = stack.pop()
         if current in region.members:
             region.members.discard(current)
             stack.extend(program.operators[current].operands)
+
+
+def _last_marker(program: Program, index: int) -> int:
+    """The end of a chain of markers that have no other readers."""
+    user = program.single_user(index)
+    while user is not None and program.operators[user].kind == "identity":
+        index, user = user, program.single_user(user)
+    return index
 
 
 def _cut_parameter(

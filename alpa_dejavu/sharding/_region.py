@@ -210,11 +210,8 @@ def _gather_after_update(program: Program, region: Region) -> None:
     if len(region.gather) == 1:
         root = program.behind_markers(region.gather[0])
         if program.operators[root].kind == "parameter":
-            node = region.gather[0]
-            region.members -= {root, node}
-            while node != root:
-                region.members.discard(node)
-                node = program.operators[node].operands[0]
+            # Each stage that reads the parameter has it from its own marker, whole as the parameter is.
+            region.members -= {root, *(i for i in region.members if program.behind_markers(i) == root)}
             region.gather = [x for x in sorted(region.members) if program.replaces.get(x) == root][:1]
     for node in region.gather:
         for index, operator in enumerate(program.operators):
