@@ -132,6 +132,20 @@ class TileExchange:
         sender = group.device_ranks[comm_key.split("$")[0]]
         return self.mailbox.take(self._taken.key(group_name, comm_key), self._watch(group, sender))
 
+    def gather(self, group_name: str, channel: str, value: np.ndarray) -> list[np.ndarray]:
+        """The values that all workers of a group give on a channel, by rank; each gives one each time."""
+        group = self._groups[group_name]
+        sent = self._sent.key(group_name, channel, group.rank)
+        for rank, worker in enumerate(group.workers):
+            if rank != group.rank:
+                worker.deliver.remote({sent: value})
+        return [
+            value if rank == group.rank else self.mailbox.take(
+                self._taken.key(group_name, channel, rank), self._watch(group, rank)
+            )
+            for rank in range(len(group.workers))
+        ]
+
     def _watch(self, group: Group, rank: int) -> PeerWatch:
         return self._watches.setdefault((group.name, rank), PeerWatch(group.workers[rank], rank))
 

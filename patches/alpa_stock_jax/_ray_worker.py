@@ -14,6 +14,7 @@ import ray
 from alpa.device_mesh import MeshHostWorker
 from alpa.monkey_patch import set_override_backend
 
+from alpa_stock_jax._mesh_all_reduce import MeshAllReduce
 from alpa_stock_jax._ray_backend import MeshSeat, make_backend
 from alpa_stock_jax._ray_mailbox import Group, MessageKey
 from alpa_stock_jax._ray_mover import Mover
@@ -46,6 +47,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
         self.data_loaders: dict[int, Any] = {}
         self.data_loader_iters: dict[int, Any] = {}
         self.set_runtime_random_seed(runtime_random_seed)
+        MeshAllReduce(self.num_devices, self.tiles.gather).install()
 
     # Buffers
 

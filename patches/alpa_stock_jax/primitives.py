@@ -73,23 +73,6 @@ def _lower_rng_normal(module: ModuleType) -> None:
     mlir.register_lowering(module.rng_normal_p, _rng_normal)
 
 
-def _lower_cross_mesh_all_reduce(module: ModuleType) -> None:
-    def rule(ctx: mlir.LoweringRuleContext, arg: ir.Value, **params: Any) -> Sequence[ir.Value]:
-        opaque = module._primitive_to_str[params["type"]] + b";" + module.mesh_ids_hash(params["group_meshes"])
-        call = hlo.CustomCallOp(
-            [arg.type],
-            [arg],
-            call_target_name=ir.StringAttr.get(module.cross_mesh_allreduce_p.name),
-            has_side_effect=ir.BoolAttr.get(True),
-            backend_config=ir.StringAttr.get(opaque),
-            api_version=mlir.i32_attr(1),
-        )
-        call.attributes["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
-        return call.results
-
-    mlir.register_lowering(module.cross_mesh_allreduce_p, rule)
-
-
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.monkey_patch",
@@ -102,11 +85,5 @@ PATCHES: tuple[Patch, ...] = (
         reason="pipeline markers are lowered by MLIR rules: an identity in jax, a custom call for Alpa's passes",
         apply=_lower_marker,
         expects={"pipeline_p": None},
-    ),
-    Patch(
-        module="alpa.pipeline_parallel.apply_grad",
-        reason="the all-reduce between meshes is lowered by an MLIR rule",
-        apply=_lower_cross_mesh_all_reduce,
-        expects={"cross_mesh_allreduce_p": None, "_primitive_to_str": None, "mesh_ids_hash": ("mesh_ids",)},
     ),
 )
