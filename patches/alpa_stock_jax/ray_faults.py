@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ _WAITING = (
     "sync_workers",
     "sync_move_workers",
 )
+_FREEING = ("delete_remote_buffers", "delete_remote_executable")
 _EXECUTABLE_WAITING = ("get_hlo_text", "get_total_allocation_size", "profile_with_dummy_inputs")
 _PIPELINE_WAITING = (
     "get_hlo_text",
@@ -47,6 +49,18 @@ def _checking(method: Any) -> Any:
         return method(self, *args, **kwargs)
 
     return checked
+
+
+def _unless_over(method: Any) -> Any:
+    """The method, which does nothing once the interpreter ends or Ray is left: everything is freed then."""
+    is_finalizing, is_initialized = sys.is_finalizing, ray.is_initialized
+
+    @functools.wraps(method)
+    def freeing(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_finalizing() and is_initialized():
+            method(self, *args, **kwargs)
+
+    return freeing
 
 
 def _explaining(method: Any, mesh_of: Any) -> Any:
@@ -100,6 +114,7 @@ def _watch_meshes(module: ModuleType) -> None:
 
     mesh_class.__init__, mesh_class.shutdown = init, shutdown
     _wrap(mesh_class, _STARTING, _checking)
+    _wrap(mesh_class, _FREEING, _unless_over)
     _wrap(mesh_class, _WAITING, functools.partial(_explaining, mesh_of=lambda mesh: mesh))
     _wrap(
         module.PhysicalDeviceMeshGroup,
@@ -126,7 +141,7 @@ PATCHES: tuple[Patch, ...] = (
         reason="workers are watched: one that dies or fails ends the others, and the driver is told why",
         apply=_watch_meshes,
         expects={
-            **{f"DistributedPhysicalDeviceMesh.{name}": None for name in (*_STARTING, *_WAITING)},
+            **{f"DistributedPhysicalDeviceMesh.{name}": None for name in (*_STARTING, *_WAITING, *_FREEING)},
             "DistributedPhysicalDeviceMesh.shutdown": ("self", "forced"),
             "PhysicalDeviceMeshGroup.sync_workers": ("self",),
         },
