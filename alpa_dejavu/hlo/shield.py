@@ -10,6 +10,8 @@ from alpa_dejavu.hlo._graph import Graph
 from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
 
 _BARRIER = "opt-barrier"
+_SHARDING_CALL = "Sharding"
+_TILED = 3
 
 
 def shield_constants(module: HloModuleProto) -> HloModuleProto:
@@ -25,6 +27,21 @@ def shield_constants(module: HloModuleProto) -> HloModuleProto:
             shields[constant.id] = graph.add(_BARRIER, constant.shape, [constant], sharding=OpSharding(type=0))
         node.operand_ids[0] = shields[constant.id].id
     graph.close()
+    return module
+
+
+def shield_copies(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module whose copies into other pieces are the custom calls by which jax asks XLA for a sharding.
+
+    MLIR drops copies, and with them the wish that a value be cut otherwise before somebody takes it. Copies of the
+    whole value to every device may go: whoever takes them asks for that anyway.
+    """
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for part in module.computations:
+        for node in part.instructions:
+            if node.opcode == "copy" and node.sharding.type == _TILED:
+                node.opcode = "custom-call"
+                node.custom_call_target = _SHARDING_CALL
     return module
 
 

@@ -22,7 +22,7 @@ from alpa_dejavu.hlo._schema import HloProto, OpSharding
 from alpa_dejavu.hlo.markers import is_marker, remove_markers
 from alpa_dejavu.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
-from alpa_dejavu.hlo.shield import shield_constants, unshield_constants
+from alpa_dejavu.hlo.shield import shield_constants, shield_copies, unshield_constants
 from alpa_stock_jax._mlir_module import annotated_module
 
 __all__ = ["compile_options", "partition", "propagate"]
@@ -62,7 +62,7 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
 
 @functools.lru_cache(maxsize=4)
 def _partition(serialized: bytes, num_partitions: int) -> bytes:
-    module = shield_constants(remove_markers(HloModuleProto.FromString(serialized)))
+    module = shield_copies(shield_constants(remove_markers(HloModuleProto.FromString(serialized))))
     found = _compile_and_read(module, num_partitions, "spmd-partitioning")
     _restore(found, module)
     found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))
