@@ -31,6 +31,7 @@ class Patch:
         expects: attribute path in the module -> the parameter names that it must have (None: it must only exist).
         uses: full names of what the patch needs elsewhere (`package.module.attribute`).
         before: applied before the first module of Alpa runs (for names that Alpa imports), instead of after `module`.
+        room: the module of this package that it is from; the registry fills it in.
     """
 
     module: str
@@ -39,6 +40,7 @@ class Patch:
     expects: dict[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
     uses: tuple[str, ...] = ()
     before: bool = False
+    room: str = ""
 
     def check(self, module: ModuleType) -> None:
         """Raises PatchError if what the patch replaces or uses isn't there, or has another signature."""
@@ -59,7 +61,7 @@ class Patch:
 
     def _misfit(self, what: str) -> str:
         return (
-            f"the patch '{self.reason}' of alpa_stock_jax doesn't fit: {what} "
+            f"the patch '{self.reason}' of {self.room or 'alpa_stock_jax'} doesn't fit: {what} "
             f"(alpa {_version('alpa')}, jax {_version('jax')}, jaxlib {_version('jaxlib')}); "
             "install the versions that README.md names, or report it"
         )

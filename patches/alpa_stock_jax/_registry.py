@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from types import ModuleType
@@ -48,7 +49,9 @@ _ROOMS = (
 @functools.cache
 def patches() -> tuple[Patch, ...]:
     """Every patch, in the order of application."""
-    return tuple(patch for room in _ROOMS for patch in importlib.import_module(room).PATCHES)
+    return tuple(
+        dataclasses.replace(patch, room=room) for room in _ROOMS for patch in importlib.import_module(room).PATCHES
+    )
 
 
 @functools.cache
