@@ -143,10 +143,9 @@ def _keep_accumulated(program: Program, region: Region, index: int) -> None:
 
 
 def _last_marker(program: Program, index: int) -> int:
-    """The end of a chain of markers that have no other readers."""
-    user = program.single_user(index)
-    while user is not None and program.operators[user].kind == "identity":
-        index, user = user, program.single_user(user)
+    """The end of a chain of markers that have no other readers; what lies between two stages may be an output, too."""
+    while len(program.users[index]) == 1 and program.operators[program.users[index][0]].kind == "identity":
+        (index,) = program.users[index]
     return index
 
 
