@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import cached_property
 
 from alpa_dejavu.sharding._profile import CollectiveProfile
 
@@ -51,7 +52,7 @@ class LogicalMesh:
         """The number of devices in the grid."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[int, ...]:
         """The axes that have more than one device: only these can cut a tensor."""
         return tuple(axis for axis, length in enumerate(self.shape) if length > 1)

@@ -1,6 +1,7 @@
 """Specs in the form in which HLO carries them, and back."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,8 +12,12 @@ from alpa_dejavu.sharding._spec import Spec, is_replicated, replicated
 REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL = 0, 1, 2, 3, 4
 
 
+@lru_cache(maxsize=4096)
 def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
-    """The OpSharding of a spec: a tile assignment, with the devices that share a tile in a last dimension."""
+    """The OpSharding of a spec: a tile assignment, with the devices that share a tile in a last dimension.
+
+    The message is shared between calls: copy it before changing it.
+    """
     if is_replicated(spec):
         return OpSharding(type=REPLICATED)
     used = [axis for axes in spec for axis in axes]

@@ -54,6 +54,7 @@ def operator_tables(
     replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
     tables: list[Table] = []
     known: dict[tuple, Table] = {}
+    equal: dict[tuple, Table] = {}
     for index, operator in enumerate(operators):
         leader = (0, False)
         if operator.kind in _HAS_LEADER:
@@ -67,7 +68,8 @@ def operator_tables(
         )
         key = _key(site)
         if key not in known:
-            known[key] = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
+            made = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
+            known[key] = equal.setdefault(made.contents, made)
         tables.append(known[key])
     return tables, batch_dims, depths
 

@@ -1,6 +1,7 @@
 """The strategies of one operator, as arrays that the solver can add up."""
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 
@@ -51,10 +52,19 @@ class Table:
     sources: tuple[int, ...]
     max_tiles: int
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Spec, ...]:
         """The spec of the result under each strategy."""
         return tuple(strategy.output for strategy in self.strategies)
+
+
+    @property
+    def contents(self) -> tuple:
+        """What two tables that are equal have in common; cost matrices are one and the same array where equal."""
+        return (
+            self.strategies, self.memory.tobytes(), tuple(id(edge) for edge in self.edges), self.follow, self.sources,
+            self.max_tiles,
+        )
 
 
 def unique_outputs(strategies: list[Strategy]) -> list[Strategy]:
