@@ -51,15 +51,22 @@ class CostTable:
         return np.where(self.offered & (self.max_n_succ_stages >= 0), total, np.inf)
 
     def slicing_problem(self, cluster: Cluster, space: SearchSpace, run: Run) -> SlicingProblem:
-        """What a slicer is asked."""
+        """What a slicer is asked.
+
+        Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
+        seconds are those of all of them computing at a time.
+        """
+        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
+        objective = "inference" if run.schedule == "inference" else "training"
+        share = (sizes / cluster.num_devices)[:, None] if cluster.shared else 1.0
         return SlicingProblem(
-            costs_s=self.costs_s,
-            submesh_sizes=np.array([submesh.num_devices for submesh in space.submeshes]),
+            costs_s=self.costs_s * share,
+            submesh_sizes=sizes,
             num_devices=cluster.num_devices,
             num_micro_batches=run.num_micro_batches,
             max_n_succ_stages=self.max_n_succ_stages,
-            per_step_s=self.per_step_s,
-            objective="inference" if run.schedule == "inference" else "training",
+            per_step_s=self.per_step_s * share,
+            objective="work" if cluster.shared else objective,
         )
 
 
@@ -137,15 +144,15 @@ class _Pricing:
         self._latency, self._communication = latency, communication
         self._boundary = Boundary.of(model)
         self.memory = ModelMemory.of(model)
-        self._computed: dict[int, FloatArray] = {}
+        self._computed: dict[tuple[int, int], FloatArray] = {}
 
     def compute_s(self, config: MeshConfig) -> FloatArray:
-        """All layers' operators divided evenly among the devices, and the start of the computations."""
-        ways = config.data_parallel * config.tensor_parallel
+        """All layers' operators divided among the devices, and the start of the computations."""
+        ways = config.data_parallel, config.tensor_parallel
         if ways not in self._computed:
             seconds = [
-                self._latency.predict(layer.forward.split(ways), self._device).total_s
-                + self._latency.predict(layer.backward.split(ways), self._device).total_s
+                self._latency.predict(layer.forward.split(*ways), self._device).total_s
+                + self._latency.predict(layer.backward.split(*ways), self._device).total_s
                 for layer in self._model.layers
             ]
             starts = 2 if self._model.training else 1
@@ -188,9 +195,11 @@ class _Pricing:
         if not self._model.training:
             return np.full_like(self.memory.gradients, self._device.step_s)
         across, along = config.groups(submesh)
-        sync = self._communication.seconds(
+        price = self._communication.seconds
+        sync = price(
             "all_reduce", self.memory.gradients / len(along), Group(self._cluster, across, concurrent=len(along))
         )
         ways = len(along) * (len(across) if self._run.sharded_optimizer else 1)
-        update = [self._latency.predict(layer.update.split(ways), self._device).total_s for layer in self._model.layers]
+        updates = [layer.update.split(1, ways) for layer in self._model.layers]
+        update = [self._latency.predict(operators, self._device).total_s for operators in updates]
         return sync + range_sum(update) + self._device.step_s

@@ -43,7 +43,7 @@ def plan(
             _stage(choice, len(sliced.stages) - 1 - n, hosts[n], table, cluster, space, run)
             for n, choice in enumerate(sliced.stages)
         ),
-        step_s=_step_s(sliced, table, run),
+        step_s=sliced.cost_s if cluster.shared else _step_s(sliced, table, run),
         lower_bound_s=sliced.lower_bound_s,
         num_micro_batches=run.num_micro_batches,
         schedule=run.schedule,

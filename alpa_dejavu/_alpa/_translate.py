@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.features import describe
@@ -11,7 +11,7 @@ from alpa_dejavu.problem import MeshConfig, Model, Run, SearchSpace, Submesh
 
 def model_of(
     layers: Sequence[Any],
-    accumulators: Collection[Any],
+    accumulators: Mapping[Any, Any],
     apply_grad_layers: Sequence[Any],
     inference: bool,
     micro_batch: int | None,

@@ -7,13 +7,25 @@ reduction fuses with the loops before it, never with those after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
 from alpa_dejavu.features._flatten import Step, Value
 from alpa_dejavu.features._kinds import ALIASES
 
 _FUSED = frozenset({"elementwise", "layout"})
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that a step reads from memory and writes to it, and how much of them data parallelism doesn't divide."""
+
+    read: float = 0.0
+    written: float = 0.0
+    whole_read: float = 0.0
+    whole_written: float = 0.0
 
 
 @final
@@ -48,24 +60,33 @@ class Fusion:
             value = self._alias[value]
         return value
 
-    def traffic(self, step: Step, kind: str) -> tuple[float, float]:
-        """Bytes read and written by one run; call it for each step once, in order: a fused group reads a value once."""
+    def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
+        """Bytes of one run, those of the values in `whole` apart too.
+
+        Call it for each step once, in order: a fused group reads a value once.
+        """
         if step.primitive in ALIASES:
-            return 0.0, 0.0
-        written = sum(value.num_bytes for value in step.outputs if value in self.in_memory)
+            return Traffic()
+        written = [value for value in step.outputs if value in self.in_memory]
         if step.primitive == "stack":
-            written = step.inputs[0].num_bytes
+            return Traffic(read=0.0, written=step.inputs[0].num_bytes)
         if kind == "scatter":
-            return 2.0 * step.inputs[-1].num_bytes, step.inputs[-1].num_bytes
+            return Traffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
         if kind == "gather" or step.primitive in ("dynamic_slice", "slice"):
-            return written, written
+            return Traffic(_bytes(written), _bytes(written))
         group = self._groups.find(step.outputs[0]) if kind in (*_FUSED, "reduce") else step
-        read = 0.0
-        for value in {self.root(v) for v in step.inputs if not v.constant}:
-            if value in self.in_memory and (group, value) not in self._seen:
-                self._seen.add((group, value))
-                read += value.num_bytes
-        return read, written
+        read = [
+            value
+            for value in dict.fromkeys(self.root(v) for v in step.inputs if not v.constant)
+            if value in self.in_memory and (group, value) not in self._seen
+        ]
+        self._seen.update((group, value) for value in read)
+        return Traffic(
+            _bytes(read),
+            _bytes(written),
+            _bytes(value for value in read if value in whole),
+            _bytes(value for value in written if value in whole),
+        )
 
     def _rename(self, step: Step) -> None:
         for source, result in zip(step.inputs, step.outputs, strict=False):
@@ -80,6 +101,10 @@ class Fusion:
                 self._groups.union(root, step.outputs[0])
         for value in step.outputs[1:]:
             self._groups.union(value, step.outputs[0])
+
+
+def _bytes(values: Iterable[Value]) -> float:
+    return sum(value.num_bytes for value in values)
 
 
 @final

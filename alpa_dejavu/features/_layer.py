@@ -8,6 +8,7 @@ from typing import final
 
 from jax import core
 
+from alpa_dejavu.features._batch import made_from, made_into
 from alpa_dejavu.features._flatten import Flattener, Step, Value
 from alpa_dejavu.features._fusion import Fusion
 from alpa_dejavu.features._kinds import ALIASES, flop_of, kind_of
@@ -35,18 +36,32 @@ class LayerFeatures:
     exchanged_bytes: tuple[float, ...]
 
 
-def layer_features(jaxpr: core.Jaxpr, parameters: Collection[core.Var] = ()) -> LayerFeatures:
-    """Describes a jaxpr; `parameters` are those of its inputs that are parameters."""
+def layer_features(
+    jaxpr: core.Jaxpr,
+    parameters: Collection[core.Var] = (),
+    accumulators: Collection[core.Var] = (),
+    gradients: Collection[core.Var] = (),
+) -> LayerFeatures:
+    """Describes a jaxpr.
+
+    Args:
+        jaxpr: of one micro-batch.
+        parameters: those of its operands that are parameters.
+        accumulators: those of its operands that gradients are added to.
+        gradients: those of its results that are (accumulated) gradients of parameters.
+    """
     inputs = [Value(var.aval) for var in jaxpr.invars]
-    weights = {value for var, value in zip(jaxpr.invars, inputs, strict=True) if var in parameters}
     flat = Flattener()
     outputs = flat.walk(jaxpr, inputs)
     steps = flat.steps
     kinds = [kind_of(step) for step in steps]
     fusion = Fusion(steps, kinds, inputs, outputs)
-    _spread(steps, kinds, weights)
+
+    weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
+    whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
+    whole |= made_into(steps, kinds, _named(jaxpr.outvars, outputs, gradients))
     records = [
-        _record(step, kind, fusion, weights)
+        _record(step, kind, fusion, weights, whole)
         for step, kind in zip(steps, kinds, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]
@@ -55,19 +70,14 @@ def layer_features(jaxpr: core.Jaxpr, parameters: Collection[core.Var] = ()) -> 
     return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
 
 
-def _spread(steps: Sequence[Step], kinds: Sequence[str], weights: set[Value]) -> None:
-    """Adds to `weights` all that comes from parameters and constants alone."""
-    for step, kind in zip(steps, kinds, strict=True):
-        sources = [value for value in step.inputs if not value.constant]
-        if step.primitive in ALIASES:
-            weights.update(b for a, b in zip(step.inputs, step.outputs, strict=False) if a in weights)
-        elif sources and kind in ("elementwise", "layout") and all(value in weights for value in sources):
-            weights.update(step.outputs)
+def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collection[core.Var]) -> list[Value]:
+    pairs = zip(atoms, values, strict=True)
+    return [value for atom, value in pairs if not isinstance(atom, core.Literal) and atom in chosen]
 
 
-def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value]) -> Operator:
+def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value], whole: set[Value]) -> Operator:
     flop, transcendental = flop_of(step, kind)
-    read, written = fusion.traffic(step, kind)
+    traffic = fusion.traffic(step, kind, whole)
     return Operator(
         kind=kind,
         primitive=step.primitive,
@@ -76,9 +86,12 @@ def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value]) -> Opera
         dtype=step.outputs[0].dtype,
         flop=flop,
         transcendental=transcendental,
-        read_bytes=read,
-        written_bytes=written,
+        read_bytes=traffic.read,
+        written_bytes=traffic.written,
         parameter_bytes=sum(value.num_bytes for value in step.inputs if value in weights),
+        unbatched_flop=flop if kind in ("elementwise", "layout") and step.outputs[0] in whole else 0.0,
+        unbatched_read_bytes=traffic.whole_read,
+        unbatched_written_bytes=traffic.whole_written,
         count=step.trips,
     )
 

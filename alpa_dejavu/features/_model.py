@@ -21,7 +21,7 @@ def describe(
     forward: Sequence[core.Jaxpr],
     backward: Sequence[core.Jaxpr] = (),
     updates: Sequence[core.Jaxpr | None] = (),
-    accumulators: Collection[core.Var] = (),
+    accumulators: Mapping[core.Var, core.Var] | None = None,
     micro_batch: int | None = None,
 ) -> Model:
     """The model that the layers make up.
@@ -30,7 +30,7 @@ def describe(
         forward: the L layers' jaxprs, in order.
         backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
         updates: the optimizer's jaxpr of each layer, None where it has none.
-        accumulators: operands of the backward layers that accumulate gradients.
+        accumulators: operands of the backward layers that gradients are added to, and the results of that.
         micro_batch: samples in a micro-batch; an operand whose first dimension is that long, and that no update
             changes, is taken for data. None: every operand that no update changes is.
 
@@ -42,9 +42,12 @@ def describe(
         if given and len(given) != num_layers:
             raise ValueError(f"there are {num_layers} layers but {len(given)} {name}; each layer has one")
     chain = [*forward, *reversed(backward)]
-    roles = _roles(chain, updates, frozenset(accumulators), micro_batch)
+    added = accumulators or {}
+    updated = {var for update in updates if update is not None for var in update.invars}
+    roles = _roles(chain, updated, frozenset(added), micro_batch)
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
-    described = [layer_features(jaxpr, parameters) for jaxpr in chain]
+    gradients = updated.union(added.values())
+    described = [layer_features(jaxpr, parameters, added, gradients) for jaxpr in chain]
     layers = []
     for n in range(num_layers):
         update = updates[n] if updates else None
@@ -66,12 +69,11 @@ def describe(
 
 def _roles(
     chain: Sequence[core.Jaxpr],
-    updates: Sequence[core.Jaxpr | None],
+    updated: Collection[core.Var],
     accumulators: frozenset[core.Var],
     micro_batch: int | None,
 ) -> Mapping[core.Var, str]:
     """The role of everything that the layers take from outside of the chain."""
-    updated = {var for update in updates if update is not None for var in update.invars}
     made: set[core.Var] = set()
     roles: dict[core.Var, str] = {}
     for jaxpr in chain:

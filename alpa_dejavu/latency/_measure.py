@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from alpa_dejavu.problem import Device
 
@@ -19,11 +20,12 @@ _log = logging.getLogger(__name__)
 
 _SIDE = 384
 _COPY_BYTES = 1 << 24
-_BUDGET_S = 0.06
-# What Alpa's runtime on CPU adds to a computation, a step and an operator: orders of magnitude.
-_DISPATCH_S = 6e-4
-_STEP_S = 5e-3
-_KERNEL_S = 2e-6
+_SMALL, _CHAIN = 24, 64
+_BUDGET_S = 0.05
+# Core seconds that Alpa's runtime takes for a device: to start a computation on it, and for a whole step. Orders of
+# magnitude, from the workers' CPU time for four small transformer layers on two cores.
+_DISPATCH_CORE_S = 4e-4
+_STEP_CORE_S = 4e-3
 
 
 def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
@@ -33,7 +35,9 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         num_devices: that compute at a time on this machine.
         memory_bytes: of the machine; None: what it has.
     """
-    product, vector, memory = _host_rates()
+    product, vector, memory, kernel_s = _host_rates()
+    # While all devices compute, each has its share of a core.
+    slowdown = max(num_devices / (os.cpu_count() or 1), 1.0)
     whole = _machine_memory_bytes() if memory_bytes is None else memory_bytes
     return Device(
         name="cpu",
@@ -41,16 +45,16 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         flop_per_s={"float32": product / num_devices, "float64": product / 2 / num_devices},
         vector_flop_per_s=vector / num_devices,
         memory_bytes_per_s=memory / num_devices,
-        kernel_s=_KERNEL_S,
-        dispatch_s=_DISPATCH_S,
-        step_s=_STEP_S,
+        kernel_s=kernel_s * slowdown,
+        dispatch_s=_DISPATCH_CORE_S * slowdown,
+        step_s=_STEP_CORE_S * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",
     )
 
 
 @functools.cache
-def _host_rates() -> tuple[float, float, float]:
-    """Product operations, vector operations and memory bytes per second of all cores together."""
+def _host_rates() -> tuple[float, float, float, float]:
+    """Product operations, vector operations and memory bytes per second of all cores, and seconds to start a kernel."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -59,24 +63,43 @@ def _host_rates() -> tuple[float, float, float]:
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
         square = np.full((_SIDE, _SIDE), 0.5, np.float32)
         product = jax.jit(lambda a, b: a @ b)
-        product_s = _best_seconds(lambda: product(square, square).block_until_ready())
+        product_s = _median_seconds(lambda: product(square, square).block_until_ready())
         values = jnp.full(1 << 16, 0.5, jnp.float32)
         vector = jax.jit(lambda x: jnp.tanh(x))
-        vector_s = _best_seconds(lambda: vector(values).block_until_ready())
+        vector_s = _median_seconds(lambda: vector(values).block_until_ready())
         block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
         copy = jax.jit(lambda x: x + 1)
-        copy_s = _best_seconds(lambda: copy(block).block_until_ready())
+        copy_s = _median_seconds(lambda: copy(block).block_until_ready())
+        small = jnp.full((_SMALL, _SMALL), 0.1, jnp.float32)
+        chain = jax.jit(_small_products)
+        kernel_s = _median_seconds(lambda: chain(small).block_until_ready()) / (2 * _CHAIN)
     from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP
 
-    rates = (2.0 * _SIDE**3 / product_s, TRANSCENDENTAL_FLOP * values.size / vector_s, 2.0 * _COPY_BYTES / copy_s)
+    rates = (
+        2.0 * _SIDE**3 / product_s,
+        TRANSCENDENTAL_FLOP * values.size / vector_s,
+        2.0 * _COPY_BYTES / copy_s,
+        kernel_s,
+    )
     _log.info(
-        "measured this machine's CPU in %.2f s: %.3g product flop/s, %.3g vector flop/s, %.3g bytes/s",
+        "measured this machine's CPU in %.2f s: %.3g product flop/s, %.3g vector flop/s, %.3g bytes/s, "
+        "%.3g s for a kernel",
         time.perf_counter() - started, *rates,
     )  # fmt: skip
     return rates
 
 
-def _best_seconds(run: Callable[[], object]) -> float:
+def _small_products(x: Any) -> Any:
+    """Products too small to matter by their operations, with a loop between any two."""
+    import jax.numpy as jnp
+
+    start = x
+    for _ in range(_CHAIN):
+        x = jnp.abs(x @ start)
+    return x
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
     """The median of repeated runs after one that compiles, within the budget."""
     run()
     times: list[float] = []

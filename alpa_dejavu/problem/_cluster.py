@@ -97,11 +97,20 @@ class Host:
 @final
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Hosts and links; `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a."""
+    """Hosts and links.
+
+    Attributes:
+        name: for people.
+        hosts: in Alpa's order.
+        links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
+        shared: all devices of all hosts are parts of one machine's CPU: what one leaves idle, the others use. A
+            pipeline of them is then no faster than its work.
+    """
 
     name: str
     hosts: tuple[Host, ...]
     links: tuple[tuple[Link, ...], ...]
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if not self.hosts:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import _check
 
+_COLUMNS = (
+    "flop",
+    "transcendental",
+    "read_bytes",
+    "written_bytes",
+    "unbatched_flop",
+    "unbatched_read_bytes",
+    "unbatched_written_bytes",
+    "count",
+)
 KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
 
 
@@ -28,6 +38,8 @@ class Operator:
         transcendental: how many exponentials, logarithms, tanh ... it evaluates.
         read_bytes, written_bytes: what goes through memory: what stays inside a fused loop counts nothing.
         parameter_bytes: of its operands, what comes from parameters alone.
+        unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part that has no batch dimension (parameters
+            and their gradients): data parallelism doesn't divide it.
         count: how often it runs (the trips of the loops that it is in).
     """
 
@@ -41,11 +53,14 @@ class Operator:
     read_bytes: float = 0.0
     written_bytes: float = 0.0
     parameter_bytes: float = 0.0
+    unbatched_flop: float = 0.0
+    unbatched_read_bytes: float = 0.0
+    unbatched_written_bytes: float = 0.0
     count: float = 1.0
 
     def __post_init__(self) -> None:
         _check.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
-        for field in ("flop", "transcendental", "read_bytes", "written_bytes", "parameter_bytes", "count"):
+        for field in (*_COLUMNS, "parameter_bytes"):
             _check.not_negative(f"operator {self.primitive}", field, getattr(self, field))
 
 
@@ -55,10 +70,6 @@ class Operators:
     """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
 
     The columns may be a share of the records' figures: `split` makes those of one device out of several.
-
-    >>> add = Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8, read_bytes=64, written_bytes=32)
-    >>> Operators.of([add, add]).split(4).flop
-    array([2., 2.])
     """
 
     records: tuple[Operator, ...]
@@ -66,20 +77,34 @@ class Operators:
     transcendental: NDArray[np.float64]
     read_bytes: NDArray[np.float64]
     written_bytes: NDArray[np.float64]
+    unbatched_flop: NDArray[np.float64]
+    unbatched_read_bytes: NDArray[np.float64]
+    unbatched_written_bytes: NDArray[np.float64]
     count: NDArray[np.float64]
 
     @classmethod
     def of(cls, records: Sequence[Operator]) -> Operators:
         """The columns of some records, undivided."""
-        names = ("flop", "transcendental", "read_bytes", "written_bytes", "count")
-        columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in names}
+        columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         return cls(tuple(records), **columns)
 
-    def split(self, ways: float) -> Operators:
-        """What each of `ways` devices computes and moves when every operator is divided evenly among them."""
-        _check.positive("operators", "ways", ways)
-        names = ("flop", "transcendental", "read_bytes", "written_bytes")
-        return dataclasses.replace(self, **{name: getattr(self, name) / ways for name in names})
+    def split(self, data_parallel: float, tensor_parallel: float = 1) -> Operators:
+        """What each device computes and moves when every operator is divided evenly.
+
+        Tensor parallelism divides everything, data parallelism all but what has no batch dimension.
+
+        >>> add = Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8, unbatched_flop=4)
+        >>> Operators.of([add]).split(4, 2).flop
+        array([2.5])
+        """
+        _check.positive("operators", "data_parallel", data_parallel)
+        _check.positive("operators", "tensor_parallel", tensor_parallel)
+        shares: dict[str, Any] = {"transcendental": self.transcendental / data_parallel / tensor_parallel}
+        for name in ("flop", "read_bytes", "written_bytes"):
+            whole = getattr(self, f"unbatched_{name}")
+            shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel
+            shares[f"unbatched_{name}"] = whole / tensor_parallel
+        return dataclasses.replace(self, **shares)
 
     @property
     def dtype(self) -> NDArray[np.str_]:

@@ -54,7 +54,7 @@ class Plan:
     Attributes:
         stages: in the order of the layers.
         step_s: predicted seconds of one training step.
-        lower_bound_s: by the same costs, no plan of the search space is faster.
+        lower_bound_s: by the same costs, the slicer's objective is nowhere less.
         num_micro_batches, schedule: what it was planned for.
         planning_s: seconds of each step of the planning, in order.
     """

@@ -32,7 +32,9 @@ class SlicingProblem:
     """Cut L layers into stages and give each a submesh and a config, so that the objective is least.
 
     Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
-    plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost.
+    plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
+    is for devices that share one CPU, where a pipeline takes as long as all its stages have work: the number of
+    micro-batches times the sum of the costs, plus each stage's per-step cost once.
 
     Attributes:
         costs_s: shape (L, L, S, C), forward and backward of one micro-batch for layers i..j; inf where not offered.
@@ -86,7 +88,7 @@ class SlicingProblem:
         _check.positive(owner, "num_devices", self.num_devices)
         _check.positive(owner, "num_micro_batches", self.num_micro_batches)
         _check.one_of(owner, "devices", self.devices, ("exactly", "at most"))
-        _check.one_of(owner, "objective", self.objective, ("training", "inference"))
+        _check.one_of(owner, "objective", self.objective, ("training", "inference", "work"))
 
     @property
     def num_layers(self) -> int:
@@ -113,6 +115,8 @@ class SlicingProblem:
         if self.objective == "inference":
             return len(costs) * max(costs)
         once = sum(float(self.once_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+        if self.objective == "work":
+            return self.num_micro_batches * sum(costs) + once
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
 
     def _allows(self, stages: tuple[StageChoice, ...]) -> bool:

@@ -38,7 +38,11 @@ class BoundedSearch:
         self._sizes = [int(size) for size in np.unique(sizes[sizes <= problem.num_devices])]
         self._of_size = [np.flatnonzero(sizes == size) for size in self._sizes]
         once = problem.once_s.reshape(num_layers, num_layers, choices)
-        self._weights = np.ones_like(self._costs) if problem.objective == "inference" else self._costs + once
+        self._weights = self._costs + once
+        if problem.objective == "inference":
+            self._weights = np.ones_like(self._costs)
+        elif problem.objective == "work":
+            self._weights = problem.num_micro_batches * self._costs + once
         self._limited = bool((self._room[np.isfinite(self._costs)] < num_layers - 1).any())
 
     @property

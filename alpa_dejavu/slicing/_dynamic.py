@@ -71,6 +71,8 @@ class _BranchAndBound:
         bound = float(self._bounds[low])
         if self._problem.objective == "inference":
             return least * bound
+        if self._problem.objective == "work":
+            return least
         return least + (self._problem.num_micro_batches - 1) * bound
 
     def _solve(self, index: int) -> float:

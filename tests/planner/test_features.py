@@ -132,3 +132,21 @@ def test_roles_by_the_micro_batch():
     assert {tensor.role: tensor.num_bytes for tensor in model.tensors} == {"parameter": 1024, "input": 256}
     assert not model.training
     assert {tensor.role for tensor in describe([first]).tensors} == {"input"}
+
+
+def test_parameters_and_gradients_have_no_batch():
+    def backward(weight, accumulated, x, g):
+        return g @ weight.T, accumulated + x.T @ g
+
+    x, weight = jnp.zeros((8, 16)), jnp.zeros((16, 32))
+    jaxpr = jax.make_jaxpr(backward)(weight, weight, x, jnp.zeros((8, 32))).jaxpr
+    found = layer_features(jaxpr, jaxpr.invars[:1], jaxpr.invars[1:2], jaxpr.outvars[1:])
+    by_name = {record.output_shapes: record for record in found.operators.records if record.kind == "dot"}
+    (add,) = [record for record in found.operators.records if record.primitive == "add"]
+    assert by_name[((8, 16),)].unbatched_read_bytes == weight.nbytes
+    assert by_name[((8, 16),)].unbatched_written_bytes == 0
+    assert by_name[((16, 32),)].unbatched_read_bytes == 0
+    assert by_name[((16, 32),)].unbatched_written_bytes == weight.nbytes
+    assert add.unbatched_flop == add.flop
+    assert add.unbatched_read_bytes == add.read_bytes == 2 * weight.nbytes
+    assert add.unbatched_written_bytes == add.written_bytes

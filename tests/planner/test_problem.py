@@ -71,7 +71,7 @@ def test_columns_split_evenly_and_sum_with_trips():
     assert operators.total_flop == 34
     assert operators.product_flop == 30
     assert operators.split(2).total_flop == 17
-    with pytest.raises(ValueError, match="ways is 0"):
+    with pytest.raises(ValueError, match="data_parallel is 0"):
         operators.split(0)
 
 

@@ -28,7 +28,7 @@ def test_uniform_conforms():
     layers=st.integers(1, 5),
     devices=st.sampled_from([1, 2, 4, 8]),
     limited=st.booleans(),
-    objective=st.sampled_from(["training", "inference"]),
+    objective=st.sampled_from(["training", "inference", "work"]),
     usage=st.sampled_from(["exactly", "at most"]),
     count=st.sampled_from([None, None, 1, 2, 3]),
 )
@@ -111,3 +111,10 @@ def test_unknown_name_says_the_known_ones():
         slicer("greedy")
     with pytest.raises(TypeError, match="Slicer"):
         slicer(3)
+
+
+def test_where_devices_share_a_machine_only_work_counts():
+    costs = np.full((2, 2, 1, 1), 3.0)
+    costs[0, 1] = 7.0
+    problem = SlicingProblem(costs, [1], 2, 10, objective="work", devices="at most")
+    assert Dynamic().slice(problem).cost_s == 60.0
