@@ -29,12 +29,12 @@ CONCURRENCY_GROUPS = {"mail": 1, "fault": 1}
 class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
     """The devices of a mesh that one process holds, their buffers and executables."""
 
-    def __init__(self, seat: MeshSeat, mesh_id: int | None, runtime_random_seed: int, node_devices: int) -> None:
+    def __init__(self, seat: MeshSeat, mesh_id: int | None, runtime_random_seed: int, device_bytes: int) -> None:
         super().__init__()
         self._fault: str | None = None
         self._ended = threading.Event()
         self._mover = Mover()
-        self._node_devices = node_devices
+        self._device_bytes = device_bytes
         self.num_hosts = seat.processes
         self.host_id = seat.process
         self.mesh_id = mesh_id
@@ -143,10 +143,8 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
         self._mover.wait()
 
     def get_available_memory(self) -> int:
-        """A device's part of what the host has left; other workers on the host have devices too."""
-        return min(
-            device.available_memory() * self.num_devices // self._node_devices for device in self.local_devices
-        )
+        """The bytes that a device may take: the same at any time, so that plans don't hang on what else runs just now."""
+        return self._device_bytes
 
     def sync(self, sync_all_devices: bool = False) -> None:
         """Waits until the devices have finished what they were told."""

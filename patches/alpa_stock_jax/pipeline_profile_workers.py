@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 from ray.util import ActorPool
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from alpa_stock_jax._patch import Patch
 
@@ -45,7 +46,8 @@ def _on_cpu(module: ModuleType, original: Callable[..., None], replacement: Call
 
 def _drive_meshes(module: ModuleType) -> None:
     def fill(pool: Any, virtual_meshes: Sequence[Any], placement_group: Any) -> None:
-        worker = ray.remote(num_cpus=0)(module.ProfileWorker).options(placement_group=placement_group)
+        place = PlacementGroupSchedulingStrategy(placement_group)
+        worker = ray.remote(num_cpus=0)(module.ProfileWorker).options(scheduling_strategy=place)
         _fill(pool, [worker.remote(mesh) for mesh in virtual_meshes])
 
     pool = module.ProfileWorkerPool
@@ -56,9 +58,10 @@ def _compile_for_cost_model(module: ModuleType) -> None:
     def fill(
         pool: Any, num_cpus: int, placement_group: Any, prof_result: Any, mesh_num_devices: int, num_micro_batches: int
     ) -> None:
-        worker = ray.remote(num_cpus=0, runtime_env={"env_vars": compiler_environment(mesh_num_devices)})(
-            module.HloCostModelProfileWorker
-        ).options(placement_group=placement_group)
+        worker = ray.remote(num_cpus=0)(module.HloCostModelProfileWorker).options(
+            scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group),
+            runtime_env={"env_vars": compiler_environment(mesh_num_devices)},
+        )
         _fill(pool, [worker.remote(prof_result, mesh_num_devices, num_micro_batches) for _ in range(num_cpus)])
 
     pool = module.HloCostModelProfileWorkerPool

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from alpa_stock_jax import ray_nodes
 from alpa_stock_jax._patch import Patch
@@ -26,16 +27,10 @@ def _launch(mesh: Any) -> tuple[Any, list[Any]]:
     server, service = _start_service(mesh.num_hosts, addresses)
     workers = []
     for host in range(mesh.num_hosts):
-        seat, node_devices = _seat(mesh, host, service, addresses[host])
-        workers.append(
-            _worker_class(seat)
-            .options(
-                placement_group=placement_group,
-                placement_group_bundle_index=bundles[mesh.node_ips[host]],
-                name=mesh.get_host_worker_name(host),
-            )
-            .remote(seat, mesh.mesh_id, global_config.runtime_random_seed, node_devices)
-        )
+        seat, device_bytes = _seat(mesh, host, service, addresses[host])
+        place = PlacementGroupSchedulingStrategy(placement_group, bundles[mesh.node_ips[host]])
+        actor = _worker_class(seat).options(scheduling_strategy=place, name=mesh.get_host_worker_name(host))
+        workers.append(actor.remote(seat, mesh.mesh_id, global_config.runtime_random_seed, device_bytes))
     return server, workers
 
 
@@ -52,7 +47,7 @@ def _worker_class(seat: Any) -> Any:
 
 
 def _seat(mesh: Any, host: int, service: str, address: str) -> tuple[Any, int]:
-    """A worker's place in the mesh, and how many devices its node has."""
+    """A worker's place in the mesh, and the memory that each of its devices may take: its part of what Ray gives to work."""
     from alpa_stock_jax._ray_backend import MeshSeat
 
     resources = mesh.host_info[host]["Resources"]
@@ -66,7 +61,7 @@ def _seat(mesh: Any, host: int, service: str, address: str) -> tuple[Any, int]:
         hostname=address if mesh.num_hosts > 1 else "",
         threads=max(mesh.num_devices_per_host, cores * mesh.num_devices_per_host // node_devices),
     )
-    return seat, node_devices
+    return seat, int(resources["memory"]) // node_devices
 
 
 def _addresses(names: list[str]) -> list[str]:
