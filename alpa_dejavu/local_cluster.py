@@ -47,7 +47,7 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
         ...     alpa.init("ray")
     """
     if devices < 1 or hosts < 1:
-        raise ValueError(f"a cluster has at least one host and one device on each: got hosts={hosts}, devices={devices}")
+        raise ValueError(f"a cluster has at least one host and one device on each; got {hosts} and {devices}")
     ray = _ray()
     if ray.is_initialized():
         raise RuntimeError("this process is connected to a Ray cluster already: call ray.shutdown() first")

@@ -58,9 +58,9 @@ def count(tests: Path, path: str, record: Sequence[str], ending: str) -> FileRes
     unfinished = max(expected - len(outcomes), 0)
     if unfinished and ending:
         causes.insert(0, ending)
-    return FileResult(
-        path, counted["passed"], counted["failed"] + unfinished, counted["skipped"], _summary(causes), not gpu_only(tests, path)
-    )
+    failed = counted["failed"] + unfinished
+    counts = not gpu_only(tests, path)
+    return FileResult(path, counted["passed"], failed, counted["skipped"], _summary(causes), counts)
 
 
 def _written_tests(path: Path) -> int:
@@ -84,7 +84,7 @@ def markdown(results: Sequence[FileResult], heading: str) -> str:
     for folder in sorted({result.folder for result in counting}):
         lines.append(_total(folder, [result for result in counting if result.folder == folder]))
     lines.append(_total("all", counting))
-    lines += ["", "A skipped test is no passed one. Files that need a GPU are in the next table, but not in this one.", ""]
+    lines += ["", "A skipped test is no passed one. Files that need a GPU are in the next table, not in this one.", ""]
     lines += ["## Files", "", "| path | passed | failed | skipped | cause |", "| --- | --- | --- | --- | --- |"]
     for result in results:
         cause = result.cause if result.counts else f"GPU only, not counted: {result.cause}".rstrip(": ")

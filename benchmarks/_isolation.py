@@ -1,4 +1,4 @@
-"""Running commands so that nothing of them is left: Ray clusters included, whose processes detach from their parents."""
+"""Running commands so that nothing of them is left, Ray clusters included, whose processes leave their parents."""
 
 from __future__ import annotations
 

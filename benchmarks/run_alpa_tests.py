@@ -2,8 +2,8 @@
 
     python benchmarks/run_alpa_tests.py TESTS_DIR [--json FILE] [--time-limit SECONDS] [--only PATTERN]
 
-Each file runs by plain pytest in a process of its own, beside a Ray cluster of its own that is started before it and gone
-after it. What can't be collected, runs out of time or is skipped isn't passed. Serving, TPU and torch are left out.
+Each file runs by plain pytest in a process of its own, beside a Ray cluster of its own that is started before it and
+gone after it. What can't be collected, runs out of time or is skipped isn't passed. Serving, TPU and torch are out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tqdm import tqdm
+
 from _conformance import FileResult, count, markdown
 from _isolation import adopt_orphans, ray_head, run_limited, sweep
-from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = ("serve", "tpu", "torch")
@@ -101,7 +102,7 @@ def _run(tests: Path, path: str, arguments: argparse.Namespace, limit_s: float) 
                 inside |= {
                     "ALPA_TESTS_RECORD": str(record),
                     "ALPA_TESTS_LIMIT_S": str(arguments.test_limit),
-                    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
+                    "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
                 }
                 command = [sys.executable, "-m", "pytest", "-p", "_outcomes_plugin", "-p", "no:cacheprovider", "-q"]
                 command.append(f"{tests.name}/{path}")
@@ -133,7 +134,7 @@ def _heading(seconds: float, devices: int) -> str:
     import ray
 
     return (
-        f"Written by `benchmarks/run_alpa_tests.py` in {seconds / 60:.0f} minutes on {os.cpu_count()} cores: Alpa 0.2.3, "
+        f"Written by `benchmarks/run_alpa_tests.py` in {seconds / 60:.0f} minutes, {os.cpu_count()} cores: Alpa 0.2.3, "
         f"jax {jax.__version__}, Ray {ray.__version__}, Python {platform.python_version()}, {devices} CPU devices."
     )
 

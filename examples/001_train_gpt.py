@@ -17,15 +17,15 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import alpa
+from tqdm import tqdm
+
+from alpa_dejavu import DejavuStageOption, plan_table
+from alpa_dejavu.local_cluster import local_cluster
 from demo.peer import paired_rounds, peer
 from demo.report import describe, plan_as_json
 from demo.session import Session
 from demo.text import batches, standard_library, unigram_entropy
 from demo.training import Job, create_state, largest_relative_difference, train_on_one_device
-from tqdm import tqdm
-
-from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.local_cluster import local_cluster
 
 CHECKED_STEPS = 5
 TOLERANCE = 1e-4
@@ -33,12 +33,12 @@ ROUNDS, STEPS_PER_ROUND = 20, 5
 
 
 def main() -> None:
-    """Trains, prints and writes what came out; exits with an error if parallel training isn't what one device computes."""
+    """Trains, prints and writes what came out; an error if parallel training isn't what one device computes."""
     arguments = _arguments()
     job = Job(steps=arguments.steps)
     text = standard_library()
     entropy = unigram_entropy(text)
-    print(f"Text: {text.size / 1e6:.1f} MB of Python's standard library; entropy of its single bytes {entropy:.3f} nats")
+    print(f"Text: {text.size / 1e6:.1f} MB of Python's standard library; entropy of single bytes: {entropy:.3f} nats")
     with local_cluster(devices=job.devices):
         alpa.init("ray")
         option = DejavuStageOption()
@@ -72,7 +72,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=Job.steps, help="training steps (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=Path("demo.json"), help="where the results go (default: %(default)s)")
+    parser.add_argument("--json", type=Path, default=Path("demo.json"), help="for the results (default: %(default)s)")
     parser.add_argument("--compare", action="store_true", help="also plan with AutoStageOption, and train with both")
     arguments = parser.parse_args()
     if arguments.steps < CHECKED_STEPS:
@@ -106,12 +106,13 @@ def _compare(session: Session) -> dict[str, Any]:
             turns = [(ours, lambda: _steps(session)), (theirs, lambda: other.ask(STEPS_PER_ROUND))]
             for record, turn in turns if number % 2 else reversed(turns):
                 record.append(turn())
+    our_steps, their_steps = ([seconds for turn in turns for seconds in turn] for turns in (ours, theirs))
     return {
-        "dejavu": {"planning_s": session.planning_s, "measured_step_s": sum(ours, [])},
-        "auto": {**answer, "measured_step_s": sum(theirs, [])},
+        "dejavu": {"planning_s": session.planning_s, "measured_step_s": our_steps},
+        "auto": {**answer, "measured_step_s": their_steps},
         "planning_ratio": answer["planning_s"] / session.planning_s,
         "step_ratio": paired_rounds(ours, theirs),
-        "median_step_s": [statistics.median(sum(ours, [])), statistics.median(sum(theirs, []))],
+        "median_step_s": [statistics.median(our_steps), statistics.median(their_steps)],
     }
 
 

@@ -1,7 +1,7 @@
 """A pipeline over two hosts: two Ray nodes on this machine stand for them, each runs one stage.
 
-On few cores the best plan is often a single stage. Here submeshes of one host with two devices are the only ones to choose
-from, so four devices on two hosts make two stages; DejavuStageOption still decides which layers go where.
+On few cores the best plan is often a single stage. Here submeshes of one host with two devices are the only ones to
+choose from, so four devices on two hosts make two stages; DejavuStageOption still decides which layers go where.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import alpa
-from demo.session import Session
-from demo.text import batches, standard_library
-from demo.training import Job, create_state, largest_relative_difference, train_on_one_device
 from tqdm import tqdm
 
 from alpa_dejavu import DejavuStageOption, plan_table
 from alpa_dejavu.local_cluster import local_cluster
+from demo.session import Session
+from demo.text import batches, standard_library
+from demo.training import Job, create_state, largest_relative_difference, train_on_one_device
 
 TOLERANCE = 1e-4
 
