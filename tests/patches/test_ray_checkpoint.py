@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa import serialization
+
 from alpa_stock_jax import ray_checkpoint
 
 

@@ -1,9 +1,10 @@
 """The part of a cluster that Alpa takes."""
 
 import pytest
-from alpa_stock_jax.ray_cluster import Share, choose_share
 from hypothesis import given
 from hypothesis import strategies as st
+
+from alpa_stock_jax.ray_cluster import Share, choose_share
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,9 @@ def test_the_largest_mesh_that_was_asked_for(free, nodes, per_node, share):
     assert choose_share(free, nodes, per_node) == share
 
 
-@pytest.mark.parametrize(("free", "nodes", "per_node"), [([], None, None), ([0, 0], None, None), ([4], 2, None), ([3], 1, 4)])
+@pytest.mark.parametrize(
+    ("free", "nodes", "per_node"), [([], None, None), ([0, 0], None, None), ([4], 2, None), ([3], 1, 4)]
+)
 def test_fewer_devices_than_asked_for_are_an_error(free, nodes, per_node):
     with pytest.raises(RuntimeError, match=r"have \[.*\] free devices: ask for fewer"):
         choose_share(free, nodes, per_node)

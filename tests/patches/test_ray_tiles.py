@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from alpa_stock_jax._ray_mailbox import Counters, Group, Mailbox
 from alpa_stock_jax._ray_tiles import Canvas, TileExchange, without_repeats
 

@@ -2,6 +2,7 @@
 
 import pytest
 import ray
+
 from alpa_stock_jax import _ray_version
 
 
