@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from alpa_dejavu.sharding._blocks import Blocks, add, fold_into_one, fold_into_two, picked, turned, undominated
 from alpa_dejavu.sharding._graph import CostGraph
 
 Solver = Callable[[CostGraph], dict[int, int]]
@@ -26,12 +27,14 @@ class _Work:
         near: the neighbours of each node, and the cost of its choices (rows) with theirs (columns).
         kept: which of a node's choices are left, by their first numbers.
         removed: the nodes taken out: cost, and for each neighbour the cost and the choices that it had then.
+        blocks: the steps taken so far, in blocks like the one at hand.
     """
 
     costs: dict[int, np.ndarray]
     near: dict[int, dict[int, np.ndarray]]
     kept: dict[int, np.ndarray]
     removed: list[tuple[int, np.ndarray, list[tuple[int, np.ndarray, np.ndarray]]]]
+    blocks: Blocks
 
     def drop(self, node: int) -> None:
         """Take out a node, and remember what its answer depends on."""
@@ -44,20 +47,25 @@ class _Work:
     def connect(self, a: int, b: int, matrix: np.ndarray) -> None:
         """Add a cost to a pair of nodes."""
         before = self.near[a].get(b)
-        total = matrix if before is None else before + matrix
-        self.near[a][b], self.near[b][a] = total, total.T
+        total = matrix if before is None else self.blocks.once(add, before, matrix)
+        self.near[a][b], self.near[b][a] = total, self.blocks.once(turned, total)
+
+    def add_cost(self, node: int, cost: np.ndarray) -> None:
+        """Add a cost to a node."""
+        self.costs[node] = self.blocks.once(add, self.costs[node], cost)
 
 
-def solve_by_elimination(graph: CostGraph, solve_core: Solver) -> dict[int, int]:
+def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -> dict[int, int]:
     """The cheapest choice for every node.
 
     Args:
         graph: the costs.
         solve_core: solves the graph that is left when no node can be eliminated any more.
+        blocks: remembers steps, to take them once for all blocks that are alike.
     """
     work = _Work(
         dict(graph.costs), {node: {} for node in graph.costs},
-        {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [],
+        {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,
     )
     for (a, b), matrix in graph.edges.items():
         work.connect(a, b, matrix)
@@ -85,10 +93,10 @@ def _eliminate(work: _Work, pending: list[int]) -> list[int]:
         work.drop(node)
         if len(neighbours) == 1:
             other, matrix = neighbours[0]
-            work.costs[other] = work.costs[other] + (cost[:, None] + matrix).min(axis=0)
+            work.add_cost(other, work.blocks.once(fold_into_one, cost, matrix))
         elif len(neighbours) == 2:
             (a, to_a), (b, to_b) = neighbours
-            work.connect(a, b, (cost[:, None, None] + to_a[:, :, None] + to_b[:, None, :]).min(axis=0))
+            work.connect(a, b, work.blocks.once(fold_into_two, cost, to_a, to_b))
         stack.extend(other for other, _ in neighbours)
     return []
 
@@ -96,34 +104,23 @@ def _eliminate(work: _Work, pending: list[int]) -> list[int]:
 def _prune(work: _Work) -> list[int]:
     """Take out choices that another choice of the node is never worse than; the nodes to look at again."""
     changed = set()
+    once = work.blocks.once
     for node in list(work.costs):
-        keep = _undominated(work.costs[node], list(work.near[node].values()))
+        keep = once(undominated, work.costs[node], *work.near[node].values())
         if len(keep) == len(work.costs[node]):
             continue
         changed |= {node, *work.near[node]}
-        work.costs[node] = work.costs[node][keep]
+        work.costs[node] = once(picked, work.costs[node], keep)
         work.kept[node] = work.kept[node][keep]
         for other, matrix in list(work.near[node].items()):
-            work.near[node][other], work.near[other][node] = matrix[keep], matrix[keep].T
+            rest = once(picked, matrix, keep)
+            work.near[node][other], work.near[other][node] = rest, once(turned, rest)
         if len(keep) == 1:
             for other, matrix in list(work.near[node].items()):
-                work.costs[other] = work.costs[other] + matrix[0]
+                work.add_cost(other, once(_first, matrix))
                 del work.near[node][other], work.near[other][node]
     return sorted(changed)
 
 
-def _undominated(cost: np.ndarray, matrices: list[np.ndarray]) -> np.ndarray:
-    """The choices worth keeping: those to which no earlier-kept choice is at least as good in every case."""
-    big = 1e30
-    costs = np.minimum(cost, big)
-    worst = costs[:, None] - costs[None, :]  # by how much choice i may be dearer than choice j
-    for matrix in matrices:
-        bounded = np.minimum(matrix, big)
-        worst = worst + (bounded[:, None, :] - bounded[None, :, :]).max(axis=2)
-    keep = np.ones(len(cost), dtype=bool)
-    for j in range(len(cost) - 1, -1, -1):
-        better = keep & (worst[:, j] <= 0)
-        better[j] = False
-        if better.any():
-            keep[j] = False
-    return np.flatnonzero(keep)
+def _first(matrix: np.ndarray) -> np.ndarray:
+    return np.asarray(matrix[0])

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from alpa_dejavu.sharding._blocks import Blocks, add, own, picked, remapped, turned
 from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._table import Table
 
 logger = logging.getLogger(__name__)
@@ -49,21 +51,23 @@ class Followers:
         return int(self.remap[operator][choice[self.root[operator]]])
 
 
-def merge_followers(operators: Sequence[Operator], tables: Sequence[Table]) -> Followers:
+def merge_followers(operators: Sequence[Operator], tables: Sequence[Table], blocks: Blocks) -> Followers:
     """Let every operator that follows another be decided by the one at the end of the chain."""
+    identities: dict[int, np.ndarray] = {}
     root: list[int] = []
     remap: list[np.ndarray] = []
     lookups: dict[int, np.ndarray] = {}
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
         if table.follow is None:
             root.append(index)
-            remap.append(np.arange(len(table.strategies)))
+            count = len(table.strategies)
+            remap.append(identities.setdefault(count, np.arange(count)))
             continue
         if id(table) not in lookups:
             lookups[id(table)] = _lookup(table)
         leader = operator.operands[table.follow]
         root.append(root[leader])
-        remap.append(lookups[id(table)][remap[leader]])
+        remap.append(blocks.once(picked, lookups[id(table)], remap[leader]))
     return Followers(tuple(root), tuple(remap))
 
 
@@ -81,48 +85,66 @@ def _lookup(table: Table) -> np.ndarray:
     return last_cheapest
 
 
-def build_graph(operators: Sequence[Operator], tables: Sequence[Table], followers: Followers) -> CostGraph:
+def build_graph(
+    operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, blocks: Blocks
+) -> CostGraph:
     """Add up all costs by the nodes that decide them."""
     root, remap = followers.root, followers.remap
-    graph = CostGraph({i: np.zeros(len(t.strategies)) for i, t in enumerate(tables) if root[i] == i}, {})
+    builder = _Builder(CostGraph({}, {}), blocks)
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
-        graph.costs[root[index]] += table.cost[remap[index]]
+        builder.add_cost(root[index], blocks.once(picked, table.cost, remap[index]))
         for operand, edge in zip(operator.operands, table.edges, strict=True):
-            if edge.any():
-                _add(graph, root[operand], root[index], edge[remap[operand]][:, remap[index]])
+            if blocks.once(np.any, edge):
+                builder.add(root[operand], root[index], blocks.once(remapped, edge, remap[operand], remap[index]))
         if operator.kind == "output" and operator.alias is not None:
-            _add_alias(graph, tables, followers, index, operator.alias)
+            _add_alias(builder, tables, followers, index, operator.alias)
         if operator.name == "add" and all(operators[i].kind == "dot" for i in operator.operands):
-            _add_common_sum(graph, tables, followers, operator)
-    return graph
+            _add_common_sum(builder, tables, followers, operator)
+    return builder.graph
 
 
-def _add(graph: CostGraph, a: int, b: int, matrix: np.ndarray) -> None:
-    if a == b:
-        graph.costs[a] += np.diagonal(matrix)
-        return
-    if a > b:
-        a, b, matrix = b, a, matrix.T
-    graph.edges[a, b] = graph.edges[a, b] + matrix if (a, b) in graph.edges else matrix
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Builder:
+    graph: CostGraph
+    blocks: Blocks
+
+    def add_cost(self, node: int, cost: np.ndarray) -> None:
+        """Add to a node's costs."""
+        before = self.graph.costs.get(node)
+        self.graph.costs[node] = cost if before is None else self.blocks.once(add, before, cost)
+
+    def add(self, a: int, b: int, matrix: np.ndarray) -> None:
+        """Add to the costs of a pair of nodes."""
+        if a == b:
+            self.add_cost(a, self.blocks.once(own, matrix))
+            return
+        if a > b:
+            a, b, matrix = b, a, self.blocks.once(turned, matrix)
+        before = self.graph.edges.get((a, b))
+        self.graph.edges[a, b] = matrix if before is None else self.blocks.once(add, before, matrix)
+
+
+def _unequal(sources: tuple[Spec, ...], targets: tuple[Spec, ...]) -> np.ndarray:
+    return np.array([[0.0 if a == b else np.inf for b in targets] for a in sources])
 
 
 def _add_alias(
-    graph: CostGraph, tables: Sequence[Table], followers: Followers, output: int, parameter: int
+    builder: _Builder, tables: Sequence[Table], followers: Followers, output: int, parameter: int
 ) -> None:
     """An output that takes over a parameter's memory must be cut like it, where that is possible at all."""
-    sources, targets = tables[parameter].outputs, tables[output].outputs
-    unequal = np.array([[0.0 if a == b else np.inf for b in targets] for a in sources])
-    matrix = unequal[followers.remap[parameter]][:, followers.remap[output]]
+    once = builder.blocks.once
+    unequal = once(_unequal, tables[parameter].outputs, tables[output].outputs)
+    matrix = once(remapped, unequal, followers.remap[parameter], followers.remap[output])
     if followers.root[parameter] == followers.root[output]:
         if not np.isfinite(np.diagonal(matrix)).any():
             return
     elif not np.isfinite(matrix).any():
         logger.warning("Output %d and the parameter %d that it replaces have no sharding in common.", output, parameter)
         return
-    _add(graph, followers.root[parameter], followers.root[output], matrix)
+    builder.add(followers.root[parameter], followers.root[output], matrix)
 
 
-def _add_common_sum(graph: CostGraph, tables: Sequence[Table], followers: Followers, add: Operator) -> None:
+def _add_common_sum(builder: _Builder, tables: Sequence[Table], followers: Followers, add: Operator) -> None:
     """Two products that are added up need one all-reduce between them, if both leave the same partial sums."""
     left, right = add.operands
     if left == right:
@@ -133,4 +155,4 @@ def _add_common_sum(graph: CostGraph, tables: Sequence[Table], followers: Follow
             if a.all_reduce and a.all_reduce == b.all_reduce and a.output == b.output:
                 saved[i, j] = -min(a.communication, b.communication)
     matrix = saved[followers.remap[left]][:, followers.remap[right]]
-    _add(graph, followers.root[left], followers.root[right], matrix)
+    builder.add(followers.root[left], followers.root[right], matrix)

@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 
+from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
-from alpa_dejavu.sharding._graph import build_graph, merge_followers
+from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._memory import memory_rows
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
-from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import operator_tables
@@ -65,16 +66,32 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     operators = tuple(operators)
     check_operators(operators)
     tables, batch_dims, depths = operator_tables(operators, mesh, options)
-    followers = merge_followers(operators, tables)
-    graph = build_graph(operators, tables, followers)
+    blocks = Blocks()
+    followers = merge_followers(operators, tables, blocks)
+    graph = build_graph(operators, tables, followers, blocks)
     if options.memory_budget_per_device > 0:
         rows = memory_rows(operators, tables, followers, options.memory_budget_per_device)
         choice = solve_ilp(graph, rows)
     else:
-        choice = solve_by_elimination(graph, solve_ilp)
+        choice = _cheapest(graph, blocks)
     chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
     strategies = tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True))
     recut = Recut({}, (), ())
     if options.prefer_reduce_scatter:
         recut = find_reduce_scatters(operators, strategies, depths, mesh.shape, options)
     return Solution(strategies, chosen, graph.objective(choice), tuple(batch_dims), recut)
+
+
+def _cheapest(graph: CostGraph, blocks: Blocks) -> dict[int, int]:
+    """The cheapest choice, looked for first among those that pay INFINITY_COST nowhere: they are far fewer."""
+    capped = CostGraph(
+        {node: blocks.once(affordable, cost) for node, cost in graph.costs.items()},
+        {edge: blocks.once(affordable, matrix) for edge, matrix in graph.edges.items()},
+    )
+    try:
+        choice = solve_by_elimination(capped, solve_ilp, blocks)
+    except ValueError:
+        choice = {}
+    if choice and capped.objective(choice) < INFINITY_COST:
+        return choice
+    return solve_by_elimination(graph, solve_ilp, blocks)

@@ -1,0 +1,101 @@
+"""Cost arrays that are computed once for all blocks that are alike.
+
+A model repeats its blocks, and the solver meets the same costs again in each of them. Every step from costs to costs is
+remembered by the arrays that it took; it gives back the very same array for the next block, so that the steps after it are
+known as well. The reduction of a repeated block is thereby worked out for the first block only.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from alpa_dejavu.sharding._options import INFINITY_COST
+
+Result = TypeVar("Result")
+
+
+class Blocks:
+    """Steps from arrays to arrays, and what they gave."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple, tuple] = {}
+        self.steps = 0
+        self.repeated = 0
+
+    def once(self, step: Callable[..., Result], *arrays: np.ndarray) -> Result:
+        """What `step(*arrays)` gives; worked out only if it was not asked for these very arrays before.
+
+        Neither the arrays nor the result may be changed afterwards.
+        """
+        key = (step, *map(id, arrays))
+        self.steps += 1
+        if key in self._known:
+            self.repeated += 1
+        else:
+            self._known[key] = (arrays, step(*arrays))  # the arrays are kept, so that their ids stay theirs
+        result: Result = self._known[key][1]
+        return result
+
+
+def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sum of two arrays."""
+    return a + b
+
+
+def turned(matrix: np.ndarray) -> np.ndarray:
+    """The costs of a pair, with the pair's ends exchanged."""
+    return np.ascontiguousarray(matrix.T)
+
+
+def remapped(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The costs of a pair by the choices of those that its ends follow."""
+    return matrix[rows][:, columns]
+
+
+def picked(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The values at the given places of the first dimension."""
+    return values[places]
+
+
+def own(matrix: np.ndarray) -> np.ndarray:
+    """The costs of a pair whose ends are one and the same."""
+    return np.ascontiguousarray(np.diagonal(matrix))
+
+
+def affordable(costs: np.ndarray) -> np.ndarray:
+    """The same costs, with what costs INFINITY_COST or more forbidden."""
+    return np.where(costs >= INFINITY_COST, np.inf, costs)
+
+
+def fold_into_one(cost: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """What a node with one neighbour costs at best, by the neighbour's choice."""
+    return np.asarray((cost[:, None] + matrix).min(axis=0))
+
+
+def fold_into_two(cost: np.ndarray, to_a: np.ndarray, to_b: np.ndarray) -> np.ndarray:
+    """What a node with two neighbours costs at best, by their choices."""
+    return np.asarray((cost[:, None, None] + to_a[:, :, None] + to_b[:, None, :]).min(axis=0))
+
+
+def undominated(cost: np.ndarray, *matrices: np.ndarray) -> np.ndarray:
+    """The choices worth keeping: those that are possible, and to which no other kept one is always at least as good."""
+    possible = np.isfinite(cost)
+    for matrix in matrices:
+        possible &= np.isfinite(matrix.min(axis=1))
+    if not possible.all() and possible.any():
+        places = np.flatnonzero(possible)
+        return np.asarray(places[undominated(cost[places], *(matrix[places] for matrix in matrices))])
+    big = 1e30
+    costs = np.minimum(cost, big)
+    worst = costs[:, None] - costs[None, :]  # by how much choice i may be dearer than choice j
+    for matrix in matrices:
+        bounded = np.minimum(matrix, big)
+        worst = worst + (bounded[:, None, :] - bounded[None, :, :]).max(axis=2)
+    keep = np.ones(len(cost), dtype=bool)
+    for j in range(len(cost) - 1, -1, -1):
+        better = keep & (worst[:, j] <= 0)
+        better[j] = False
+        if better.any():
+            keep[j] = False
+    return np.flatnonzero(keep)
