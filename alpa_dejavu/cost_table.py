@@ -54,18 +54,19 @@ class CostTable:
         """What a slicer is asked.
 
         Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
-        seconds are those of all of them computing at a time.
+        seconds are those of all of them computing at a time. What a micro-batch waits for between stages is hidden by
+        the work on others, except while the pipeline fills and drains: once a step it counts in full.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         objective = "inference" if run.schedule == "inference" else "training"
-        share = (sizes / cluster.num_devices)[:, None] if cluster.shared else 1.0
+        share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         return SlicingProblem(
             costs_s=self.costs_s * share,
             submesh_sizes=sizes,
             num_devices=cluster.num_devices,
             num_micro_batches=run.num_micro_batches,
             max_n_succ_stages=self.max_n_succ_stages,
-            per_step_s=self.per_step_s * share,
+            per_step_s=self.per_step_s * share + self.boundary_s * (1 - share),
             objective="work" if cluster.shared else objective,
         )
 

@@ -1,5 +1,7 @@
 """The cost table: shapes, what an entry holds, and Alpa's rules of what is offered."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from models import chain, space
@@ -84,3 +86,16 @@ def test_inference_has_no_backward():
     table = table_of(chain(3, training=False), run=Run(4, "inference"))
     assert table.compute_s[0, 2, 0, 0] == pytest.approx(3 * 1e9 / 1e12 + 1e-5)
     assert (table.max_n_succ_stages[0, 0, 0] >= -1).all()
+
+
+def test_devices_that_share_a_cpu_are_asked_for_their_work():
+    shared = dataclasses.replace(ONE_HOST, shared=True)
+    table = table_of(chain(3, activation_bytes=1e6), shared, communication=AlphaBeta())
+    problem = table.slicing_problem(shared, space(), RUN)
+    assert problem.objective == "work"
+    assert problem.costs_s[1, 1, 0, 0] == pytest.approx(table.costs_s[1, 1, 0, 0] / 4)
+    expected = table.per_step_s[1, 1, 0, 0] / 4 + table.boundary_s[1, 1, 0, 0] * 3 / 4
+    assert problem.once_s[1, 1, 0, 0] == pytest.approx(expected)
+    alone = table.slicing_problem(ONE_HOST, space(), RUN)
+    assert alone.costs_s[1, 1, 0, 0] == table.costs_s[1, 1, 0, 0]
+    assert alone.once_s[1, 1, 0, 0] == table.per_step_s[1, 1, 0, 0]
