@@ -16,6 +16,7 @@ _ROOMS = (
     "alpa_stock_jax.sharding_methods",
     "alpa_stock_jax.counted_variables",
     "alpa_stock_jax.environment",
+    "alpa_stock_jax.lazy_numba",
     "alpa_stock_jax.device_counts",
     "alpa_stock_jax.arguments",
     "alpa_stock_jax.primitives",
