@@ -8,13 +8,15 @@ from alpa_dejavu.sharding._options import INFINITY_COST
 
 MemoryRow = tuple[dict[int, np.ndarray], float]
 """Bytes of each node's choices, and how many they may add up to."""
+_TOLERANCE = 1e-6
 
 
 def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int, int]:
     """The cheapest choice for each node.
 
     One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an
-    edge; a pair's variables add up to those of its ends. What costs INFINITY_COST or more is left out at first, and
+    edge; a pair's variables add up to those of its ends. Where the program without the demand for whole numbers has
+    a whole optimum, as is mostly so, that is the optimum; else HiGHS branches. What costs INFINITY_COST or more is left out at first, and
     only paid where there is no solution without it.
 
     Args:
@@ -82,13 +84,23 @@ def _solve(graph: CostGraph, memory: tuple[MemoryRow, ...], dear: float | None) 
     for bytes_of, limit in memory:
         index = np.concatenate([variables[node] for node in bytes_of])
         columns.row(index, np.concatenate(list(bytes_of.values())) / limit, -highspy.kHighsInf, 1.0)
-    values = _run(columns, integers)
+    values = _run(columns, 0)
+    if values is not None and not _is_integral(values[:integers]):
+        values = _run(columns, integers)
     if values is None:
         return None
     return {node: int(np.argmax(values[index])) for node, index in variables.items()}
 
 
+def _is_integral(values: np.ndarray) -> bool:
+    return bool(np.all(np.minimum(np.abs(values), np.abs(values - 1.0)) < _TOLERANCE))
+
+
 def _run(columns: _Columns, integers: int) -> np.ndarray | None:
+    """The optimum with the first so many variables integer; None if there is no solution.
+
+    HiGHS's presolve is left out: programs of this kind have little to remove, and it takes longer than the rest.
+    """
     cost = np.concatenate(columns.cost)
     scale = max(float(np.abs(cost).max()), 1e-9) / 1e4
     lp = highspy.HighsLp()
@@ -102,11 +114,13 @@ def _run(columns: _Columns, integers: int) -> np.ndarray | None:
     lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum([len(row[0]) for row in columns.rows])]).astype(np.int32)
     lp.a_matrix_.index_ = np.concatenate([row[0] for row in columns.rows])
     lp.a_matrix_.value_ = np.concatenate([row[1] for row in columns.rows])
-    kinds = [highspy.HighsVarType.kInteger] * integers
-    lp.integrality_ = kinds + [highspy.HighsVarType.kContinuous] * (columns.count - integers)
+    if integers:
+        kinds = [highspy.HighsVarType.kInteger] * integers
+        lp.integrality_ = kinds + [highspy.HighsVarType.kContinuous] * (columns.count - integers)
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
+    solver.setOptionValue("presolve", "off")
     solver.setOptionValue("mip_rel_gap", 0.0)
     solver.setOptionValue("mip_abs_gap", 1e-6)
     solver.passModel(lp)
