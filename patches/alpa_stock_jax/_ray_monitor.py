@@ -24,7 +24,7 @@ _WAIT_S = 0.5
 _NEWS_TIMEOUT_S = 5.0
 
 
-class WorkerFault(RayActorError, RuntimeError):  # type: ignore[misc]
+class WorkerFault(RayActorError, RuntimeError):
     """A worker has died or failed; all workers of this driver's meshes have been ended."""
 
     def __init__(self, message: str) -> None:

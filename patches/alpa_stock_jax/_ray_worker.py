@@ -26,7 +26,7 @@ __all__ = ["CONCURRENCY_GROUPS", "CpuMeshHostWorker"]
 CONCURRENCY_GROUPS = {"mail": 1, "fault": 1}
 
 
-class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
+class CpuMeshHostWorker(Resharding, MeshHostWorker):
     """The devices of a mesh that one process holds, their buffers and executables."""
 
     def __init__(self, seat: MeshSeat, mesh_id: int | None, runtime_random_seed: int, device_bytes: int) -> None:
@@ -143,7 +143,7 @@ class CpuMeshHostWorker(Resharding, MeshHostWorker):  # type: ignore[misc]
         self._mover.wait()
 
     def get_available_memory(self) -> int:
-        """The bytes that a device may take: the same at any time, so that plans don't hang on what else runs just now."""
+        """The bytes that a device may take: the same at any time, so that plans don't depend on what else runs."""
         return self._device_bytes
 
     def sync(self, sync_all_devices: bool = False) -> None:

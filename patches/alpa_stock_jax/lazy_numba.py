@@ -18,7 +18,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     except ImportError:
         logger.warning("%s runs uncompiled, which is slow: pip install numba", function.__name__)
         return function
-    return jit(nopython=True)(function)  # type: ignore[no-any-return]
+    return jit(nopython=True)(function)
 
 
 def _replace(module: Any) -> None:

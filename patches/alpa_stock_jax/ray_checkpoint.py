@@ -32,7 +32,7 @@ _pending: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("pen
 
 def _read_metadata(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        return _restricted_pickle.read(file, _CLASSES)  # type: ignore[no-any-return]
+        return _restricted_pickle.read(file, _CLASSES)
 
 
 def _read_shard(path: Path, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -66,7 +66,7 @@ def _replace_in_meshes(module: ModuleType) -> None:
     @functools.wraps(original)
     def create(meshes: Sequence[Any], key: Any) -> list[Any]:
         if module.global_config.backend != "cpu":
-            return original(meshes, key)  # type: ignore[no-any-return]
+            return original(meshes, key)
         ranks: dict[str, int] = {}
         workers: list[Any] = []
         for mesh in meshes:

@@ -47,7 +47,7 @@ def _worker_class(seat: Any) -> Any:
 
 
 def _seat(mesh: Any, host: int, service: str, address: str) -> tuple[Any, int]:
-    """A worker's place in the mesh, and the memory that each of its devices may take: its part of what Ray gives to work."""
+    """A worker's place in the mesh, and the memory of each device: its part of what Ray gives to work."""
     from alpa_stock_jax._ray_backend import MeshSeat
 
     resources = mesh.host_info[host]["Resources"]
@@ -92,7 +92,7 @@ def _replace(module: ModuleType) -> None:
     @functools.wraps(original)
     def launch_xla_servers(self: Any) -> tuple[Any, list[Any]]:
         if module.global_config.backend != "cpu":
-            return original(self)  # type: ignore[no-any-return]
+            return original(self)
         return _launch(self)
 
     module.DistributedPhysicalDeviceMesh.launch_xla_servers = launch_xla_servers

@@ -30,7 +30,7 @@ def _connect(namespace: str | None) -> bool:
 
 
 def _replace_in_meshes(module: ModuleType) -> None:
-    original: Any = module.init_global_cluster  # type: ignore[attr-defined]
+    original: Any = module.init_global_cluster
     platform: list[Any] = [None]
 
     @functools.wraps(original)
