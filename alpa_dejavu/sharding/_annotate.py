@@ -7,7 +7,8 @@ from alpa_dejavu.sharding._from_hlo import HloProgram, leaves
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import to_op_sharding, tuple_op_sharding
 from alpa_dejavu.sharding._solve import Solution
-from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._spec import Spec, replicated
+
 
 def annotate(
     module: HloModuleProto, program: HloProgram, solution: Solution, mesh: LogicalMesh
@@ -32,6 +33,42 @@ def annotate(
         writer.bring_operands(instruction)
     writer.mark_result(result)
     return result
+
+
+def annotate_parameters(
+    module: HloModuleProto, program: HloProgram, specs: dict[int, Spec], mesh: LogicalMesh
+) -> HloModuleProto:
+    """A copy of a module with shardings on its parameters and results only; XLA's propagation does the rest.
+
+    Args:
+        module: the module that `program` was read from.
+        program: its operators.
+        specs: the spec of each parameter, by its operator; a result is cut like the parameter that it replaces, or
+            else whole.
+        mesh: the devices.
+    """
+    result = HloModuleProto.FromString(module.SerializeToString())
+    graph = Graph(result)
+    for node in graph.parameters():
+        found = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
+        node.sharding.CopyFrom(tuple_op_sharding(found) if is_tuple(node.shape) else found[0])
+    outputs = [program.operators[i] for i in program.outputs]
+    shardings = [
+        to_op_sharding(replicated(o.rank) if o.alias is None else specs[o.alias], mesh) for o in outputs
+    ]
+    _write_result(result, graph, shardings)
+    return result
+
+
+def _write_result(module: HloModuleProto, graph: Graph, outputs: list[OpSharding]) -> None:
+    """Write the shardings of the parameters and of the result onto the module, and close it."""
+    root = graph.root
+    root.sharding.CopyFrom(tuple_op_sharding(outputs) if is_tuple(root.shape) else outputs[0])
+    parameters = [node.sharding for node in graph.parameters()]
+    graph.close()
+    module.spmd_output_sharding.CopyFrom(root.sharding)
+    del module.spmd_parameters_shardings[:]
+    module.spmd_parameters_shardings.extend(parameters)
 
 
 class _Writer:
@@ -107,14 +144,7 @@ class _Writer:
 
     def mark_result(self, module: HloModuleProto) -> None:
         """Write the shardings of the parameters and of the result onto the module, and close it."""
-        outputs = [self.sharding(self._output_spec(i)) for i in self.program.outputs]
-        root = self.graph.root
-        root.sharding.CopyFrom(tuple_op_sharding(outputs) if is_tuple(root.shape) else outputs[0])
-        parameters = [node.sharding for node in self.graph.parameters()]
-        self.graph.close()
-        module.spmd_output_sharding.CopyFrom(root.sharding)
-        del module.spmd_parameters_shardings[:]
-        module.spmd_parameters_shardings.extend(parameters)
+        _write_result(module, self.graph, [self.sharding(self._output_spec(i)) for i in self.program.outputs])
 
     def _output_spec(self, output: int) -> Spec:
         source = self.program.operators[output].operands[0]

@@ -3,8 +3,9 @@
 import dataclasses
 
 from alpa_dejavu.hlo._schema import HloModuleProto
-from alpa_dejavu.sharding._annotate import annotate
+from alpa_dejavu.sharding._annotate import annotate, annotate_parameters
 from alpa_dejavu.sharding._from_hlo import read_program
+from alpa_dejavu.sharding._heuristic import heuristic_spec
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import MANUAL
 from alpa_dejavu.sharding._options import ShardingOptions
@@ -36,11 +37,17 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
         options: what the user asks; with `enable=False` only what is there is kept, for XLA to propagate.
 
     Raises:
-        ValueError: if nothing meets the memory budget.
+        ValueError: if nothing meets the memory budget, or the heuristic that is asked for does not exist.
     """
     if not options.enable:
         return ShardedModule(_without_undefined(module), -1.0, None)
     program = read_program(module, mesh)
+    if options.force_simple_heuristic:
+        specs = {
+            i: heuristic_spec(operator.shape, mesh, options.force_simple_heuristic)
+            for i, operator in enumerate(program.operators) if operator.kind == "parameter"
+        }
+        return ShardedModule(annotate_parameters(module, program, specs, mesh), -1.0, None)
     solution = solve(program.operators, mesh, options)
     return ShardedModule(annotate(module, program, solution, mesh), solution.objective, solution)
 
