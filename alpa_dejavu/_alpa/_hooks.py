@@ -13,7 +13,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-_MARK = "_alpa_dejavu_replaces"
+_replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What each of our functions stands for, for as long as it is in."""
 
 
 class HookError(RuntimeError):
@@ -42,18 +43,26 @@ class Hook:
                     "install alpa 0.2.3 (the tag v0.2.3), or take out what else patches it"
                 )
         for module, function in zip(modules, found, strict=True):
-            if not hasattr(function, _MARK):
-                assert function is not None, "checked above"
+            assert function is not None, "checked above"
+            if not _is_in(function):
                 ours = self.replacement(function)
-                setattr(ours, _MARK, function)
+                _replaced[ours] = function
                 setattr(module, self.name, ours)
 
     def uninstall(self) -> None:
         """Puts back what was there."""
         for module in map(importlib.import_module, self.modules):
-            original = getattr(getattr(module, self.name), _MARK, None)
+            original = _replaced.pop(getattr(module, self.name), None)
             if original is not None:
                 setattr(module, self.name, original)
+
+
+def _is_in(function: Callable[..., Any]) -> bool:
+    """Whether it is one of ours, or somebody else's around one of ours."""
+    found: Any = function
+    while found is not None and found not in _replaced:
+        found = getattr(found, "__wrapped__", None)
+    return found is not None
 
 
 def _hooks() -> dict[str, Hook]:
@@ -79,7 +88,7 @@ def _hooks() -> dict[str, Hook]:
 
 
 def _plain(function: Callable[..., Any], drop: int) -> Callable[..., Any]:
-    """The function as another object with Alpa's parameters alone, so that a mark on it doesn't mark ours."""
+    """The function as another object, with the parameters of Alpa alone."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

@@ -1,5 +1,7 @@
 """Hooks go in and out of Alpa and leave it as it was; those that don't fit say so."""
 
+import functools
+
 import pytest
 from alpa import parallel_method
 from alpa.pipeline_parallel import compile_executable, stage_construction
@@ -79,3 +81,18 @@ def test_a_function_of_another_shape_is_refused_and_left_alone(before, monkeypat
 def test_unknown_hooks_are_named(before):
     with pytest.raises(ValueError, match="'stages', 'checks'"):
         alpa_dejavu.install("everything")
+
+
+def test_what_somebody_else_put_over_a_hook_stays(before):
+    alpa_dejavu.install("training_dp")
+
+    @functools.wraps(stage_construction.training_dp)
+    def theirs(*args):
+        raise NotImplementedError
+
+    ours = stage_construction.training_dp
+    stage_construction.training_dp = theirs
+    alpa_dejavu.install("training_dp")
+    alpa_dejavu.uninstall()
+    assert stage_construction.training_dp is theirs
+    stage_construction.training_dp = ours
