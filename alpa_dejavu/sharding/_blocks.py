@@ -1,8 +1,8 @@
 """Cost arrays that are computed once for all blocks that are alike.
 
-A model repeats its blocks, and the solver meets the same costs again in each of them. Every step from costs to costs is
-remembered by the arrays that it took; it gives back the very same array for the next block, so that the steps after it are
-known as well. The reduction of a repeated block is thereby worked out for the first block only.
+A model repeats its blocks, and the solver meets the same costs again in each of them. Every step from costs to costs
+is remembered by the arrays that it took; it gives back the very same array for the next block, so that the steps after
+it are known as well. The reduction of a repeated block is thereby worked out for the first block only.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Blocks:
         self.steps = 0
         self.repeated = 0
 
-    def once(self, step: Callable[..., Result], *arrays: np.ndarray) -> Result:
+    def once(self, step: Callable[..., Result], *arrays: object) -> Result:
         """What `step(*arrays)` gives; worked out only if it was not asked for these very arrays before.
 
         Neither the arrays nor the result may be changed afterwards.

@@ -79,9 +79,9 @@ def _lookup(table: Table) -> np.ndarray:
     assert table.follow is not None
     edge = table.edges[table.follow]
     last_cheapest = edge.shape[1] - 1 - np.argmin(edge[:, ::-1], axis=1)
-    for own, source in enumerate(table.sources):
+    for strategy, source in enumerate(table.sources):
         if source >= 0:
-            last_cheapest[source] = own
+            last_cheapest[source] = strategy
     return last_cheapest
 
 

@@ -1,6 +1,7 @@
 """What kind of operator an HLO instruction is, and its dimensions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from alpa_dejavu.hlo._schema import HloInstructionProto
 from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, Operator
@@ -60,7 +61,7 @@ def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]
     return None
 
 
-def _reach(window) -> int:
+def _reach(window: Any) -> int:
     """The width of a window, or 2 where it is one element wide and yet moves or pads."""
     still = window.stride in (0, 1) and not window.padding_low and not window.padding_high
     return int(window.size) if window.size != 1 or still else 2

@@ -15,9 +15,9 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
     """The cheapest choice for each node.
 
     One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an
-    edge; a pair's variables add up to those of its ends. Where the program without the demand for whole numbers has
-    a whole optimum, as is mostly so, that is the optimum; else HiGHS branches. What costs INFINITY_COST or more is left out at first, and
-    only paid where there is no solution without it.
+    edge; a pair's variables add up to those of its ends. Where the program without the demand for whole numbers has a
+    whole optimum, as is mostly so, that is the optimum; else HiGHS branches. What costs INFINITY_COST or more is left
+    out at first, and only paid where there is no solution without it.
 
     Args:
         graph: the costs.

@@ -53,8 +53,9 @@ def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec
         line = np.moveaxis(grid, dim, 0).reshape(tiles[dim], -1)[:, 0]
         moving = [axis for axis in range(len(mesh.shape)) if len({places[d][axis] for d in line}) > 1]
         # The innermost axis is the one that the first step along the line moves along.
-        first = {axis: next(i for i, d in enumerate(line) if places[d][axis] != places[line[0]][axis]) for axis in moving}
-        spec.append(tuple(sorted(moving, key=lambda axis: -first[axis])))
+        start = places[line[0]]
+        first = {axis: next(i for i, d in enumerate(line) if places[d][axis] != start[axis]) for axis in moving}
+        spec.append(tuple(sorted(moving, key=first.__getitem__, reverse=True)))
     found: Spec = tuple(spec)
     again = to_op_sharding(found, mesh)
     same = list(again.tile_assignment_dimensions)[:rank] == tiles[:rank] and _same_tiles(again, devices, tiles, rank)

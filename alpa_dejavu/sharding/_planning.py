@@ -117,6 +117,11 @@ def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
     return kept or strategies
 
 
+def _like(operand: Operator, spec: Spec) -> Spec:
+    """The result's spec for an operand of the same rank; others are needed whole."""
+    return spec if operand.rank == len(spec) else replicated(operand.rank)
+
+
 def make_table(
     site: Site, strategies: Sequence[Strategy], follow: int | None = None, sources: Sequence[int] = ()
 ) -> Table:
@@ -134,10 +139,7 @@ def make_table(
     outputs = tuple(s.output for s in strategies)
     edges = []
     for position, (operand, table) in enumerate(zip(site.operands, site.tables, strict=True)):
-        targets = tuple(
-            s.inputs[position] if s.inputs else (s.output if operand.rank == len(s.output) else replicated(operand.rank))
-            for s in strategies
-        )
+        targets = tuple(s.inputs[position] if s.inputs else _like(operand, s.output) for s in strategies)
         edges.append(site.costs.matrix(operand.shape, operand.itemsize, table.outputs, targets))
     tiles = [num_tiles(spec, site.mesh_shape) for spec in outputs]
     return Table(

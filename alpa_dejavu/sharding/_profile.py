@@ -38,7 +38,9 @@ class CollectiveProfile:
         return id(self)
 
     @classmethod
-    def from_dicts(cls, all_reduce: Mapping, all_gather: Mapping, reduce_scatter: Mapping) -> "CollectiveProfile | None":
+    def from_dicts(
+        cls, all_reduce: Mapping, all_gather: Mapping, reduce_scatter: Mapping
+    ) -> "CollectiveProfile | None":
         """Read the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
 
         Args:

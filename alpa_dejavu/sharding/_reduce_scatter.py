@@ -1,7 +1,8 @@
 """Keeping a sum in parts: where an all-reduce may become a reduce-scatter, and an all-gather later or never.
 
-The solver leaves a sum, such as a gradient, whole on every device, and all that is computed from it. What lies between the
-sum and the next operator that needs it whole can be cut instead: an optimizer's state and its arithmetic, as in ZeRO.
+The solver leaves a sum, such as a gradient, whole on every device, and all that is computed from it. What lies between
+the sum and the next operator that needs it whole can be cut instead: an optimizer's state and its arithmetic, as in
+ZeRO.
 
 References:
     Section 4.2 of the Alpa paper (OSDI 2022), "post-ILP optimization"; ZeRO (SC 2020).

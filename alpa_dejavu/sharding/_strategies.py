@@ -14,10 +14,20 @@ from alpa_dejavu.sharding._strategies_conv import convolution_table
 from alpa_dejavu.sharding._strategies_dot import dot_table
 from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table
 from alpa_dejavu.sharding._strategies_reduce import (
-    index_table, opaque_table, reduce_table, sibling_table, sort_table,
+    index_table,
+    opaque_table,
+    reduce_table,
+    sibling_table,
+    sort_table,
 )
 from alpa_dejavu.sharding._strategies_shape import (
-    broadcast_table, identity_table, output_table, reshape_table, same_size_table, transpose_table, window_table,
+    broadcast_table,
+    identity_table,
+    output_table,
+    reshape_table,
+    same_size_table,
+    transpose_table,
+    window_table,
 )
 from alpa_dejavu.sharding._strategies_source import constant_table, iota_table, parameter_table
 from alpa_dejavu.sharding._table import Strategy, Table

@@ -61,8 +61,10 @@ def _places(operator: Operator, operands: tuple[Operator, ...]) -> _Places:
         return (values[pick] if offset is None else offset + pick,)
 
     return _Places(
-        lhs={"batch": dims.lhs_batch, "lhs": one(lhs_free, pick_lhs), "contract": one(dims.lhs_contract, pick_contract)},
-        rhs={"batch": dims.rhs_batch, "rhs": one(rhs_free, pick_rhs), "contract": one(dims.rhs_contract, pick_contract)},
+        lhs={"batch": dims.lhs_batch, "lhs": one(lhs_free, pick_lhs),
+             "contract": one(dims.lhs_contract, pick_contract)},
+        rhs={"batch": dims.rhs_batch, "rhs": one(rhs_free, pick_rhs),
+             "contract": one(dims.rhs_contract, pick_contract)},
         out={"batch": tuple(range(n_batch)), "lhs": one(lhs_free, pick_lhs, n_batch),
              "rhs": one(rhs_free, pick_rhs, n_batch + n_lhs)},
     )

@@ -1,6 +1,6 @@
 """Strategies of reductions and sorts."""
 
-from alpa_dejavu.sharding._operator import Dims
+from alpa_dejavu.sharding._operator import Dims, IndexDims
 from alpa_dejavu.sharding._planning import Site, make_table
 from alpa_dejavu.sharding._spec import num_tiles, replicated
 from alpa_dejavu.sharding._table import Strategy, Table
@@ -58,6 +58,7 @@ def opaque_table(site: Site) -> Table:
 def index_table(site: Site) -> Table:
     """Gather and scatter: dimensions that are only carried along may be cut; the indices are whole."""
     dims = site.operator.attributes
+    assert isinstance(dims, IndexDims)
     strategies = []
     for number, (operand_dim, result_dim) in enumerate(zip(dims.operand, dims.result, strict=True)):
         for axis in site.costs.mesh.axes:
