@@ -18,7 +18,7 @@ from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo._graph import entry
-from alpa_dejavu.hlo._schema import HloProto, OpSharding
+from alpa_dejavu.hlo._schema import HloInstructionProto, HloProto, OpSharding
 from alpa_dejavu.hlo.markers import is_marker, remove_markers
 from alpa_dejavu.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
 from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
@@ -54,7 +54,7 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
     The last few are remembered: Alpa asks for a module's partition to read its shardings and again to compile it.
 
     Args:
-        module: annotated with shardings, wholly or in part; XLA propagates them to the rest, results included.
+        module: annotated with shardings, wholly or in part; XLA propagates them to the rest, to results if none is given.
         num_partitions: of how many partitions.
     """
     return HloModuleProto.FromString(_partition(module.SerializeToString(deterministic=True), num_partitions))
@@ -63,18 +63,23 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
 @functools.lru_cache(maxsize=4)
 def _partition(serialized: bytes, num_partitions: int) -> bytes:
     module = shield_copies(shield_constants(remove_markers(HloModuleProto.FromString(serialized))))
-    found = _compile_and_read(module, num_partitions, "spmd-partitioning")
+    found = _compile_and_read(module, num_partitions, "spmd-partitioning", free_output=False)
     _restore(found, module)
     found = reassociate_all_reduces(drop_redundant_slices(unshield_constants(found)))
     result: bytes = found.SerializeToString()
     return result
 
 
-def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
+def propagate(module: HloModuleProto, num_partitions: int, free_output: bool) -> HloModuleProto:
     """A copy of an annotated module with XLA's propagation of its shardings written on what carried none.
 
     Pipeline markers, which XLA doesn't know, let shardings pass in both directions: they stand as optimization barriers
     while XLA propagates. Other instructions are found again by their names.
+
+    Args:
+        module: annotated in part.
+        num_partitions: of how many partitions.
+        free_output: whether XLA may choose results' shardings where the module carries some already, too.
     """
     disguised = HloModuleProto.FromString(module.SerializeToString())
     for part in disguised.computations:
@@ -85,13 +90,15 @@ def propagate(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
                 node.ClearField("custom_call_target")
                 node.ClearField("custom_call_has_side_effect")
                 node.ClearField("backend_config")
-    found = _compile_and_read(disguised, num_partitions, "sharding-propagation", free_parameters=True)
-    return _copy_shardings(found, module)
+    found = _compile_and_read(disguised, num_partitions, "sharding-propagation", free_output, free_parameters=True)
+    return _copy_shardings(found, module, free_output)
 
 
-def _copy_shardings(found: HloModuleProto, module: HloModuleProto) -> HloModuleProto:
+def _copy_shardings(found: HloModuleProto, module: HloModuleProto, free_output: bool) -> HloModuleProto:
     module = HloModuleProto.FromString(module.SerializeToString())
-    root = next(node for node in entry(found).instructions if node.id == entry(found).root_id)
+    given = OpSharding()
+    given.CopyFrom(_root(module).sharding)
+    root = _root(found)
     known = {node.metadata.op_name: node for node in entry(found).instructions if node.HasField("sharding")}
     for node in entry(module).instructions:
         twin = root if node.id == entry(module).root_id else known.get(node.name)
@@ -106,11 +113,26 @@ def _copy_shardings(found: HloModuleProto, module: HloModuleProto) -> HloModuleP
     for marker, barrier in zip(markers, barriers, strict=True):
         if barrier.HasField("sharding"):
             marker.sharding.CopyFrom(barrier.sharding)
+    if not free_output:
+        _hold_to_given_results(module, given)
     return module
 
 
+def _hold_to_given_results(module: HloModuleProto, given: OpSharding) -> None:
+    """Writes the shardings that were given for results on the markers that the results come from, which end their stages."""
+    nodes = {node.id: node for node in entry(module).instructions}
+    for operand, sharding in zip(_root(module).operand_ids, given.tuple_shardings, strict=False):
+        element = nodes[operand]
+        if element.opcode != "get-tuple-element":
+            continue
+        marker = nodes[element.operand_ids[0]]
+        if is_marker(marker) and marker.HasField("sharding"):
+            element.sharding.CopyFrom(sharding)
+            marker.sharding.tuple_shardings[element.tuple_index].CopyFrom(sharding)
+
+
 def _compile_and_read(
-    module: HloModuleProto, num_partitions: int, name: str, free_parameters: bool = False
+    module: HloModuleProto, num_partitions: int, name: str, free_output: bool, free_parameters: bool = False
 ) -> HloModuleProto:
     module = remove_markers(module)
     with tempfile.TemporaryDirectory(prefix="alpa_stock_jax_") as directory:
@@ -125,10 +147,16 @@ def _compile_and_read(
         )
         build = options.executable_build_options
         build.num_partitions, build.use_spmd_partitioning = num_partitions, num_partitions > 1
-        build.allow_spmd_sharding_propagation_to_output = [True]
+        build.allow_spmd_sharding_propagation_to_output = [
+            free_output or not _root(module).HasField("sharding")
+        ]
         build.allow_spmd_sharding_propagation_to_parameters = _undecided(module) if free_parameters else [False]
         _client().compile(annotated_module(module), options)
         return _read(pathlib.Path(directory), name)
+
+
+def _root(module: HloModuleProto) -> HloInstructionProto:
+    return next(node for node in entry(module).instructions if node.id == entry(module).root_id)
 
 
 def _undecided(module: HloModuleProto) -> list[bool]:

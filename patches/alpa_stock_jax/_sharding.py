@@ -25,8 +25,13 @@ _SAME_NAME = (
 )  # fmt: skip
 
 
-def shard(module: HloModuleProto, num_partitions: int) -> ShardedModule:
+def shard(module: HloModuleProto, num_partitions: int, free_output: bool) -> ShardedModule:
     """Annotates a flat, simplified module by the options in the pass context.
+
+    Args:
+        module: may carry shardings of parameters and results.
+        num_partitions: of how many partitions.
+        free_output: whether given shardings of results may be changed where the engine isn't used.
 
     Raises:
         RuntimeError: if nothing meets the memory budget.
@@ -39,7 +44,7 @@ def shard(module: HloModuleProto, num_partitions: int) -> ShardedModule:
             raise
         raise RuntimeError(str(error)) from error
     if sharded.solution is None:
-        return ShardedModule(propagate(sharded.module, num_partitions), sharded.objective, None)
+        return ShardedModule(propagate(sharded.module, num_partitions, free_output), sharded.objective, None)
     return sharded
 
 

@@ -25,8 +25,10 @@ def run_auto_sharding(module: HloModule, options: Any) -> None:
     """Writes shardings on a module, by the engine or else by propagation, and hands its stages to Alpa."""
     from alpa.shard_parallel import auto_sharding
 
-    if options.executable_build_options.num_partitions > 1:
-        sharded = shard(simplify(inline_calls(module.proto)), options.executable_build_options.num_partitions)
+    build = options.executable_build_options
+    if build.num_partitions > 1:
+        free_output = any(build.allow_spmd_sharding_propagation_to_output)
+        sharded = shard(simplify(inline_calls(module.proto)), build.num_partitions, free_output)
         module.proto = sharded.module
         auto_sharding.last_s_val = solution_vector(sharded)
         auto_sharding.last_objective = sharded.objective
