@@ -1,0 +1,54 @@
+"""What a worker on CPU is made of, without Ray: its environment, its mover of checkpoints, meshes of single devices."""
+
+import pytest
+
+from alpa_stock_jax._ray_backend import MeshSeat, worker_environment
+from alpa_stock_jax._ray_mover import Mover
+from alpa_stock_jax.ray_compilers import compiler_count
+from alpa_stock_jax.ray_hosts import one_device_hosts
+from alpa_stock_jax.ray_nodes import node_address
+
+
+def test_a_worker_starts_with_its_own_number_of_devices():
+    seat = MeshSeat(process=0, processes=1, devices=2, service="", hostname="", threads=3)
+    flags = "--xla_force_host_platform_device_count=8 --xla_gpu_autotune_level=4 --xla_cpu_enable_fast_math=false"
+    environment = worker_environment(seat, {"XLA_FLAGS": flags, "HOME": "/"})
+    assert environment == {
+        "ALPA_IS_WORKER": "True",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=2",
+        "NPROC": "3",
+    }
+
+
+def test_a_checkpoint_is_moved_file_by_file(tmp_path):
+    cache, target = tmp_path / "cache", tmp_path / "deep" / "target"
+    cache.mkdir()
+    for name in ("metadata_0", "shard_0.0"):
+        (cache / name).write_text(name, encoding="ascii")
+    mover = Mover()
+    mover.move(str(cache), str(target))
+    mover.wait()
+    assert sorted(path.name for path in target.iterdir()) == ["metadata_0", "shard_0.0"]
+    assert not list(cache.iterdir())
+
+
+def test_a_failed_move_is_told(tmp_path):
+    mover = Mover()
+    mover.move(str(tmp_path / "nowhere"), str(tmp_path / "target"))
+    with pytest.raises(FileNotFoundError):
+        mover.wait()
+    mover.wait()  # told once
+
+
+def test_devices_keep_their_order_when_each_is_a_host():
+    assert one_device_hosts([0, 2], [[1, 3], [0, 1]]) == ([0, 0, 2, 2], [[1], [3], [0], [1]])
+
+
+@pytest.mark.parametrize(("wanted", "cores", "count"), [(4, 2, 2), (1, 8, 1), (0, 8, 1)])
+def test_compilers_are_no_more_than_cores(wanted, cores, count):
+    assert compiler_count(wanted, cores) == count
+
+
+def test_a_nodes_name_tells_its_address():
+    assert node_address("192.0.2.2-281c3aba") == "192.0.2.2"
