@@ -1,0 +1,52 @@
+"""Small programs of operators that the tests of the engine share."""
+
+from alpa_dejavu.sharding._operator import Dims, DotDims, Operator
+
+MATMUL = DotDims((), (), (1,), (0,))
+GRADIENT = DotDims((), (), (0,), (0,))
+BACK = DotDims((), (), (1,), (1,))
+
+
+def parameter(*shape, **fields):
+    return Operator("parameter", (), shape, 4, **fields)
+
+
+def dot(a, b, *shape, dims=MATMUL):
+    return Operator("dot", (a, b), shape, 4, attributes=dims)
+
+
+def elementwise(*operands, shape, name="add"):
+    return Operator("elementwise", operands, shape, 4, name=name)
+
+
+def output(a, *shape, alias=None):
+    return Operator("output", (a,), shape, 4, alias=alias)
+
+
+def reduce(a, zero, *shape, dims):
+    return Operator("reduce", (a, zero), shape, 4, attributes=Dims(dims))
+
+
+def two_layers(batch, hidden):
+    """Two matrix products, one after the other: x @ w0 @ w1."""
+    return [
+        parameter(batch, hidden), parameter(hidden, hidden), dot(0, 1, batch, hidden),
+        parameter(hidden, hidden), dot(2, 3, batch, hidden),
+    ]
+
+
+def training_step(batch, hidden):
+    """One product, the gradient of its weight, and an update of weight and momentum that replaces both."""
+    shape = (hidden, hidden)
+    return [
+        parameter(batch, hidden),  # 0 x
+        parameter(*shape),  # 1 w
+        parameter(*shape),  # 2 m
+        dot(0, 1, batch, hidden),  # 3 y
+        dot(0, 3, *shape, dims=GRADIENT),  # 4 the gradient of |y|^2 / 2
+        elementwise(4, 4, shape=shape, name="multiply"),  # 5
+        elementwise(2, 5, shape=shape),  # 6 new m
+        elementwise(6, 4, shape=shape, name="divide"),  # 7
+        elementwise(1, 7, shape=shape),  # 8 new w
+        output(6, *shape, alias=2), output(8, *shape, alias=1),
+    ]
