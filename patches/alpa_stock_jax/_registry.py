@@ -23,6 +23,7 @@ _ROOMS = (
     "alpa_stock_jax.lowering",
     "alpa_stock_jax.devices",
     "alpa_stock_jax.local_mesh",
+    "alpa_stock_jax.interpreter_exit",
     "alpa_stock_jax.mesh_operators",
     "alpa_stock_jax.hlo_module",
     "alpa_stock_jax.pass_context",

@@ -1,0 +1,31 @@
+"""A script that ends with executables still alive says nothing about it."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+from alpa.mesh_executable import NormalMeshDriverExecutable
+
+SCRIPT = """
+import jax, numpy as np, alpa
+from alpa.device_mesh import LocalPhysicalDeviceMesh
+mesh = LocalPhysicalDeviceMesh(jax.devices()[:2])
+double = alpa.parallelize(lambda x: x * 2, method=alpa.ShardParallel(devices=mesh), batch_argnums=())
+print(np.asarray(double(np.ones(4, np.float32))).sum())
+"""
+
+
+def test_the_end_of_a_script_is_silent():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["8.0"]
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_unfinished_executable_is_dropped_in_silence():
+    executable = NormalMeshDriverExecutable.__new__(NormalMeshDriverExecutable)
+    del executable
+    gc.collect()
