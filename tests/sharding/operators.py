@@ -35,6 +35,16 @@ def two_layers(batch, hidden):
     ]
 
 
+def two_layer_gradients(batch, hidden):
+    """Two products and the gradients of both weights."""
+    shape = (hidden, hidden)
+    return [
+        *two_layers(batch, hidden), dot(2, 4, *shape, dims=GRADIENT), dot(4, 3, batch, hidden, dims=BACK),
+        dot(0, 6, *shape, dims=GRADIENT), elementwise(1, 7, shape=shape), elementwise(3, 5, shape=shape),
+        output(8, *shape, alias=1), output(9, *shape, alias=3),
+    ]
+
+
 def training_step(batch, hidden):
     """One product, the gradient of its weight, and an update of weight and momentum that replaces both."""
     shape = (hidden, hidden)
