@@ -54,7 +54,8 @@ def partition(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
     The last few are remembered: Alpa asks for a module's partition to read its shardings and again to compile it.
 
     Args:
-        module: annotated with shardings, wholly or in part; XLA propagates them to the rest, to results if none is given.
+        module: annotated with shardings, wholly or in part; XLA propagates them to the rest, to results only if none
+            of theirs is given.
         num_partitions: of how many partitions.
     """
     return HloModuleProto.FromString(_partition(module.SerializeToString(deterministic=True), num_partitions))
@@ -119,7 +120,7 @@ def _copy_shardings(found: HloModuleProto, module: HloModuleProto, free_output: 
 
 
 def _hold_to_given_results(module: HloModuleProto, given: OpSharding) -> None:
-    """Writes the shardings that were given for results on the markers that the results come from, which end their stages."""
+    """Writes shardings that were given for results on the markers, ends of stages, that the results come from."""
     nodes = {node.id: node for node in entry(module).instructions}
     for operand, sharding in zip(_root(module).operand_ids, given.tuple_shardings, strict=False):
         element = nodes[operand]

@@ -2,11 +2,11 @@
 
 import jax
 import numpy as np
-from alpa_stock_jax._executable import MeshExecutable
-from alpa_stock_jax.lowering import lower
 from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.hlo import HloModuleProto
+from alpa_stock_jax._executable import MeshExecutable
+from alpa_stock_jax.lowering import lower
 
 
 def from_function(function, *args):

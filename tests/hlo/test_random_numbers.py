@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa.monkey_patch import rng_normal
-from alpa_stock_jax._mlir_module import manual_module
-from alpa_stock_jax.lowering import lower
 from jax._src.lib import xla_client as xc
 
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo.random import seed_random_numbers
+from alpa_stock_jax._mlir_module import manual_module
+from alpa_stock_jax.lowering import lower
 
 SHAPE = (64, 256)
 

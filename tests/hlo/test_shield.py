@@ -1,7 +1,8 @@
 """What MLIR would forget on the way to the partitioner is kept, and nothing of the disguise is left after it."""
 
-from alpa_dejavu.hlo.shield import shield_constants, shield_copies, unshield_constants
 from hlo_tools import from_text, opcodes, to_text
+
+from alpa_dejavu.hlo.shield import shield_constants, shield_copies, unshield_constants
 
 MODULE = """HloModule m
 ENTRY e { a = f32[4] parameter(0)

@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 from alpa.util import XlaPassContext, compile_allocate_zero_buffers, compile_concatenate, get_compile_options
-from alpa_stock_jax.compile import MeshBackend
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 from jax.interpreters import pxla
 
 from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.hlo.gradients import rewrite_gradient_accumulation
+from alpa_stock_jax.compile import MeshBackend
 
 ANNOTATED = """HloModule m
 ENTRY e { a = f32[8,4] parameter(0), sharding={devices=[4,1]0,1,2,3}

@@ -6,11 +6,11 @@ import alpa  # noqa: F401  (applies the patches)
 import jax
 import jax.numpy as jnp
 from alpa.wrapped_hlo import WrappedHlo
-from alpa_stock_jax.hlo_module import HloModule, StockHloModule, to_proto
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.hlo._schema import OpSharding
+from alpa_stock_jax.hlo_module import HloModule, StockHloModule, to_proto
 
 ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])
 TEXT = """HloModule m
