@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from alpa_dejavu.sharding._batch import operator_batch_dims
 from alpa_dejavu.sharding._depth import operator_depths
 from alpa_dejavu.sharding._mesh import LogicalMesh
@@ -76,9 +78,11 @@ def operator_tables(
             feeds_broadcast=operator.kind == "iota" and _feeds_broadcast(operators, users, index),
             batch_switch=_is_batch_switch(operators, users, index), users=len(users[index]),
         )
-        key = _key(site)
+        share = options.grad_acc_num_micro_batches if _is_accumulated(operators, users, index) else 1
+        key = (_key(site), share)
         if key not in known:
             made = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
+            made = made if share == 1 else _paid_once_in(made, share)
             known[key] = equal.setdefault(made.contents, made)
         tables.append(known[key])
     return tables, batch_dims, depths
@@ -119,6 +123,32 @@ def _is_batch_switch(operators: Sequence[Operator], users: list[list[int]], inde
         return False
     dot = operators[operator.operands[0]].attributes
     return isinstance(dot, DotDims) and bool(dot.lhs_batch) and operators[users[index][0]].kind == "transpose"
+
+
+def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether an operator's result is a gradient that is added to what earlier micro-batches left in a parameter."""
+    if operators[index].kind not in ("dot", "convolution", "reduce"):
+        return False
+    while len(users[index]) == 1:
+        user = users[index][0]
+        if operators[user].name == "add":
+            others = [operand for operand in operators[user].operands if operand != index]
+            while others and operators[others[0]].kind == "identity":
+                others = list(operators[others[0]].operands)
+            return bool(others) and operators[others[0]].kind == "parameter"
+        if operators[user].kind not in ("identity", "transpose"):
+            return False
+        index = user
+    return False
+
+
+def _paid_once_in(table: Table, times: int) -> Table:
+    """A table whose all-reduces are paid once in so many runs of the program."""
+    strategies = tuple(
+        dataclasses.replace(s, communication=s.communication / times) if s.all_reduce else s for s in table.strategies
+    )
+    cost = np.array([s.computation + s.communication for s in strategies])
+    return dataclasses.replace(table, strategies=strategies, cost=cost)
 
 
 def _relaxed(

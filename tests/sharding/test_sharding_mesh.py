@@ -26,7 +26,11 @@ def test_groups_are_the_lines_of_the_grid():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(((0, 2),), "length 1 or more"), (((2, 2), (1,)), "one value for each"), (((2, 2), (), (), (0, 1)), "do not fill")],
+    [
+        (((0, 2),), "length 1 or more"),
+        (((2, 2), (1,)), "one value for each"),
+        (((2, 2), (), (), (0, 1)), "do not fill"),
+    ],
 )
 def test_an_impossible_mesh_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

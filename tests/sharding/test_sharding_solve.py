@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators import dot, elementwise, output, parameter, reduce, training_step, two_layer_gradients, two_layers
+from operators import GRADIENT, dot, elementwise, output, parameter, reduce, training_step, two_layer_gradients, two_layers
 
 from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
 from alpa_dejavu.sharding._blocks import Blocks
@@ -120,6 +120,18 @@ def test_two_products_that_are_added_share_one_all_reduce():
     apart, together = solve(step(), mesh), solve(step(elementwise(4, 5, shape=(8, 8))), mesh)
     assert together.strategies[4].all_reduce == together.strategies[5].all_reduce == (0,)
     assert apart.objective - together.objective == pytest.approx(mesh.all_reduce_cost(8 * 8 * 4, 0))
+
+
+def test_the_sum_of_an_accumulated_gradient_is_paid_once_in_so_many_micro_batches():
+    operators = [
+        parameter(4096, 8), parameter(8, 8), dot(0, 1, 4096, 8), dot(0, 2, 8, 8, dims=GRADIENT), parameter(8, 8),
+        elementwise(4, 3, shape=(8, 8)), output(5, 8, 8, alias=4),
+    ]
+    mesh = LogicalMesh((4, 1))
+    once = solve(operators, mesh, ShardingOptions(force_batch_dim_to_mesh_dim=0))
+    often = solve(operators, mesh, ShardingOptions(force_batch_dim_to_mesh_dim=0, grad_acc_num_micro_batches=8))
+    assert once.strategies[3].all_reduce == often.strategies[3].all_reduce == (0,)
+    assert often.strategies[3].communication == pytest.approx(mesh.all_reduce_cost(8 * 8 * 4, 0) / 8)
 
 
 def test_a_pinned_sharding_is_kept():
