@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operators import GRADIENT, dot, elementwise, output, parameter, reduce, training_step, two_layer_gradients, two_layers
+from operators import (
+    GRADIENT,
+    dot,
+    elementwise,
+    output,
+    parameter,
+    reduce,
+    training_step,
+    two_layer_gradients,
+    two_layers,
+)
 
 from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
 from alpa_dejavu.sharding._blocks import Blocks
