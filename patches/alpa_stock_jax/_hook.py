@@ -1,13 +1,13 @@
 """The import hook: applies the patches when, and only when, somebody imports `alpa`.
 
-Installed by a `.pth` file at interpreter start, in the driver and in every Ray worker alike. Until `alpa` is imported it is
-one object in `sys.meta_path`; nothing else is loaded (finder and loader have the methods that the import system calls,
-rather than the base classes of `importlib.abc`, which alone costs tens of milliseconds). When the first module of Alpa is
-run, the patches that Alpa needs before are applied; each later module of Alpa is changed right after it ran, before whoever
-imports it sees its names, so `from alpa.util import f` gets the patched `f` too.
+Installed by a `.pth` file at interpreter start, in the driver and in every Ray worker alike. Until `alpa` is imported
+it is one object in `sys.meta_path`; nothing else is loaded (finder and loader have the methods that the import system
+calls, rather than the base classes of `importlib.abc`, which alone costs tens of milliseconds). When the first module
+of Alpa is run, the patches that Alpa needs before are applied; each later module of Alpa is changed right after it
+ran, before whoever imports it sees its names, so `from alpa.util import f` gets the patched `f` too.
 
-Programs written for Alpa may ask jax for a public name of jax 0.3.22 before they import Alpa; two modules of jax answer then,
-and only then (`_old_names.py`).
+Programs written for Alpa may ask jax for a public name of jax 0.3.22 before they import Alpa; two modules of jax
+answer then, and only then (`_old_names.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The all-reduce of a number between meshes, in the middle of their executables, on CPU.
 
-XLA calls a function of this process for the custom call, once on each device's thread. The devices of a process meet, the
-last one adds their numbers up and exchanges the sum with the other processes by Ray, and all go on with the same result. Which
-calls belong together is written in the call: the meshes, and the call's number among those of its module.
+XLA calls a function of this process for the custom call, once on each device's thread. The devices of a process meet,
+the last one adds their numbers up and exchanges the sum with the other processes by Ray, and all go on with the same
+result. Which calls belong together is written in the call: the meshes, and the call's number in its module.
 """
 
 from __future__ import annotations

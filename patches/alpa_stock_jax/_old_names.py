@@ -1,4 +1,4 @@
-"""Public names of jax 0.3.22 that programs for Alpa import from jax, maybe before Alpa: found when they are asked for."""
+"""Public names of jax 0.3.22 that programs for Alpa import from jax, maybe before Alpa: found when asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where Alpa registers its rules for XlaBuilder: kept for whoever looks them up; stock jax lowers by MLIR rules instead."""
+"""Where Alpa registers its rules for XlaBuilder: kept for whoever looks them up; stock jax lowers by MLIR rules
+instead.
+"""
 
 from __future__ import annotations
 

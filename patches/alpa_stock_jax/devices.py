@@ -1,10 +1,11 @@
 """What Alpa asks of a device of its fork: a random seed, a barrier and how much memory is in use.
 
-Stock CPU devices keep no statistics, so these are counted: memory in use is what the device's live arrays take, the peak
-is the most that was seen (at executions, with what they allocate), and what is available is the
-machine's free memory, shared evenly by its devices.
+Stock CPU devices keep no statistics, so these are counted: memory in use is what the device's live arrays take, the
+peak is the most that was seen (at executions, with what they allocate), and what is available is the machine's free
+memory, shared evenly by its devices.
 
-References: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014), for the mixing of seeds.
+References: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014), for the mixing of
+seeds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _state(device: Any) -> _State:
 
 
 def take_seed(device: Any) -> int:
-    """A seed of 64 bits for the next execution on a device, from the seed that was set and the executions since then."""
+    """A seed of 64 bits for the next execution on a device, from the seed that was set and the executions since."""
     state = _state(device)
     mixed = (state.seed * _SEED_STEP + state.executions * _EXECUTION_STEP) % 2**64
     state.executions += 1
@@ -55,7 +56,9 @@ def take_seed(device: Any) -> int:
 
 
 def note_execution(device: Any, allocated_bytes: int) -> None:
-    """Raises a device's recorded peak to what it holds now and what an execution allocates beyond; twice a second at most."""
+    """Raises a device's recorded peak to what it holds now and what an execution allocates beyond; twice a second at
+    most.
+    """
     state, now_s = _state(device), time.monotonic()
     if now_s - state.sampled_at_s >= _SAMPLE_EVERY_S:
         _raise_peak(device, allocated_bytes)

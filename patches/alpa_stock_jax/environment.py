@@ -39,7 +39,7 @@ def _use_the_backend_that_is_there(module: ModuleType) -> None:
         config.backend = "cpu"
         config.has_cuda = False
     # Ray counts the devices of a mesh as GPUs on a CPU cluster too: `ray.init(num_gpus=...)` says how many there are.
-    module.GlobalConfig.ray_accelerator_name = property(lambda config: "GPU")  # type: ignore[attr-defined]
+    module.GlobalConfig.ray_accelerator_name = property(lambda config: "GPU")
 
 
 def _accept_stock_jaxlib(module: ModuleType) -> None:
@@ -59,7 +59,11 @@ PATCHES: tuple[Patch, ...] = (
         module="alpa.global_env",
         reason="the default backend is the CPU where no GPU can be used",
         apply=_use_the_backend_that_is_there,
-        expects={"global_config.backend": None, "global_config.has_cuda": None, "GlobalConfig.ray_accelerator_name": None},
+        expects={
+            "global_config.backend": None,
+            "global_config.has_cuda": None,
+            "GlobalConfig.ray_accelerator_name": None,
+        },
     ),
     Patch(
         module="alpa.version",

@@ -1,4 +1,6 @@
-"""Executables that are left when Python ends are dropped in silence: the names that their destructor needs are gone by then."""
+"""Executables that are left when Python ends are dropped in silence: the names that their destructor needs are gone by
+then.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What a matrix product and each collective take on a mesh, measured by programs that jax compiles.
 
-Alpa builds these loops by XlaBuilder, with channel handles of its fork. Here each is a loop of `number` steps under `shard_map`, whose
-steps depend on each other, so that none is hoisted or dropped. How many steps follows from the size alone, so that all
-hosts of a mesh run the same program.
+Alpa builds these loops by XlaBuilder, with channel handles of its fork. Here each is a loop of `number` steps under
+`shard_map`, whose steps depend on each other, so that none is hoisted or dropped. How many steps follows from the size
+alone, so that all hosts of a mesh run the same program.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ __all__ = ["measure_operator"]
 
 Groups = Sequence[Sequence[int]]
 _GROUP, _MEMBER = "group", "member"
-_DTYPES = {"f16": np.float16, "f32": np.float32}
+_DTYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32}
 _WORK_BYTES, _WORK_FLOP = 1 << 26, 4 << 30
 _FEWEST, _MOST = 2, 256
-_ALLOWED = NUMPY_CLASSES | {("alpa.mesh_profiling", "MeshProfilingResult"), ("collections", "defaultdict"), ("builtins", "list")}
+_ALLOWED = NUMPY_CLASSES | {
+    ("alpa.mesh_profiling", "MeshProfilingResult"),
+    ("collections", "defaultdict"),
+    ("builtins", "list"),
+}
 
 
 def measure_operator(
@@ -42,8 +46,9 @@ def measure_operator(
         local_devices: the devices of the mesh in this process.
         host_id: this process's number among the mesh's.
         num_devices: devices of the mesh in all processes.
-        op_info: ("dot", (n, m, k, dtype)), (a collective, (groups, dtype, elements)), ("create-communicator", (groups,))
-            or ("barrier",); dtype is "f32" or "f16". The last two are run and not measured: 0 is returned.
+        op_info: ("dot", (n, m, k, dtype)), (a collective, (groups, dtype, elements)),
+            ("create-communicator", (groups,)) or ("barrier",); dtype is "f32" or "f16". The last two are run and not
+            measured: 0 is returned.
 
     Raises:
         NotImplementedError: another operator.

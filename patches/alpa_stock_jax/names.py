@@ -11,7 +11,9 @@ from alpa_stock_jax._patch import Patch
 
 
 def _add_names(module: ModuleType, sources: dict[str, str]) -> None:
-    """Gives a module the names that it lacks; `sources` says what each stands for. Modules become importable by theirs."""
+    """Gives a module the names that it lacks; `sources` says what each stands for. Modules become importable by
+    theirs.
+    """
     for name, source in sources.items():
         if name in vars(module):
             continue

@@ -1,4 +1,6 @@
-"""The all-reduce of a number between meshes: what the optimizer needs of all stages, such as the gradients' global norm."""
+"""The all-reduce of a number between meshes: what the optimizer needs of all stages, such as the gradients' global
+norm.
+"""
 
 from __future__ import annotations
 

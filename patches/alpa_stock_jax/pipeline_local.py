@@ -1,7 +1,7 @@
 """The pipeline on one device (`LocalPipelineParallel`, for debugging) runs its stages by `jax.jit`.
 
-Alpa compiles them by XlaBuilder and calls parts of jax's dispatch that are gone. A stage is a jaxpr before that, and a jaxpr has
-a runnable of its own, in which pipeline markers are identities.
+Alpa compiles them by XlaBuilder and calls parts of jax's dispatch that are gone. A stage is a jaxpr before that, and a
+jaxpr has a runnable of its own, in which pipeline markers are identities.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ class JittedStage:
 
     @classmethod
     def from_jax_pipeline_computation(cls, jax_pipeline_computation: Any) -> Any:
+        """The stage itself: a jaxpr can be run as it is."""
         return jax_pipeline_computation
 
 

@@ -1,9 +1,9 @@
 """The cache of stage profiles: `AutoStageOption(cached_profile_result=...)` reads what the last search wrote.
 
-Alpa writes it by `numpy.save`, reads it by `pickle.load` (which stops at the `.npy` header), compares it with the
-job at hand by a loop that lacks a `zip`, and names variables by `repr`, which in today's jax is an address. Here the file is read
-by an unpickler that knows the classes that occur in it and refuses all others, and variables are
-named by where they first occur in the layers, so that the same job has the same names in every process.
+Alpa writes it by `numpy.save`, reads it by `pickle.load` (which stops at the `.npy` header), compares it with the job
+at hand by a loop that lacks a `zip`, and names variables by `repr`, which in today's jax is an address. Here the file
+is read by an unpickler that knows the classes that occur in it and refuses all others, and variables are named by
+where they first occur in the layers, so that the same job has the same names in every process.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class VariableNames:
             self(variable)
 
     def __call__(self, variable: Any) -> str:
+        """The variable's name, given to it now if it has none."""
         return self._names.setdefault(variable, f"v{len(self._names)}")
 
 

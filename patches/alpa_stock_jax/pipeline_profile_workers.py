@@ -1,8 +1,8 @@
 """The workers of stage profiling take no CPUs and no devices of their own from Ray.
 
-Alpa's placement group holds devices only, so a worker that asks for a CPU beside them is never started. A profiling worker only
-drives the mesh that it launches, which takes the devices; a worker of the cost model only compiles, for as many CPU
-devices as its mesh has, and stock jaxlib aborts on the GPU flags that Alpa gives it.
+Alpa's placement group holds devices only, so a worker that asks for a CPU beside them is never started. A profiling
+worker only drives the mesh that it launches, which takes the devices; a worker of the cost model only compiles, for as
+many CPU devices as its mesh has, and stock jaxlib aborts on the GPU flags that Alpa gives it.
 """
 
 from __future__ import annotations

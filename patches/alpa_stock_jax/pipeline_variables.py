@@ -1,8 +1,8 @@
 """Fresh variables for Alpa's jaxpr rewriting.
 
 `jax.core.gensym` used to take the jaxprs whose names a new variable must not repeat. It now takes a suffix for the
-printed name, and variables are told apart by themselves. Alpa's call still runs, but every variable that it makes carries
-a list of whole jaxprs as its suffix, and printing one variable prints all of them.
+printed name, and variables are told apart by themselves. Alpa's call still runs, but every variable that it makes
+carries a list of whole jaxprs as its suffix, and printing one variable prints all of them.
 """
 
 from __future__ import annotations

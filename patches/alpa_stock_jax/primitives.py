@@ -1,9 +1,9 @@
 """Lowering rules for Alpa's primitives, by MLIR as stock jax lowers.
 
-A pipeline marker is an identity in whatever jax itself compiles. Only in a module made for Alpa's passes (`lowering.py`)
-does it stay as a custom call, in the form that Alpa's own XlaBuilder rule makes: one tuple in, the same tuple out, the
-target `pipeline_marker`, and `name$mark_type` as the operator's name in its metadata. Markers that only matter in jaxprs
-(`grad`, `boundary`) are identities there as well.
+A pipeline marker is an identity in whatever jax itself compiles. Only in a module made for Alpa's passes
+(`lowering.py`) does it stay as a custom call, in the form that Alpa's own XlaBuilder rule makes: one tuple in, the
+same tuple out, the target `pipeline_marker`, and `name$mark_type` as the operator's name in its metadata. Markers that
+only matter in jaxprs (`grad`, `boundary`) are identities there as well.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from alpa_stock_jax.sharding_specs import hashable_index, sharding_proto
 __all__ = ["MeshSharding", "ShardedDeviceArray", "make_sharded_array"]
 
 
-class MeshSharding(GSPMDSharding):  # type: ignore[misc]
+class MeshSharding(GSPMDSharding):
     """A sharding on devices, numbered row by row over Alpa's logical mesh, that remembers Alpa's specification."""
 
     def __init__(self, devices: Sequence[Any], sharding_spec: ShardingSpec) -> None:

@@ -1,4 +1,6 @@
-"""What jax 0.3.22 could say of a ShardingSpec and stock jax no longer can: as an OpSharding, and from the axes of a mesh."""
+"""What jax 0.3.22 could say of a ShardingSpec and stock jax no longer can: as an OpSharding, and from the axes of a
+mesh.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 from jax._src.lib import xla_client as xc
 from jax._src.sharding_specs import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked
 
-__all__ = ["hashable_index", "sharding_proto", "new_mesh_sharding_specs"]
+__all__ = ["hashable_index", "new_mesh_sharding_specs", "sharding_proto"]
 
 
 def hashable_index(index: Any) -> Any:
