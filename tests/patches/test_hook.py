@@ -5,15 +5,15 @@ import sys
 import time
 
 import pytest
+
 from alpa_stock_jax import _hook
 
 _INSTALLED = "import alpa_stock_jax._hook as hook; hook.install(); "
 
 
 def _run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _INSTALLED + code], check=True, capture_output=True, text=True, timeout=120
-    ).stdout.strip()
+    command = [sys.executable, "-W", "ignore", "-c", _INSTALLED + code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
 
 def test_installing_twice_leaves_one_hook():
@@ -85,6 +85,6 @@ def test_a_patch_that_does_not_fit_stops_the_import():
 
 
 def test_source_and_loader_of_a_patched_module_are_its_own():
-    code = "import alpa.util, inspect; print(type(alpa.util.__loader__).__name__, alpa.util.__spec__.loader is alpa.util.__loader__, "
-    code += "'class OrderedSet' in inspect.getsource(alpa.util))"
+    code = "import alpa.util as u, inspect; print(type(u.__loader__).__name__, u.__spec__.loader is u.__loader__, "
+    code += "'class OrderedSet' in inspect.getsource(u))"
     assert _run(code) == "SourceFileLoader True True"

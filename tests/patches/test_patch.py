@@ -3,6 +3,7 @@
 import types
 
 import pytest
+
 from alpa_stock_jax._patch import Patch, PatchError
 
 
@@ -21,7 +22,8 @@ def test_what_is_there_with_its_signature_fits():
 
 
 def test_a_missing_attribute_is_named_with_the_patch_and_the_versions():
-    with pytest.raises(PatchError, match=r"'twice is enough'.*some\.module\.g doesn't exist.*alpa 0\.2\.3, jax 0\.4\.30"):
+    wanted = r"'twice is enough'.*some\.module\.g doesn't exist.*alpa 0\.2\.3, jax 0\.4\.30"
+    with pytest.raises(PatchError, match=wanted):
         _patch(expects={"g": None}).check(_module())
 
 

@@ -8,6 +8,7 @@ import pytest
 from alpa.monkey_patch import rng_normal
 from alpa.pipeline_parallel.apply_grad import cross_mesh_allreduce_p
 from alpa.pipeline_parallel.primitive_def import pipeline_p
+
 from alpa_stock_jax.lowering import lower
 
 
@@ -76,6 +77,7 @@ def test_an_all_reduce_between_meshes_names_its_meshes():
     eqn = jaxpr.eqns[0].replace(
         primitive=cross_mesh_allreduce_p, params={"type": jax.lax.add_p, "group_meshes": (0, 1)}
     )
-    text = lower("module", jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[eqn])), [False], "cpu").get_hlo_module().to_string()
+    reducing = jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=[eqn]))
+    text = lower("module", reducing, [False], "cpu").get_hlo_module().to_string()
     assert "__builtin$CrossMeshAllReduce" in text
     assert "SUM;" in text
