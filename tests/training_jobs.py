@@ -113,10 +113,40 @@ def make_step(job: TrainingJob, value_and_grad: Callable[..., Any]) -> Callable[
     return train_step
 
 
+def with_frozen_layers(job: TrainingJob) -> TrainingJob:
+    """The same job with parameters in two parts, of which only the last layers are to be trained."""
+
+    def init() -> Any:
+        layers = sorted(job.init()["params"].items())
+        half = len(layers) // 2
+        return {"frozen": dict(layers[:half]), "trained": dict(layers[half:])}
+
+    def loss(params: Any, batch: Batch) -> jax.Array:
+        return job.loss({"params": {**params["frozen"], **params["trained"]}}, batch)
+
+    return TrainingJob(init, loss, job.batches)
+
+
+def make_frozen_step(job: TrainingJob, value_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of `with_frozen_layers`: no gradients, no momenta and no backward pass for what is frozen."""
+
+    def train_step(params: Any, momentum: Any, batch: Batch) -> tuple[Any, Any, jax.Array]:
+        def loss_of_trained(trained: Any) -> jax.Array:
+            return job.loss({**params, "trained": trained}, batch)
+
+        loss, gradients = value_and_grad(loss_of_trained)(params["trained"])
+        updates, trained_momentum = optimizer().update(gradients, momentum, params["trained"])
+        trained = optax.apply_updates(params["trained"], updates)
+        return {**params, "trained": trained}, trained_momentum, loss
+
+    return train_step
+
+
 def train(job: TrainingJob, step: Callable[..., Any]) -> tuple[Any, list[float]]:
     """The parameters after all batches, and the losses."""
     params = fresh_parameters(job)
-    momentum = jax.tree_util.tree_map(np.asarray, optimizer().init(params))
+    trained = params.get("trained", params)
+    momentum = jax.tree_util.tree_map(np.asarray, optimizer().init(trained))
     losses = []
     for batch in job.batches:
         params, momentum, loss = step(params, momentum, batch)

@@ -57,6 +57,8 @@ def slice_at_markers(module: HloModuleProto) -> list[Stage]:
     """
     graph = Graph(module)
     markers = [node for node in graph.order() if is_marker(node)]
+    for marker in markers:
+        _name_elements(graph, marker)
     starts = [node for node in markers if node.metadata.op_name.endswith(_START)]
     ends = {_stage_name(node): node for node in markers if node.metadata.op_name.endswith(_END)}
     if set(ends) != {_stage_name(start) for start in starts}:
@@ -129,6 +131,16 @@ def _between(graph: Graph, start: HloInstructionProto, end: HloInstructionProto)
         needed.add(current)
         stack.extend(i for i in node.operand_ids if not _is_input(graph, i, start))
     return [node for node in graph.order() if node.id in needed]
+
+
+def _name_elements(graph: Graph, marker: HloInstructionProto) -> None:
+    """Gives a marker a tuple of elements where it takes another marker whole, as compilers simplify it to."""
+    if len(marker.operand_ids) != 1:
+        return
+    taken = graph.operand(marker, 0)
+    if is_marker(taken):
+        parts = [graph.element(taken, index) for index in range(len(taken.shape.tuple_shapes))]
+        marker.operand_ids[:] = [graph.tuple(parts).id]
 
 
 def _outputs(graph: Graph, end: HloInstructionProto) -> list[int]:
