@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -63,22 +64,23 @@ def _host_rates() -> tuple[float, float, float, float]:
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
         square = np.full((_SIDE, _SIDE), 0.5, np.float32)
         product = jax.jit(lambda a, b: a @ b)
-        product_s = _median_seconds(lambda: product(square, square).block_until_ready())
+        product_s = _core_seconds(lambda: product(square, square).block_until_ready())
         values = jnp.full(1 << 16, 0.5, jnp.float32)
         vector = jax.jit(lambda x: jnp.tanh(x))
-        vector_s = _median_seconds(lambda: vector(values).block_until_ready())
+        vector_s = _core_seconds(lambda: vector(values).block_until_ready())
         block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
         copy = jax.jit(lambda x: x + 1)
-        copy_s = _median_seconds(lambda: copy(block).block_until_ready())
+        copy_s = _core_seconds(lambda: copy(block).block_until_ready())
         small = jnp.full((_SMALL, _SMALL), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
-        kernel_s = _median_seconds(lambda: chain(small).block_until_ready()) / (2 * _CHAIN)
+        kernel_s = _core_seconds(lambda: chain(small).block_until_ready()) / (2 * _CHAIN)
     from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP
 
+    cores = os.cpu_count() or 1
     rates = (
-        2.0 * _SIDE**3 / product_s,
-        TRANSCENDENTAL_FLOP * values.size / vector_s,
-        2.0 * _COPY_BYTES / copy_s,
+        cores * 2.0 * _SIDE**3 / product_s,
+        cores * TRANSCENDENTAL_FLOP * values.size / vector_s,
+        cores * 2.0 * _COPY_BYTES / copy_s,
         kernel_s,
     )
     _log.info(
@@ -99,16 +101,21 @@ def _small_products(x: Any) -> Any:
     return x
 
 
-def _median_seconds(run: Callable[[], object]) -> float:
-    """The median of repeated runs after one that compiles, within the budget."""
+def _core_seconds(run: Callable[[], object]) -> float:
+    """CPU seconds of all threads for one run, the least of several after one that compiles.
+
+    Not wall time: what else runs on the machine while Alpa compiles must not change the plan.
+    """
     run()
-    times: list[float] = []
+    least = math.inf
     stop = time.perf_counter() + _BUDGET_S
-    while len(times) < 3 or time.perf_counter() < stop:
-        before = time.perf_counter()
+    runs = 0
+    while runs < 3 or time.perf_counter() < stop:
+        before = time.process_time()
         run()
-        times.append(time.perf_counter() - before)
-    return sorted(times)[len(times) // 2]
+        least = min(least, time.process_time() - before)
+        runs += 1
+    return max(least, 1e-9)
 
 
 def _machine_memory_bytes() -> float:
