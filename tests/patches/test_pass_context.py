@@ -2,8 +2,9 @@
 
 import alpa  # noqa: F401  (applies the patches)
 from alpa.util import XlaPassContext
-from alpa_stock_jax.pass_context import option
 from jax._src.lib import xla_extension as xe
+
+from alpa_stock_jax.pass_context import option
 
 
 def test_options_are_set_within_the_context_only():
