@@ -45,11 +45,17 @@ def test_layers_may_be_frozen() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def ray_cluster() -> Iterator[None]:
     with local_cluster(devices=4):
-        alpa.init("ray")
         yield
-        alpa.shutdown()
+
+
+@pytest.fixture
+def cluster(ray_cluster: None) -> Iterator[None]:
+    # Connected anew for each test: a virtual mesh keeps the submeshes of the first plan that ran on it.
+    alpa.init("ray")
+    yield
+    alpa.shutdown()
 
 
 def two_stages() -> alpa.ManualStageOption:
