@@ -59,8 +59,10 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
             yield
         finally:
             with _uninterrupted():
+                # Listed first: a worker whose Ray node is gone is nobody's descendant.
+                started = [process for process in _descendants() if process not in before]
                 _stop(ray, nodes)
-                _kill([process for process in _descendants() if process not in before])
+                _kill(started)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,18 @@
 import os
+from pathlib import Path
 
 import pytest
 import ray
 
 from alpa_dejavu.local_cluster import local_cluster
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 @pytest.mark.parametrize(("devices", "hosts"), [(0, 1), (1, 0)])
@@ -19,11 +28,12 @@ def test_hosts_have_their_devices_and_an_error_leaves_nothing(monkeypatch: pytes
         directory = os.environ["RAY_TMPDIR"]
         assert "RAY_ADDRESS" not in os.environ
         assert [node["Resources"]["GPU"] for node in ray.nodes()] == [3.0, 3.0]
-        pids = [ray.get(ray.remote(num_gpus=1)(lambda: os.getpid()).remote())]
+        worker = ray.get(ray.remote(num_gpus=1)(lambda: os.getpid()).remote())
+        assert is_running(worker)
         with pytest.raises(RuntimeError, match="already"), local_cluster():
             pytest.fail("the block must not run")
         raise KeyError("from the block")
     assert not ray.is_initialized()
     assert not os.path.exists(directory)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert not is_running(worker)
     assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
