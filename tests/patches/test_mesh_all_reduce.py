@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from alpa.pipeline_parallel.apply_grad import cross_mesh_allreduce_p
+
 from alpa_stock_jax import _mesh_all_reduce
 from alpa_stock_jax._mesh_all_reduce import MeshAllReduce, opaque
 from alpa_stock_jax.compile import compile_computation
@@ -27,7 +28,7 @@ def test_all_devices_get_the_same_result(operator, mine, others, expected):
     written = opaque(operator, "0$1$", 0, values[0].dtype)
     for _ in range(3):
         found = []
-        threads = [threading.Thread(target=lambda v=v: found.append(reduce(written, v))) for v in values]
+        threads = [threading.Thread(target=lambda v=v, found=found: found.append(reduce(written, v))) for v in values]
         for thread in threads:
             thread.start()
         for thread in threads:
