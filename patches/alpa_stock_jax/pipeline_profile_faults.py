@@ -79,6 +79,22 @@ def _keep_failed_profiles_finite(module: ModuleType) -> None:
     module.get_merged_stages_memory_stats = merged_memory_or_none  # type: ignore[attr-defined]
 
 
+def _stop_timers_on_errors(module: ModuleType) -> None:
+    cluster = module.cluster_layers_and_slice_mesh
+
+    @functools.wraps(cluster)
+    def cluster_with_timers_stopped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return cluster(*args, **kwargs)
+        except BaseException:
+            for name, timer in module.timers.timers.items():
+                if name.startswith("stage-construction") and timer.started:
+                    timer.stop()
+            raise
+
+    module.cluster_layers_and_slice_mesh = cluster_with_timers_stopped  # type: ignore[attr-defined]
+
+
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module=_STAGE_PROFILING,
@@ -101,5 +117,11 @@ PATCHES: tuple[Patch, ...] = (
         reason="a stage whose profiling failed has no successors (infinity less infinity became an integer)",
         apply=_keep_failed_profiles_finite,
         expects={"get_merged_stages_memory_stats": ("profile_results", "inference_mode")},
+    ),
+    Patch(
+        module="alpa.pipeline_parallel.stage_construction",
+        reason="a search that failed stops its timers (no later search could start them)",
+        apply=_stop_timers_on_errors,
+        expects={"cluster_layers_and_slice_mesh": None, "timers.timers": None},
     ),
 )

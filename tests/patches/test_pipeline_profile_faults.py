@@ -4,9 +4,10 @@ import types
 
 import numpy as np
 import pytest
-from alpa.pipeline_parallel import stage_profiling
-from alpa_stock_jax.pipeline_profile_faults import StageNotCompiledError
+from alpa.pipeline_parallel import stage_construction, stage_profiling
 from ray.exceptions import RayActorError
+
+from alpa_stock_jax.pipeline_profile_faults import StageNotCompiledError
 
 
 def _pool_that_answers(answer):
@@ -34,3 +35,12 @@ def test_a_failed_profile_allows_no_stage_after_it():
     _, peak, _, _, none = stage_profiling.get_merged_stages_memory_stats([_stage(np.inf)], inference_mode=True)
     assert peak == np.inf
     assert none is None
+
+
+def test_a_search_can_follow_one_that_failed():
+    mesh = types.SimpleNamespace(launched_physical_mesh_group=None)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Invalid pipeline stage option"):
+            stage_construction.cluster_layers_and_slice_mesh(
+                [], mesh, {}, [], [], 1, 1, [], (), "1f1b", None, "no option"
+            )
