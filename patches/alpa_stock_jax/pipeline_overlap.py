@@ -1,7 +1,7 @@
 """The schedule `1f1b_overlap_friendly` sends each stage's results as soon as they are there.
 
-Alpa sorts what a stage sends by a key function of three arguments, to which Python gives one, so the schedule has always
-failed where anything is sent. The plan of the sends is made anew here.
+Alpa sorts what a stage sends by a key function of three arguments, to which Python gives one, so the schedule has
+always failed where anything is sent. The plan of the sends is made anew here.
 """
 
 from __future__ import annotations

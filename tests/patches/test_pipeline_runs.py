@@ -1,4 +1,4 @@
-"""Pipelines on a Ray cluster of two CPU devices: every schedule, and stages found by measuring and by the cost model."""
+"""Pipelines on a Ray cluster of two CPU devices: every schedule, and stages found by measuring and by the costs."""
 
 import alpa
 import numpy as np
