@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from alpa_stock_jax._registry import apply_before
 from alpa_stock_jax.devices import note_execution, take_seed
 

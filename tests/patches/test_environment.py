@@ -5,6 +5,7 @@ import os
 import alpa
 import jax
 import pytest
+
 from alpa_stock_jax import environment
 
 

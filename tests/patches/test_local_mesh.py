@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 from alpa.device_mesh import LocalPhysicalDeviceMesh
+from jax.interpreters import pxla
+
 from alpa_stock_jax.local_mesh import shard_argument
 from alpa_stock_jax.sharded_array import ShardedDeviceArray
-from jax.interpreters import pxla
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
+
 from alpa_stock_jax._lost_primitives import named_call_p
 from alpa_stock_jax.lowering import lower
-from jax import core
 
 X = np.ones((2, 3), np.float32)
 

@@ -1,8 +1,9 @@
 """Partition specifications of users are parsed in the form that Alpa expects."""
 
 import pytest
-from alpa_stock_jax.manual_sharding import is_from_global_device_array, prepare_axis_resources
 from jax.sharding import PartitionSpec
+
+from alpa_stock_jax.manual_sharding import is_from_global_device_array, prepare_axis_resources
 
 
 def test_a_tree_of_specifications_is_parsed_leaf_by_leaf():

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from alpa import mesh_profiling
+
 from alpa_stock_jax.mesh_operators import measure_operator
 
 

@@ -4,11 +4,12 @@ import pickle
 
 import jax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from alpa_stock_jax._frozen_dict import FrozenDict
 from alpa_stock_jax._registry import apply_before
 from alpa_stock_jax.names import PATCHES
-from hypothesis import given
-from hypothesis import strategies as st
 
 apply_before()
 

@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 from alpa.pipeline_parallel import stage_construction, stage_profiling
+
 from alpa_stock_jax.pipeline_profile_cache import VariableNames, read_profile_results
 
 

@@ -5,9 +5,10 @@ import pickle
 import jax
 import numpy as np
 import pytest
+from jax._src.sharding_specs import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, spec_to_indices
+
 from alpa_stock_jax._registry import apply_before
 from alpa_stock_jax.sharded_array import MeshSharding, ShardedDeviceArray, make_sharded_array
-from jax._src.sharding_specs import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, spec_to_indices
 
 apply_before()
 SPEC = ShardingSpec([Chunked([2]), NoSharding()], [Replicated(2), ShardedAxis(0)])

@@ -3,13 +3,22 @@
 import jax
 import numpy as np
 import pytest
-from alpa_stock_jax.sharding_specs import hashable_index, new_mesh_sharding_specs, sharding_proto
 from hypothesis import given
 from hypothesis import strategies as st
 from jax._src.lib import xla_client as xc
 from jax._src.op_shardings import op_sharding_to_indices
-from jax._src.sharding_specs import Chunked, NoSharding, Replicated, ShardedAxis, ShardingSpec, Unstacked, spec_to_indices
+from jax._src.sharding_specs import (
+    Chunked,
+    NoSharding,
+    Replicated,
+    ShardedAxis,
+    ShardingSpec,
+    Unstacked,
+    spec_to_indices,
+)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from alpa_stock_jax.sharding_specs import hashable_index, new_mesh_sharding_specs, sharding_proto
 
 
 @st.composite

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+
 from alpa_stock_jax import _registry
 from alpa_stock_jax._table import replace_table
 
