@@ -51,22 +51,21 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
     ray = _ray()
     if ray.is_initialized():
         raise RuntimeError("this process is connected to a Ray cluster already: call ray.shutdown() first")
-    before = set(_descendants())
     nodes: Any = None
-    with _own_directory():
+    with _own_directory() as directory:
         try:
             nodes = _start(ray, devices, hosts)
             yield
         finally:
             with _uninterrupted():
                 # Listed first: a worker whose Ray node is gone is nobody's descendant.
-                started = [process for process in _descendants() if process not in before]
+                started = _processes_of_ray(directory)
                 _stop(ray, nodes)
                 _kill(started)
 
 
 @contextlib.contextmanager
-def _own_directory() -> Iterator[None]:
+def _own_directory() -> Iterator[str]:
     """Ray's files in a directory of their own: other clusters of the machine keep theirs, and "auto" means this one."""
     # Short, because the paths of Unix sockets in it may have 107 characters at most.
     directory = tempfile.mkdtemp(prefix="alpa_ray_", dir="/tmp" if os.path.isdir("/tmp") else None)
@@ -75,7 +74,7 @@ def _own_directory() -> Iterator[None]:
     try:
         Path(directory, "ray").mkdir()
         _set_environment(changed)
-        yield
+        yield directory
     finally:
         _set_environment(previous)
         shutil.rmtree(directory, ignore_errors=True)
@@ -152,8 +151,24 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _descendants() -> list[tuple[int, str]]:
-    """The processes that this one has started, directly or not: (pid, start time)."""
+def _processes_of_ray(directory: str) -> list[tuple[int, str]]:
+    """The servers that keep their files in `directory`, and what they started: (pid, start time) of each.
+
+    What else the block has started, such as a data loader, isn't for us to end.
+    """
+    servers = [process for process in _descendants(os.getpid()) if directory in _command(process[0])]
+    return list(dict.fromkeys(found for server in servers for found in [server, *_descendants(server[0])]))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _descendants(ancestor: int) -> list[tuple[int, str]]:
+    """The processes that a process has started, directly or not."""
     parents: dict[int, list[tuple[int, str]]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -162,7 +177,7 @@ def _descendants() -> list[tuple[int, str]]:
             continue
         parents.setdefault(int(fields[1]), []).append((int(entry.parent.name), fields[19]))
     found: list[tuple[int, str]] = []
-    waiting = [os.getpid()]
+    waiting = [ancestor]
     while waiting:
         children = parents.get(waiting.pop(), [])
         found += children

@@ -1,4 +1,5 @@
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,12 @@ def test_hosts_have_their_devices_and_an_error_leaves_nothing(monkeypatch: pytes
         assert is_running(worker)
         with pytest.raises(RuntimeError, match="already"), local_cluster():
             pytest.fail("the block must not run")
+        bystander = subprocess.Popen(["sleep", "60"])
         raise KeyError("from the block")
     assert not ray.is_initialized()
     assert not os.path.exists(directory)
     assert not is_running(worker)
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
     assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
