@@ -85,7 +85,7 @@ def _broadcast(graph: Graph, node: Node) -> Node | None:
         return graph.add(
             "broadcast", node.shape, [graph.operand(source, 0)], dimensions=dimensions, metadata=node.metadata
         )
-    if source.opcode == "reshape" and num_elements(source.shape) == 1:
+    if source.opcode == "reshape" and source.shape.dimensions and num_elements(source.shape) == 1:
         scalar = graph.reshape(graph.operand(source, 0), [])
         return graph.add("broadcast", node.shape, [scalar], metadata=node.metadata)
     if source.shape.dimensions and num_elements(source.shape) == 1 and num_elements(node.shape) > 1:

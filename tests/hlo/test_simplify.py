@@ -139,3 +139,26 @@ def test_any_chain_of_operations_computes_the_same(names):
     simple = _simple(module)
     to_text(simple)
     np.testing.assert_allclose(run(simple, x)[0], run(module, x)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_simplified_module_is_left_as_it_is():
+    def spread(x):
+        return jnp.broadcast_to(x.reshape(()), (4, 3)) + 1
+
+    once = _simple(from_function(spread, np.ones(1, np.float32)))
+    assert simplify(once) == once
+
+
+def test_a_spread_out_iota_is_an_iota():
+    module = from_text("""HloModule m
+ENTRY e { a = s32[3] iota(), iota_dimension=0
+  ROOT b = s32[2,3] broadcast(a), dimensions={1} }""")
+    simple = simplify(module)
+    assert opcodes(simple) == ["iota"]
+    np.testing.assert_array_equal(run(simple)[0], np.tile(np.arange(3), (2, 1)))
+
+
+def test_constant_factors_are_multiplied_once():
+    module = _simple(from_function(lambda x: (x * 2.0) * 3.0, np.ones(4, np.float32)))
+    assert opcodes(module).count("multiply") == 1
+    np.testing.assert_allclose(run(module, np.arange(4, dtype=np.float32))[0], 6.0 * np.arange(4))
