@@ -51,6 +51,13 @@ def test_what_cannot_be_collected_failed_as_often_as_it_has_tests(tests: Path) -
     assert "ImportError: no" in result.cause
 
 
+def test_a_file_without_tests_has_none_to_fail_unless_it_cannot_be_collected(tests: Path) -> None:
+    (tests / "runtime/test_empty.py").write_text("x = 1\n")
+    result = count(tests, "runtime/test_empty.py", _lines({"collected": []}), "exit status 5")
+    assert (result.passed, result.failed, result.skipped, result.cause) == (0, 0, 0, "defines no tests")
+    assert count(tests, "runtime/test_empty.py", [], "out of time").failed == 1
+
+
 def test_files_for_gpus_do_not_count(tests: Path) -> None:
     assert [gpu_only(tests, f"runtime/test_{name}.py") for name in ("x", "cupy", "xla_nccl")] == [False, True, True]
     files = [FileResult("util/test_a.py", 3, 1, 0), FileResult("runtime/test_xla_nccl.py", 0, 2, 0, counts=False)]
