@@ -18,7 +18,10 @@ from alpa_dejavu.local_cluster import local_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+# A test run in the background ignores Ctrl-C, and so would the programs that it starts.
 _TRAINING = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import alpa, os, ray
 from alpa.testing import get_mlp_train_state_and_step
 
@@ -165,7 +168,10 @@ def test_an_interrupted_job_leaves_no_process():
         processes = [int(word) for word in job.stdout.readline().split()]
         assert len(processes) == 4
         job.send_signal(signal.SIGINT)
-        assert job.wait(60) != 0
+        try:
+            assert job.wait(60) != 0
+        finally:
+            job.kill()
     time.sleep(2)
     assert not any(map(_is_alive, processes))
 
