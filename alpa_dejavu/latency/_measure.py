@@ -7,14 +7,17 @@ pipeline's steady state; while it fills and drains, a stage runs faster than thi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
-import math
 import os
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP, AnalyticLatency
+from alpa_dejavu.latency._probe import fit, probes
 from alpa_dejavu.problem import Device
 
 _log = logging.getLogger(__name__)
@@ -22,7 +25,7 @@ _log = logging.getLogger(__name__)
 _SIDE = 384
 _COPY_BYTES = 1 << 24
 _SMALL, _CHAIN = 24, 64
-_BUDGET_S = 0.05
+_BUDGET_S = 0.1
 # Core seconds that Alpa's runtime takes for a device: to start a computation on it, and for a whole step. Orders of
 # magnitude: for four small transformer layers on two busy cores, the CPU time of the workers less that of the operators
 # was 3 to 6 ms for each computation and device, and hardly depended on the plan.
@@ -37,17 +40,18 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         num_devices: that compute at a time on this machine.
         memory_bytes: of the machine; None: what it has.
     """
-    product, vector, memory, kernel_s = _host_rates()
+    core = _core()
+    cores = os.cpu_count() or 1
     # While all devices compute, each has its share of a core.
-    slowdown = max(num_devices / (os.cpu_count() or 1), 1.0)
+    slowdown = max(num_devices / cores, 1.0)
     whole = _machine_memory_bytes() if memory_bytes is None else memory_bytes
     return Device(
         name="cpu",
         memory_bytes=whole / num_devices,
-        flop_per_s={"float32": product / num_devices, "float64": product / 2 / num_devices},
-        vector_flop_per_s=vector / num_devices,
-        memory_bytes_per_s=memory / num_devices,
-        kernel_s=kernel_s * slowdown,
+        flop_per_s={dtype: rate * cores / num_devices for dtype, rate in core.flop_per_s.items()},
+        vector_flop_per_s=core.vector_flop_per_s * cores / num_devices,
+        memory_bytes_per_s=core.memory_bytes_per_s * cores / num_devices,
+        kernel_s=core.kernel_s * slowdown,
         dispatch_s=_DISPATCH_CORE_S * slowdown,
         step_s=_STEP_CORE_S * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",
@@ -55,13 +59,24 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
 
 
 @functools.cache
-def _host_rates() -> tuple[float, float, float, float]:
-    """Product operations, vector operations and memory bytes per second of all cores, and seconds to start a kernel."""
+def _core() -> Device:
+    """One core: its peaks by single operators, lowered to what a compiled program reaches of them."""
+    started = time.perf_counter()
+    peaks = _peaks()
+    given = probes()
+    predicted = [AnalyticLatency().predict(p.operators, dataclasses.replace(peaks, kernel_s=0)).total_s for p in given]
+    kernels = [float(((p.operators.written_bytes > 0) * p.operators.count).sum()) for p in given]
+    core = fit(peaks, predicted, kernels, [_core_seconds(probe.run) for probe in given])
+    _log.info("measured in %.2f s: a core's peaks %s; in a program %s", time.perf_counter() - started, peaks, core)
+    return core
+
+
+def _peaks() -> Device:
+    """What a core does on single operators."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    started = time.perf_counter()
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
         square = np.full((_SIDE, _SIDE), 0.5, np.float32)
         product = jax.jit(lambda a, b: a @ b)
@@ -75,21 +90,15 @@ def _host_rates() -> tuple[float, float, float, float]:
         small = jnp.full((_SMALL, _SMALL), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
         kernel_s = _core_seconds(lambda: chain(small).block_until_ready()) / (2 * _CHAIN)
-    from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP
-
-    cores = os.cpu_count() or 1
-    rates = (
-        cores * 2.0 * _SIDE**3 / product_s,
-        cores * TRANSCENDENTAL_FLOP * values.size / vector_s,
-        cores * 2.0 * _COPY_BYTES / copy_s,
-        kernel_s,
+    product_rate = 2.0 * _SIDE**3 / product_s
+    return Device(
+        name="core",
+        memory_bytes=_machine_memory_bytes(),
+        flop_per_s={"float32": product_rate, "float64": product_rate / 2},
+        vector_flop_per_s=TRANSCENDENTAL_FLOP * values.size / vector_s,
+        memory_bytes_per_s=2.0 * _COPY_BYTES / copy_s,
+        kernel_s=kernel_s,
     )
-    _log.info(
-        "measured this machine's CPU in %.2f s: %.3g product flop/s, %.3g vector flop/s, %.3g bytes/s, "
-        "%.3g s for a kernel",
-        time.perf_counter() - started, *rates,
-    )  # fmt: skip
-    return rates
 
 
 def _small_products(x: Any) -> Any:
@@ -103,20 +112,19 @@ def _small_products(x: Any) -> Any:
 
 
 def _core_seconds(run: Callable[[], object]) -> float:
-    """CPU seconds of all threads for one run, the least of several after one that compiles.
+    """CPU seconds of all threads for one run: a low quantile of several after one that compiles.
 
-    Not wall time: what else runs on the machine while Alpa compiles must not change the plan.
+    Not wall time: what else runs on the machine while Alpa compiles must not change the plan. Not the least, which may
+    miss a thread that still runs, and not the median, in which threads that wait for work spin.
     """
     run()
-    least = math.inf
+    seconds: list[float] = []
     stop = time.perf_counter() + _BUDGET_S
-    runs = 0
-    while runs < 3 or time.perf_counter() < stop:
+    while len(seconds) < 5 or time.perf_counter() < stop:
         before = time.process_time()
         run()
-        least = min(least, time.process_time() - before)
-        runs += 1
-    return max(least, 1e-9)
+        seconds.append(time.process_time() - before)
+    return max(statistics.quantiles(seconds, n=10)[1], 1e-9)
 
 
 def _machine_memory_bytes() -> float:

@@ -3,6 +3,7 @@
 import pytest
 
 from alpa_dejavu.latency import AnalyticLatency, latency_model, measured_cpu
+from alpa_dejavu.latency._probe import fit, probes
 from alpa_dejavu.problem import Device, Operator, Operators
 from alpa_dejavu.testing import check_latency_model
 
@@ -36,3 +37,29 @@ def test_devices_of_this_machine_share_it():
     assert 1e8 < one.rate("float32") < 1e14
     assert 1e8 < one.memory_bytes_per_s < 1e13
     assert measured_cpu(2).memory_bytes > 1e7
+
+
+def test_a_fit_to_two_probes_gives_back_the_factor_and_the_kernels_time() -> None:
+    fitted = fit(DEVICE, predicted_s=[1.0, 4.0], kernels=[10.0, 10.0], measured_s=[2 * 1.0 + 30, 2 * 4.0 + 30])
+    assert fitted.rate("float32") == pytest.approx(50)
+    assert fitted.rate("float16") == pytest.approx(100)
+    assert fitted.vector_flop_per_s == pytest.approx(25)
+    assert fitted.memory_bytes_per_s == pytest.approx(5)
+    assert fitted.kernel_s == pytest.approx(3)
+
+
+def test_a_fit_never_raises_the_peaks() -> None:
+    fitted = fit(DEVICE, predicted_s=[1.0, 4.0], kernels=[10.0, 10.0], measured_s=[0.5, 1.0])
+    assert fitted == DEVICE
+
+
+def test_a_fit_needs_a_smaller_and_a_larger_probe() -> None:
+    with pytest.raises(ValueError, match=r"larger is predicted at 1.0 s, the smaller at 4.0 s"):
+        fit(DEVICE, predicted_s=[4.0, 1.0], kernels=[1.0, 1.0], measured_s=[1.0, 1.0])
+
+
+def test_the_larger_probe_has_more_to_compute_and_as_many_kernels() -> None:
+    small, large = probes()
+    assert large.operators.total_flop > 4 * small.operators.total_flop
+    assert (large.operators.written_bytes > 0).sum() == (small.operators.written_bytes > 0).sum()
+    small.run()
