@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import statistics
+import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -69,7 +71,9 @@ def _serve(connection: Connection, job: Job) -> None:
     from alpa_dejavu.local_cluster import local_cluster
     from demo.session import Session
 
-    with local_cluster(devices=job.devices):
+    # AutoStageOption leaves its profile in the working directory.
+    with tempfile.TemporaryDirectory() as directory, local_cluster(devices=job.devices):
+        os.chdir(directory)
         alpa.init("ray")
         session = Session(job, alpa.AutoStageOption())
         session.compile()
