@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_sum
-from alpa_dejavu.boundary import Boundary
-from alpa_dejavu.communication import CommunicationModel, Group
+from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
-from alpa_dejavu.problem import Cluster, Device, MeshConfig, Model, Run, SearchSpace, SlicingProblem, Submesh
+from alpa_dejavu.memory import StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.pricing import KINDS, Pricing
+from alpa_dejavu.problem import Cluster, Device, Model, Run, SearchSpace, SlicingProblem, Submesh
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -27,7 +27,9 @@ class CostTable:
     """Arrays of shape (L, L, S, C); entry (i, j, s, c) is about layers i..j on submesh s with config c.
 
     Attributes:
-        compute_s, collective_s, boundary_s: of one micro-batch, forward and backward; finite everywhere.
+        compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
+        collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
+        boundary_forward_s, boundary_backward_s: taking in what neighbouring stages send, for one micro-batch.
         per_step_s: once a step: gradient synchronisation, optimizer, what the runtime adds.
         offered: whether the search may take the entry.
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
@@ -35,14 +37,32 @@ class CostTable:
         memory_limit_bytes: of each device.
     """
 
-    compute_s: FloatArray
-    collective_s: FloatArray
-    boundary_s: FloatArray
+    compute_forward_s: FloatArray
+    compute_backward_s: FloatArray
+    collective_forward_s: FloatArray
+    collective_backward_s: FloatArray
+    boundary_forward_s: FloatArray
+    boundary_backward_s: FloatArray
     per_step_s: FloatArray
     offered: NDArray[np.bool_]
     max_n_succ_stages: NDArray[np.int64]
     memory: tuple[tuple[StageMemory | None, ...], ...]
     memory_limit_bytes: float
+
+    @property
+    def compute_s(self) -> FloatArray:
+        """Operators, forward and backward."""
+        return self.compute_forward_s + self.compute_backward_s
+
+    @property
+    def collective_s(self) -> FloatArray:
+        """Collectives, forward and backward."""
+        return self.collective_forward_s + self.collective_backward_s
+
+    @property
+    def boundary_s(self) -> FloatArray:
+        """Transfers from neighbours, forward and backward."""
+        return self.boundary_forward_s + self.boundary_backward_s
 
     @property
     def costs_s(self) -> FloatArray:
@@ -84,26 +104,26 @@ def cost_table(
     Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory.
     """
     device = slowest_device(cluster)
-    pricing = _Pricing(model, cluster, run, device, latency, communication)
+    pricing = Pricing(model, cluster, device, latency, communication)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
-    compute, collective, boundary, per_step = (np.zeros(shape) for _ in range(4))
+    seconds = np.zeros((len(KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = _allowed(model, submesh, cluster, space.allowed_imbalance)
-        kept = [None if config is None else stage_memory(pricing.memory, config, run) for config in configs]
+        kept = [None if config is None else stage_memory(pricing.memory, config) for config in configs]
         memory.append(tuple(kept))
         for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
             if config is None or stage is None:
                 continue
             offered[:, :, s, c] = allowed
-            compute[:, :, s, c] = pricing.compute_s(config)
-            collective[:, :, s, c] = pricing.collective_s(submesh, config)
-            boundary[:, :, s, c] = pricing.boundary_s(submesh)
-            per_step[:, :, s, c] = pricing.per_step_s(submesh, config)
+            seconds[..., s, c] = pricing.seconds(submesh, config)
             room[:, :, s, c] = successors_that_fit(stage, device.memory_bytes, run)
-    return CostTable(compute, collective, boundary, per_step, offered, room, tuple(memory), device.memory_bytes)
+    priced = dict(zip(KINDS, seconds, strict=True))
+    return CostTable(
+        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=device.memory_bytes
+    )
 
 
 def slowest_device(cluster: Cluster) -> Device:
@@ -126,81 +146,3 @@ def _allowed(model: Model, submesh: Submesh, cluster: Cluster, imbalance: float)
         devices = submesh.num_devices / cluster.num_devices
         allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
     return allowed
-
-
-@final
-class _Pricing:
-    """Seconds of each kind for all ranges of layers on one mesh, arrays of shape (L, L)."""
-
-    def __init__(
-        self,
-        model: Model,
-        cluster: Cluster,
-        run: Run,
-        device: Device,
-        latency: LatencyModel,
-        communication: CommunicationModel,
-    ) -> None:
-        self._model, self._cluster, self._run, self._device = model, cluster, run, device
-        self._latency, self._communication = latency, communication
-        self._boundary = Boundary.of(model)
-        self.memory = ModelMemory.of(model)
-        self._computed: dict[tuple[int, int], FloatArray] = {}
-
-    def compute_s(self, config: MeshConfig) -> FloatArray:
-        """All layers' operators divided among the devices, and the start of the computations."""
-        ways = config.data_parallel, config.tensor_parallel
-        if ways not in self._computed:
-            seconds = [
-                self._latency.predict(layer.forward.split(*ways), self._device).total_s
-                + self._latency.predict(layer.backward.split(*ways), self._device).total_s
-                for layer in self._model.layers
-            ]
-            starts = 2 if self._model.training else 1
-            self._computed[ways] = range_sum(seconds) + starts * self._device.dispatch_s
-        return self._computed[ways]
-
-    def collective_s(self, submesh: Submesh, config: MeshConfig) -> FloatArray:
-        """What tensor-parallel devices add up for each micro-batch; half of it belongs to backward."""
-        across, along = config.groups(submesh)
-        group = Group(self._cluster, along, concurrent=len(across))
-        share = 1.0 if self._model.training else 0.5
-        price = self._communication.seconds
-        seconds = [
-            share * float(price("all_reduce", np.array(layer.exchanged_bytes) / len(across), group).sum())
-            for layer in self._model.layers
-        ]
-        return range_sum(seconds)
-
-    def boundary_s(self, submesh: Submesh) -> FloatArray:
-        """What a stage takes in from its neighbours.
-
-        In one host its devices take their shares at a time; between hosts, the hosts do.
-        """
-        inside = len(self._cluster.hosts) == 1
-        ends = (0, 0) if inside else (0, 1)
-        lanes = submesh.num_devices if inside else submesh.num_hosts
-        bound = self._boundary
-        group = Group(self._cluster, ends)
-        total = np.zeros_like(bound.forward_bytes)
-        for num_bytes, tensors in (
-            (bound.forward_bytes, bound.forward_tensors),
-            (bound.backward_bytes, bound.backward_tensors),
-        ):
-            each = num_bytes / np.maximum(tensors, 1) / lanes
-            total += tensors * self._communication.seconds("send", each, group)
-        return total
-
-    def per_step_s(self, submesh: Submesh, config: MeshConfig) -> FloatArray:
-        """Synchronising the gradients of data-parallel devices, the optimizer, and what the runtime adds."""
-        if not self._model.training:
-            return np.full_like(self.memory.gradients, self._device.step_s)
-        across, along = config.groups(submesh)
-        price = self._communication.seconds
-        sync = price(
-            "all_reduce", self.memory.gradients / len(along), Group(self._cluster, across, concurrent=len(along))
-        )
-        ways = len(along) * (len(across) if self._run.sharded_optimizer else 1)
-        updates = [layer.update.split(1, ways) for layer in self._model.layers]
-        update = [self._latency.predict(operators, self._device).total_s for operators in updates]
-        return sync + range_sum(update) + self._device.step_s

@@ -25,14 +25,18 @@ al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, 
 class ModelMemory:
     """Bytes of the whole (unsharded) tensors for layers i..j, each of shape (L, L).
 
-    `activations` are those of one micro-batch that wait for its backward; `temporaries` the largest layer's.
+    `activations` are those of one micro-batch that wait for its backward; `layer_inputs` what its layers alone take in
+    from others; `temporaries` the largest layer's while it computes, `remat_temporaries` the same where its backward
+    computes its activations again.
     """
 
     parameters: FloatArray
     gradients: FloatArray
     optimizer: FloatArray
     activations: FloatArray
+    layer_inputs: FloatArray
     temporaries: FloatArray
+    remat_temporaries: FloatArray
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
@@ -47,8 +51,26 @@ class ModelMemory:
             gradients = touched_sum(num_layers, _users(model, ("parameter",), first_position=num_layers))
         waiting = touched_sum(num_layers, _users(model, ("activation", "input"), first_position=num_layers))
         layers = model.layers
-        temporaries = range_max([max(x.forward_temporary_bytes, x.backward_temporary_bytes) for x in layers])
-        return cls(parameters, gradients, held("optimizer"), waiting, temporaries)
+        temporaries = [max(layer.forward_temporary_bytes, layer.backward_temporary_bytes) for layer in layers]
+        again = [both + own for both, own in zip(temporaries, np.diag(waiting).tolist(), strict=True)]
+        return cls(
+            parameters,
+            gradients,
+            held("optimizer"),
+            waiting,
+            touched_sum(num_layers, _inputs(model)),
+            range_max(temporaries),
+            range_max(again),
+        )
+
+
+def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
+    """What layers take in forward from other layers and from outside, where a backward follows."""
+    for tensor in model.tensors if model.training else ():
+        if tensor.role in ("activation", "input") and tensor.producer < model.num_layers:
+            users = [user for user in tensor.users if tensor.producer < user < model.num_layers]
+            if users:
+                yield tensor.num_bytes, 0, users
 
 
 def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterable[tuple[float, int, list[int]]]:
@@ -77,17 +99,19 @@ class StageMemory:
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
-def stage_memory(memory: ModelMemory, config: MeshConfig, run: Run) -> StageMemory:
-    """What each device of a mesh keeps: parameters and gradients divided among tensor-parallel devices, the optimizer's
-    state among data-parallel ones too if it is sharded, activations among both but for what stays whole.
+def stage_memory(memory: ModelMemory, config: MeshConfig) -> StageMemory:
+    """What each device of a mesh keeps: parameters and gradients divided among tensor-parallel devices, activations
+    among all but for what stays whole, and among data-parallel devices what the config's ZeRO level says.
     """
     along, across = config.tensor_parallel, config.data_parallel
-    sharing = along * (across if run.sharded_optimizer else 1)
+    sharing = along * (across if config.zero >= 2 else 1)
+    keeping = along * (across if config.zero == 3 else 1)
     activation_share = (_REPLICATED_SHARE + (1 - _REPLICATED_SHARE) / along) / across
+    again = config.remat == "layer"
     return StageMemory(
-        resident=(memory.parameters + memory.gradients) / along + memory.optimizer / sharing,
-        per_micro_batch=memory.activations * activation_share,
-        temporary=memory.temporaries * activation_share,
+        resident=(memory.parameters + memory.gradients) / keeping + memory.optimizer / sharing,
+        per_micro_batch=(memory.layer_inputs if again else memory.activations) * activation_share,
+        temporary=(memory.remat_temporaries if again else memory.temporaries) * activation_share,
     )
 
 

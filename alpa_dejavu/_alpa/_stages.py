@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from alpa_dejavu._alpa._cluster import cluster_of
-from alpa_dejavu._alpa._translate import model_of, run_of, space_of
+from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import Plan, Run
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -72,7 +72,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
-    run = run_of(given["num_micro_batches"], given["pipeline_schedule"], defaults)
+    run = Run(given["num_micro_batches"], given["pipeline_schedule"])
     made = plan(
         model,
         cluster,

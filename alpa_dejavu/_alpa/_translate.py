@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alpa_dejavu.features import describe
-from alpa_dejavu.problem import MeshConfig, Model, Run, SearchSpace, Submesh
+from alpa_dejavu.problem import MeshConfig, Model, SearchSpace, Submesh
 
 
 def model_of(
@@ -34,8 +35,13 @@ def space_of(
     """Alpa's submesh shapes and (logical mesh, options) pairs as a search space."""
     submeshes = tuple(Submesh(int(hosts), int(devices)) for hosts, devices in submesh_choices)
     forced = bool(getattr(default_options, "force_data_parallel", False))
+    zero = 3 if getattr(default_options, "force_zero_stage_3", False) else 0
+    zero = zero or (2 if getattr(default_options, "prefer_reduce_scatter", False) else 0)
     configs = tuple(
-        tuple(None if config is None else _config(config[0].shape, config[1], row, forced) for config in row)
+        tuple(
+            config and dataclasses.replace(_config(config[0].shape, config[1], row, forced), zero=zero)
+            for config in row
+        )
         for row in autosharding_configs
     )
     return SearchSpace(submeshes, configs, tolerance)
@@ -56,8 +62,3 @@ def _config(shape: Sequence[int], options: dict[str, Any], row: Sequence[Any], d
     size = across * along
     sizes = (size, 1) if divisible else (1, size)
     return MeshConfig((across, along), *sizes, options=dict(options))
-
-
-def run_of(num_micro_batches: int, schedule: str, default_options: Any) -> Run:
-    """Alpa's arguments as a run."""
-    return Run(num_micro_batches, schedule, bool(getattr(default_options, "prefer_reduce_scatter", False)))

@@ -9,6 +9,9 @@ from typing import Any, final
 
 from alpa_dejavu.problem import _check
 
+REMAT = ("none", "layer")
+ZERO = (0, 2, 3)
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +40,26 @@ class MeshConfig:
         shape: product = the submesh's devices.
         data_parallel, tensor_parallel: over how many devices the batch, and the operators, are divided.
         options: handed to Alpa's auto-sharding pass as they are.
+        remat: "none", or "layer": a layer keeps its inputs alone for its backward, and computes the rest again.
+        zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
+            and step, 3 the parameters and gradients too.
+
+    References:
+        Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
+        Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016 (remat).
     """
 
     shape: tuple[int, ...]
     data_parallel: int
     tensor_parallel: int
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    remat: str = "none"
+    zero: int = 0
 
     def __post_init__(self) -> None:
+        _check.one_of("mesh config", "remat", self.remat, REMAT)
+        if self.zero not in ZERO:
+            raise ValueError(f"mesh config: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
         if self.data_parallel * self.tensor_parallel != math.prod(self.shape):
             raise ValueError(
                 f"mesh config: {self.data_parallel} data-parallel times {self.tensor_parallel} tensor-parallel devices "

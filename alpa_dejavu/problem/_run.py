@@ -18,13 +18,10 @@ class Run:
     Attributes:
         num_micro_batches: B, how many micro-batches a batch is cut into.
         schedule: one of Alpa's pipeline schedules.
-        sharded_optimizer: whether data-parallel devices share the optimizer's state and step (ZeRO-2), as Alpa's
-            `prefer_reduce_scatter` has it.
     """
 
     num_micro_batches: int
     schedule: str = "1f1b"
-    sharded_optimizer: bool = True
 
     def __post_init__(self) -> None:
         _check.positive("run", "num_micro_batches", self.num_micro_batches)

@@ -37,9 +37,9 @@ def test_gradients_are_counted_where_nothing_accumulates():
 
 def test_sharding_divides_what_it_divides():
     memory = ModelMemory.of(chain(1))
-    across = stage_memory(memory, MeshConfig((4, 1), 4, 1), Run(2))
-    along = stage_memory(memory, MeshConfig((1, 4), 1, 4), Run(2))
-    whole = stage_memory(memory, MeshConfig((4, 1), 4, 1), Run(2, sharded_optimizer=False))
+    across = stage_memory(memory, MeshConfig((4, 1), 4, 1, zero=2))
+    along = stage_memory(memory, MeshConfig((1, 4), 1, 4))
+    whole = stage_memory(memory, MeshConfig((4, 1), 4, 1))
     assert across.resident[0, 0] == 1000 + 1000 + 2000 / 4
     assert whole.resident[0, 0] == 1000 + 1000 + 2000
     assert along.resident[0, 0] == 4000 / 4
@@ -87,4 +87,26 @@ def test_no_activations_set_no_limit():
 
 def test_one_device_keeps_all():
     memory = ModelMemory.of(chain(2))
-    assert stage_memory(memory, ALONE, Run(1)).peak(3)[0, 1] == 2 * 4000 + 3 * 200
+    assert stage_memory(memory, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
+
+
+def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
+    nothing = Operators.of([])
+    layers = tuple(Layer(str(n), nothing, nothing, nothing, 5.0, 7.0) for n in range(2))
+    tensors = (
+        Tensor(10.0, "input", -1, (0, 3)),
+        Tensor(20.0, "activation", 0, (1, 2)),  # what layer 1 takes in
+        Tensor(300.0, "activation", 0, (3,)),  # what layer 0 keeps for its own backward
+    )
+    memory = ModelMemory.of(Model(layers, tensors))
+    plain, again = (stage_memory(memory, MeshConfig((1, 1), 1, 1, remat=remat)) for remat in ("none", "layer"))
+    assert plain.per_micro_batch[0, 1] == 330
+    assert again.per_micro_batch[0, 1] == 30
+    assert plain.temporary[0, 1] == 7
+    assert again.temporary[0, 1] == 7 + 310
+
+
+def test_zero_shares_more_with_each_level():
+    memory = ModelMemory.of(chain(1))
+    kept = [stage_memory(memory, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
+    assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]
