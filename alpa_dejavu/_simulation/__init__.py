@@ -1,0 +1,1 @@
+"""The parts of `alpa_dejavu.simulate`, which is where its public names are."""

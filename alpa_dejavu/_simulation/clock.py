@@ -1,0 +1,82 @@
+"""When each task of a program starts and ends."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._simulation.program import BACKWARD_SEND, FORWARD_SEND, Program
+
+__all__ = ["own_devices", "shared_cores"]
+
+FloatArray = NDArray[np.float64]
+
+
+def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Starts and ends, each of shape (N,), where nobody slows down anybody: a task starts when those before it ended.
+
+    Args:
+        program: of N tasks.
+        seconds: of each task, shape (N,).
+    """
+    size = len(program)
+    ends = [0.0] * (size + 1)
+    first, second, third = program.waits
+    for n, (a, b, c, duration) in enumerate(zip(first, second, third, seconds.tolist(), strict=True)):
+        start = ends[a]
+        if ends[b] > start:
+            start = ends[b]
+        if ends[c] > start:
+            start = ends[c]
+        ends[n] = start + duration
+    finished = np.array(ends)
+    started = np.max([finished[column] for column in program.waits], axis=0)
+    return started, finished[:-1]
+
+
+def shared_cores(
+    program: Program, seconds: FloatArray, devices: NDArray[np.int64], cores: float
+) -> tuple[FloatArray, FloatArray]:
+    """As `own_devices`, where all computations together have so many cores: each device gets an even share of them.
+
+    A stage of d devices counts d times, and goes at most at the speed that its seconds are for: with c cores and n
+    devices computing, at min(1, c / n). Transfers take their time whoever computes.
+
+    Args:
+        program: of N tasks.
+        seconds: of each task if nobody else computes, shape (N,).
+        devices: of each stage, shape (S,).
+        cores: how many.
+    """
+    size = len(program)
+    kinds, stages = program.kind.tolist(), program.stage.tolist()
+    weight = [0 if k in (FORWARD_SEND, BACKWARD_SEND) else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
+    waiting = [{n for n in group if n < size} for group in zip(*program.waits, strict=True)]
+    followers: list[list[int]] = [[] for _ in range(size)]
+    for n, group in enumerate(waiting):
+        for before in group:
+            followers[before].append(n)
+    left = seconds.tolist()
+    starts, ends = np.zeros(size), np.zeros(size)
+    running = [n for n, group in enumerate(waiting) if not group]
+    now = 0.0
+    while running:
+        busy = sum(weight[n] for n in running)
+        rate = min(1.0, cores / busy) if busy else 1.0
+        speeds = [rate if weight[n] else 1.0 for n in running]
+        passed = min(left[n] / speed for n, speed in zip(running, speeds, strict=True))
+        now += passed
+        done, still = [], []
+        for n, speed in zip(running, speeds, strict=True):
+            finished = left[n] / speed <= passed
+            left[n] -= passed * speed
+            (done if finished else still).append(n)
+        for n in done:
+            ends[n] = now
+            for follower in followers[n]:
+                waiting[follower].discard(n)
+                if not waiting[follower]:
+                    starts[follower] = now
+                    still.append(follower)
+        running = still
+    return starts, ends

@@ -1,0 +1,131 @@
+"""A plan's step as events on stages and links: its time, its timeline, and its memory over time.
+
+Alpa's formula for the time of a step leaves transfers out, and is exact for stages alike only. Here each task of the
+schedule starts when the tasks that it waits for have ended, in the order in which Alpa's runtime has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._simulation.clock import own_devices, shared_cores
+from alpa_dejavu._simulation.program import (
+    BACKWARD,
+    BACKWARD_SEND,
+    FORWARD,
+    FORWARD_SEND,
+    SENDS,
+    UPDATE,
+    Program,
+    program,
+)
+from alpa_dejavu._simulation.stage_times import StageTimes
+from alpa_dejavu._simulation.timeline import KINDS, Event, Timeline, Track
+from alpa_dejavu.problem import Run, _check
+
+__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate"]
+
+
+def simulate(
+    stages: Sequence[StageTimes],
+    num_micro_batches: int,
+    schedule: str = "1f1b",
+    *,
+    sends: str | None = None,
+    cores: float | None = None,
+) -> Timeline:
+    """Runs one step.
+
+    Args:
+        stages: in the order of the layers.
+        num_micro_batches: B.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
+            on the stream that computes. "buffered": the sender goes on at once and the receiver waits for what it takes
+            from its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
+            overlap-friendly schedule, "blocking" in the others.
+        cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
+            device that has a core for itself. None: each device has its own.
+
+    Returns:
+        The timeline. Without transfers and with stages alike its `step_s` is the closed form S * c + (B - 1) * c, where
+        c is forward plus backward, plus what comes once a step.
+
+    Raises:
+        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
+
+    References:
+        Alpa 0.2.3, alpa/pipeline_parallel/schedules.py and runtime_emitter.py, whose order of tasks it is.
+
+    >>> simulate([StageTimes(1.0, 2.0)] * 4, num_micro_batches=8).step_s
+    33.0
+    """
+    stages = tuple(stages)
+    Run(num_micro_batches, schedule)
+    if not stages:
+        raise ValueError("simulate: there are no stages; a plan has at least one")
+    if sends is None:
+        sends = "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
+    _check.one_of("simulate", "sends", sends, SENDS)
+    tasks = program(
+        schedule,
+        len(stages),
+        num_micro_batches,
+        sends,
+        tuple(stage.forward_send_s > 0 for stage in stages),
+        tuple(stage.backward_send_s > 0 for stage in stages),
+    )
+    seconds = _seconds(tasks, stages, num_micro_batches)
+    if cores is None:
+        starts, ends = own_devices(tasks, seconds)
+    else:
+        _check.positive("simulate", "cores", cores)
+        starts, ends = shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
+    spans = [_spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)]
+    return Timeline(
+        stages=stages,
+        num_micro_batches=num_micro_batches,
+        schedule=schedule,
+        blocking=sends == "blocking",
+        step_s=float(ends.max()),
+        forward_s=spans[FORWARD],
+        backward_s=spans[BACKWARD],
+        forward_send_s=spans[FORWARD_SEND],
+        backward_send_s=spans[BACKWARD_SEND],
+        update_s=spans[UPDATE][:, 0],
+    )
+
+
+def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:
+    """Of each task, shape (N,); receiving from a mailbox takes none, and inference updates nothing."""
+    trains = bool((tasks.kind == BACKWARD).any())
+    table = np.array(
+        [
+            [
+                stage.forward_s,
+                stage.backward_s,
+                stage.forward_send_s,
+                stage.backward_send_s,
+                stage.per_step_s - (stage.synchronisation_s if trains else 0.0),
+                0.0,
+            ]
+            for stage in stages
+        ]
+    )
+    synchronised = np.array([stage.synchronisation_s for stage in stages])
+    last = (tasks.kind == BACKWARD) & (tasks.micro_batch == size - 1)
+    return np.asarray(table[tasks.stage, tasks.kind] + np.where(last, synchronised[tasks.stage], 0.0))
+
+
+def _spans(
+    tasks: Program, kind: int, num_stages: int, size: int, starts: NDArray[np.float64], ends: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
+    spans = np.full((num_stages, size, 2), np.nan)
+    chosen = tasks.kind == kind
+    where = tasks.stage[chosen], tasks.micro_batch[chosen]
+    spans[where] = np.stack([starts[chosen], ends[chosen]], axis=1)
+    return spans
