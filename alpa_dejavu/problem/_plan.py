@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.problem._mesh import Submesh
+from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
+
+LAYER_OPTIONS = ("auto", "manual")
 
 
 class NoPlanError(RuntimeError):
@@ -26,6 +29,15 @@ class StagePlan:
         per_step_s: what it costs once a step (gradient synchronisation, optimizer).
         memory_bytes: predicted peak of each device, with the micro-batches in flight that the stage's place asks for.
         memory_limit_bytes: what a device has.
+        options: of Alpa's auto-sharding pass.
+        remat: "none" or "layer", as `MeshConfig` has it.
+        zero: 0, 2 or 3, as `MeshConfig` has it.
+        forward_s, backward_s: of one micro-batch, collectives included, transfers from neighbours left out; together
+            they are `compute_s` plus `collective_s`.
+        forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
+        synchronisation_s: the part of `per_step_s` that synchronises gradients.
+        activation_bytes, resident_bytes, temporary_bytes: of each device: what each micro-batch in flight keeps, what
+            is there all the time, and what is there while it computes.
     """
 
     layers: tuple[int, int]
@@ -39,6 +51,26 @@ class StagePlan:
     memory_bytes: float
     memory_limit_bytes: float
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    remat: str = "none"
+    zero: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    forward_collective_s: float = 0.0
+    forward_boundary_s: float = 0.0
+    synchronisation_s: float = 0.0
+    activation_bytes: float = 0.0
+    resident_bytes: float = 0.0
+    temporary_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check.one_of("stage plan", "remat", self.remat, REMAT)
+        if self.zero not in ZERO:
+            raise ValueError(f"stage plan: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
+
+    @property
+    def num_layers(self) -> int:
+        """Of this stage."""
+        return self.layers[1] - self.layers[0] + 1
 
     @property
     def cost_s(self) -> float:
@@ -56,7 +88,12 @@ class Plan:
         step_s: predicted seconds of one training step.
         lower_bound_s: by the same costs, the slicer's objective is nowhere less.
         num_micro_batches, schedule: what it was planned for.
+        cluster: its name.
         planning_s: seconds of each step of the planning, in order.
+        model: its name, or the "module:function" that makes it; empty where only Alpa knows it.
+        batch: samples of all micro-batches of a step, None where only Alpa knows it.
+        layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
+            user marked them.
     """
 
     stages: tuple[StagePlan, ...]
@@ -66,6 +103,17 @@ class Plan:
     schedule: str
     cluster: str
     planning_s: Mapping[str, float] = dataclasses.field(hash=False)
+    model: str = ""
+    batch: int | None = None
+    layer_option: str = "auto"
+
+    def __post_init__(self) -> None:
+        _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
+
+    @property
+    def num_devices(self) -> int:
+        """Of all stages."""
+        return sum(stage.submesh.num_devices for stage in self.stages)
 
     @property
     def num_layers(self) -> int:

@@ -1,0 +1,80 @@
+"""What planning hands over to whoever prints, draws or runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
+
+if TYPE_CHECKING:
+    from alpa_dejavu.cost_table import CostTable
+    from alpa_dejavu.simulate import Timeline
+
+__all__ = ["Planned", "RunnerUp"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RunnerUp:
+    """A plan that wasn't chosen.
+
+    Attributes:
+        plan: what it is.
+        why: in a few words, why it loses.
+    """
+
+    plan: Plan
+    why: str
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Planned:
+    """A plan with all that it was made from.
+
+    Attributes:
+        plan: the best one.
+        model, cluster, space, run: the problem that it solves.
+        table: what every range of layers costs on every submesh.
+        timeline: the plan's step, simulated.
+        runners_up: the next best plans, best first.
+    """
+
+    plan: Plan
+    model: Model
+    cluster: Cluster
+    space: SearchSpace
+    run: Run
+    table: CostTable
+    timeline: Timeline
+    runners_up: tuple[RunnerUp, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Throughput, or None where the batch isn't known."""
+        return None if self.plan.batch is None else self.plan.batch / self.plan.step_s
+
+    @property
+    def model_flop(self) -> float:
+        """Of a step's matrix products and convolutions; what a plan's remat repeats isn't counted."""
+        layers = self.model.layers
+        per_micro_batch = sum(layer.forward.product_flop + layer.backward.product_flop for layer in layers)
+        return per_micro_batch * self.run.num_micro_batches
+
+    @property
+    def flop_utilisation(self) -> float:
+        """Model FLOP of a step by what all devices could do meanwhile, each operator at its own dtype's rate.
+
+        References:
+            Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
+        """
+        ideal_s = 0.0
+        for layer in self.model.layers:
+            for operators in (layer.forward, layer.backward):
+                flop = operators.flop * operators.count
+                for dtype in set(operators.dtype[operators.is_product].tolist()):
+                    chosen = operators.is_product & (operators.dtype == dtype)
+                    rate = sum(host.num_devices * host.device.rate(dtype) for host in self.cluster.hosts)
+                    ideal_s += float(flop[chosen].sum()) / rate
+        return ideal_s * self.run.num_micro_batches / self.plan.step_s
