@@ -20,7 +20,7 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
         seconds: of each task, shape (N,).
     """
     size = len(program)
-    ends = [0.0] * (size + 1)
+    ends = [0.0] * (size + 1)  # the last one is what -1, nothing to wait for, stands for
     first, second, third = program.waits
     for n, (a, b, c, duration) in enumerate(zip(first, second, third, seconds.tolist(), strict=True)):
         start = ends[a]
@@ -51,7 +51,7 @@ def shared_cores(
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()
     weight = [0 if k in (FORWARD_SEND, BACKWARD_SEND) else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
-    waiting = [{n for n in group if n < size} for group in zip(*program.waits, strict=True)]
+    waiting = [{n for n in group if n >= 0} for group in zip(*program.waits, strict=True)]
     followers: list[list[int]] = [[] for _ in range(size)]
     for n, group in enumerate(waiting):
         for before in group:
@@ -66,7 +66,8 @@ def shared_cores(
         speeds = [rate if weight[n] else 1.0 for n in running]
         passed = min(left[n] / speed for n, speed in zip(running, speeds, strict=True))
         now += passed
-        done, still = [], []
+        done: list[int] = []
+        still: list[int] = []
         for n, speed in zip(running, speeds, strict=True):
             finished = left[n] / speed <= passed
             left[n] -= passed * speed

@@ -16,6 +16,7 @@ import itertools
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu._simulation.ticks import ticks
 
@@ -32,12 +33,12 @@ class Program:
 
     Attributes:
         kind, stage, micro_batch: of each task, shape (N,); of a transfer, the stage that sends.
-        waits: for each task the three that it waits for, as three lists of N indices; N stands for none.
+        waits: for each task the three that it waits for, as three lists of N indices; -1 stands for none.
     """
 
-    kind: np.ndarray
-    stage: np.ndarray
-    micro_batch: np.ndarray
+    kind: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
     waits: tuple[list[int], list[int], list[int]]
 
     def __len__(self) -> int:
@@ -53,24 +54,22 @@ def program(
     forward_sends: tuple[bool, ...],
     backward_sends: tuple[bool, ...],
 ) -> Program:
-    """The graph of a step.
+    """The graph of a step of S stages and B micro-batches.
 
-    Args:
-        schedule: one of `problem.Run`'s.
-        num_stages, num_micro_batches: S and B.
-        sends: one of `SENDS`.
-        forward_sends, backward_sends: for each stage, whether its transfer to the next (previous) one takes time.
+    Schedule and sends are as in `simulate`; the last two say for each stage whether its transfer to the next (previous)
+    stage takes time.
     """
-    builder = _Builder(num_stages, sends, (forward_sends, backward_sends))
+    builder = _Builder(num_stages, num_micro_batches, sends, (forward_sends, backward_sends))
+    early = schedule == "1f1b_overlap_friendly" and sends != "overlapped"
     for together in _tasks(schedule, num_stages, num_micro_batches):
         arrivals = [builder.arrival(*task) for task in together]
         for task, arrived in zip(together, arrivals, strict=True):
             builder.compute(*task, arrived)
-        if schedule == "1f1b_overlap_friendly" and sends != "overlapped":
+        if early:
             for task in together:
                 builder.departure(*task)
     for stage in range(num_stages):
-        builder.add(UPDATE, stage, 0, builder.last.get(("stage", stage)))
+        builder.add(UPDATE, stage, 0, builder.last[stage])
     return builder.program()
 
 
@@ -90,64 +89,64 @@ def _tasks(schedule: str, num_stages: int, size: int) -> list[list[tuple[int, in
 class _Builder:
     """Tasks so far, and what was last on each stage and link."""
 
-    def __init__(self, num_stages: int, sends: str, take_time: tuple[tuple[bool, ...], tuple[bool, ...]]) -> None:
-        self._num_stages, self._sends, self._take_time = num_stages, sends, take_time
-        self._tasks: list[tuple[int, int, int]] = []
-        self._waits: tuple[list[int | None], ...] = ([], [], [])
-        self._made: dict[tuple[int, int, int], int] = {}
-        self._sent: dict[tuple[int, int, int], int] = {}
-        self.last: dict[tuple[str, int], int] = {}
+    def __init__(
+        self, num_stages: int, size: int, sends: str, take_time: tuple[tuple[bool, ...], tuple[bool, ...]]
+    ) -> None:
+        self._num_stages, self._size, self._sends, self._take_time = num_stages, size, sends, take_time
+        self._kind: list[int] = []
+        self._stage: list[int] = []
+        self._batch: list[int] = []
+        self._waits: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._made = [[-1] * (num_stages * size) for _ in (FORWARD, BACKWARD)]
+        self._sent = [[-1] * (num_stages * size) for _ in (FORWARD, BACKWARD)]
+        self._link = [[-1] * num_stages for _ in (FORWARD, BACKWARD)]
+        self.last = [-1] * num_stages
 
-    def add(self, kind: int, stage: int, batch: int, *waits: int | None) -> int:
+    def add(self, kind: int, stage: int, batch: int, first: int, second: int = -1, third: int = -1) -> int:
         """Appends a task."""
-        self._tasks.append((kind, stage, batch))
-        for n, column in enumerate(self._waits):
-            column.append(waits[n] if n < len(waits) else None)
-        return len(self._tasks) - 1
+        self._kind.append(kind)
+        self._stage.append(stage)
+        self._batch.append(batch)
+        self._waits[0].append(first)
+        self._waits[1].append(second)
+        self._waits[2].append(third)
+        return len(self._kind) - 1
 
-    def arrival(self, kind: int, stage: int, batch: int) -> int | None:
+    def arrival(self, kind: int, stage: int, batch: int) -> int:
         """What brings a forward or backward its input from a neighbour: a transfer, or the neighbour's own task."""
         source = stage - 1 if kind == FORWARD else stage + 1
         if not 0 <= source < self._num_stages:
-            return None
-        made = self._made[kind, source, batch]
+            return -1
+        made = source * self._size + batch
         if not self._take_time[kind][source]:
-            return made
-        sent = self._sent.get((kind, source, batch))
-        return self._transfer(kind, source, stage, batch, made) if sent is None else sent
+            return self._made[kind][made]
+        sent = self._sent[kind][made]
+        return self._transfer(kind, source, stage, batch) if sent < 0 else sent
 
     def departure(self, kind: int, stage: int, batch: int) -> None:
         """Sends what a forward or backward made before anybody asks for it."""
         target = stage + 1 if kind == FORWARD else stage - 1
         if 0 <= target < self._num_stages and self._take_time[kind][stage]:
-            made = self._made[kind, stage, batch]
-            self._sent[kind, stage, batch] = self._transfer(kind, stage, target, batch, made)
+            self._sent[kind][stage * self._size + batch] = self._transfer(kind, stage, target, batch)
 
-    def compute(self, kind: int, stage: int, batch: int, arrived: int | None) -> None:
+    def compute(self, kind: int, stage: int, batch: int, arrived: int) -> None:
         """A forward or backward."""
-        own = self._made[FORWARD, stage, batch] if kind == BACKWARD else None
-        task = self.add(kind, stage, batch, self.last.get(("stage", stage)), arrived, own)
-        self._made[kind, stage, batch] = self.last["stage", stage] = task
+        made = stage * self._size + batch
+        own = self._made[FORWARD][made] if kind == BACKWARD else -1
+        self._made[kind][made] = self.last[stage] = self.add(kind, stage, batch, self.last[stage], arrived, own)
 
-    def _transfer(self, kind: int, source: int, target: int, batch: int, made: int) -> int:
+    def _transfer(self, kind: int, source: int, target: int, batch: int) -> int:
         send = FORWARD_SEND if kind == FORWARD else BACKWARD_SEND
-        sender, receiver = ("stage", source), ("stage", target)
-        link = ("forward link" if kind == FORWARD else "backward link", source)
         if self._sends == "blocking":
-            task = self.add(send, source, batch, self.last.get(sender), self.last.get(receiver))
-            self.last[sender] = self.last[receiver] = task
+            task = self.add(send, source, batch, self.last[source], self.last[target])
+            self.last[source] = self.last[target] = task
             return task
-        before = made if self._sends == "overlapped" else self.last[sender]
-        task = self.add(send, source, batch, before, self.last.get(link))
-        self.last[link] = task
+        before = self._made[kind][source * self._size + batch] if self._sends == "overlapped" else self.last[source]
+        task = self._link[kind][source] = self.add(send, source, batch, before, self._link[kind][source])
         if self._sends == "buffered":
-            task = self.add(RECEIVE, target, batch, self.last.get(receiver), task)
-            self.last[receiver] = task
+            task = self.last[target] = self.add(RECEIVE, target, batch, self.last[target], task)
         return task
 
     def program(self) -> Program:
         """All of it, as columns."""
-        size = len(self._tasks)
-        kind, stage, batch = np.array(self._tasks, dtype=np.int64).T
-        first, second, third = ([size if x is None else x for x in column] for column in self._waits)
-        return Program(kind, stage, batch, (first, second, third))
+        return Program(np.array(self._kind), np.array(self._stage), np.array(self._batch), self._waits)

@@ -123,7 +123,8 @@ class Timeline:
         table = np.concatenate(rows, axis=1)
         table = table[:, table[5] > table[4]]
         table = table[:, np.lexsort((table[5], table[4], table[0]))]
-        return Track(*(column.astype(np.int64) for column in table[:4]), start_s=table[4], end_s=table[5])
+        whole = [column.astype(np.int64) for column in table[:4]]
+        return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
     def _share(self, kind: int) -> FloatArray:
         """Which part of each forward or backward is collectives, shape (S, B)."""
