@@ -1,0 +1,84 @@
+"""A model function from what a user names: a suite's model, `module:function`, or the function itself."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from alpa_dejavu.models import known_models, model_function
+
+ModelFunction = Callable[..., Any]
+"""Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""
+
+
+def resolve(function: str | ModelFunction) -> ModelFunction:
+    """The model function that a name stands for.
+
+    A module is looked for where `python -m` would: in the current directory first. What it raises while it is imported
+    is passed on as it is.
+
+    Raises:
+        ValueError: there is no such model, module or function; near names are listed.
+        TypeError: it isn't a function.
+    """
+    if callable(function):
+        return function
+    if not isinstance(function, str):
+        raise TypeError(f"the model is {function!r}; give a name, 'module:function' or a function")
+    if ":" not in function:
+        return model_function(function)
+    module_name, _, name = function.partition(":")
+    module = _import(module_name, function)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [each for each in dir(found) if callable(getattr(found, each)) and not each.startswith("_")]
+            raise ValueError(f"{module_name!r} has no function {name!r}{near(part, public)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{function!r} is {type(found).__name__}, not a function that takes a batch size")
+    return found
+
+
+def near(name: str, known: list[str]) -> str:
+    """The end of an error's sentence: the names that are like the wrong one, or else all."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    return f"; there are {', '.join(map(repr, known))}" if known else "; it defines none"
+
+
+def _import(module_name: str, function: str) -> Any:
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        importlib.invalidate_caches()
+        if not _exists(module_name):
+            models = ", ".join(known_models()[:3])
+            raise ValueError(
+                f"model {function!r}: there is no module {module_name!r} in {here} or among the installed ones; "
+                f"give 'module:function', or a known model such as {models}"
+            )
+        return importlib.import_module(module_name)
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _exists(module_name: str) -> bool:
+    parts = module_name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False
+    try:
+        return importlib.util.find_spec(module_name) is not None
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and module_name.startswith(missing.name):
+            return False
+        raise
+    except ValueError:
+        return module_name in sys.modules
