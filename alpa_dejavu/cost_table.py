@@ -30,7 +30,7 @@ class CostTable:
         compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
         collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
         boundary_forward_s, boundary_backward_s: taking in what neighbouring stages send, for one micro-batch.
-        per_step_s: once a step: gradient synchronisation, optimizer, what the runtime adds.
+        synchronisation_s, update_s: once a step: of gradients; the optimizer, and what the runtime adds.
         offered: whether the search may take the entry.
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
         memory: of submesh s with config c, None where there is no such config.
@@ -43,7 +43,8 @@ class CostTable:
     collective_backward_s: FloatArray
     boundary_forward_s: FloatArray
     boundary_backward_s: FloatArray
-    per_step_s: FloatArray
+    synchronisation_s: FloatArray
+    update_s: FloatArray
     offered: NDArray[np.bool_]
     max_n_succ_stages: NDArray[np.int64]
     memory: tuple[tuple[StageMemory | None, ...], ...]
@@ -63,6 +64,11 @@ class CostTable:
     def boundary_s(self) -> FloatArray:
         """Transfers from neighbours, forward and backward."""
         return self.boundary_forward_s + self.boundary_backward_s
+
+    @property
+    def per_step_s(self) -> FloatArray:
+        """What comes once a step."""
+        return self.synchronisation_s + self.update_s
 
     @property
     def costs_s(self) -> FloatArray:

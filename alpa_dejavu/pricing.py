@@ -19,9 +19,9 @@ __all__ = ["KINDS", "Pricing"]
 
 KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
-    "boundary_forward_s", "boundary_backward_s", "per_step_s",
+    "boundary_forward_s", "boundary_backward_s", "synchronisation_s", "update_s",
 )  # fmt: skip
-"""What `Pricing.seconds` gives, in this order: of one micro-batch, but for the last, which comes once a step."""
+"""What `Pricing.seconds` gives, in this order: of one micro-batch, but for the last two, which come once a step."""
 
 
 @final
@@ -46,7 +46,8 @@ class Pricing:
         """Shape (len(KINDS), L, L)."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
-        return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), self._per_step_s(submesh, config)])
+        per_step = self._per_step_s(submesh, config)
+        return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), *per_step])
 
     def _operators_s(self, operators: Operators, across: float, along: float) -> float:
         """Seconds of a layer's operators divided among devices; alike layers share their operators."""
@@ -108,10 +109,10 @@ class Pricing:
             taken(bound.backward_bytes, bound.backward_tensors),
         )
 
-    def _per_step_s(self, submesh: Submesh, config: MeshConfig) -> FloatArray:
-        """Synchronising the gradients of data-parallel devices, the optimizer, and what the runtime adds."""
+    def _per_step_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
+        """Synchronising the gradients of data-parallel devices; the optimizer and what the runtime adds."""
         if not self._model.training:
-            return np.full_like(self.memory.gradients, self._device.step_s)
+            return np.zeros_like(self.memory.gradients), np.full_like(self.memory.gradients, self._device.step_s)
         across, along = config.groups(submesh)
         group = Group(self._cluster, across, concurrent=len(along))
         price, gradients = self._communication.seconds, self.memory.gradients / len(along)
@@ -123,7 +124,7 @@ class Pricing:
             sync = np.zeros_like(gradients)
         ways = len(along) * (len(across) if config.zero else 1)
         update = [self._operators_s(layer.update, 1, ways) for layer in self._model.layers]
-        return sync + range_sum(update) + self._device.step_s
+        return np.asarray(sync), range_sum(update) + self._device.step_s
 
 
 def with_micro_batch(model: Model, ratio: float) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,5 +66,5 @@ def _cpu_cluster(host_info: Sequence[Mapping[str, Any]], devices: int) -> Cluste
         hosts.append(Host(name, measured_cpu(devices * sharing), devices))
     within, between = local_links()
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
-    alone = len(set(machines)) == 1
-    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, shared=alone)
+    cores = os.cpu_count() if len(set(machines)) == 1 else None
+    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores)

@@ -6,6 +6,7 @@ objects `device`, `within` and `between`, whose figures are {"value": number, "s
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -55,7 +56,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     except KeyError as missing:
         raise ValueError(f"the machine file {name!r} lacks the figure {missing}; see alpa_dejavu/clusters/") from None
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
-    return Cluster.uniform(f"{num_hosts} x {data['name']}", hosts, device, used, within, between)
+    cluster = Cluster.uniform(f"{num_hosts} x {data['name']}", hosts, device, used, within, between)
+    return dataclasses.replace(cluster, cores=os.cpu_count()) if data["device"] is None else cluster
 
 
 def machine_for(accelerator_type: str) -> str | None:

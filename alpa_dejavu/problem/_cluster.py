@@ -103,14 +103,14 @@ class Cluster:
         name: for people.
         hosts: in Alpa's order.
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
-        shared: all devices of all hosts are parts of one machine's CPU: what one leaves idle, the others use. A
+        cores: if all devices of all hosts are parts of one CPU, its cores: what one leaves idle, the others use. A
             pipeline of them is then no faster than its work.
     """
 
     name: str
     hosts: tuple[Host, ...]
     links: tuple[tuple[Link, ...], ...]
-    shared: bool = False
+    cores: int | None = None
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -129,6 +129,11 @@ class Cluster:
         hosts = tuple(Host(host, device, num_devices) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all devices are parts of one CPU."""
+        return self.cores is not None
 
     @property
     def num_devices(self) -> int:

@@ -89,7 +89,7 @@ def test_inference_has_no_backward():
 
 
 def test_devices_that_share_a_cpu_are_asked_for_their_work():
-    shared = dataclasses.replace(ONE_HOST, shared=True)
+    shared = dataclasses.replace(ONE_HOST, cores=2)
     table = table_of(chain(3, activation_bytes=1e6), shared, communication=AlphaBeta())
     problem = table.slicing_problem(shared, space(), RUN)
     assert problem.objective == "work"

@@ -34,12 +34,12 @@ def test_zero_3_gathers_for_each_micro_batch_instead_of_once_a_step():
     assert whole["collective_forward_s"][0, 0] == 0
     assert shared["collective_forward_s"][0, 0] == pytest.approx(gathered)
     assert shared["collective_backward_s"][0, 0] == pytest.approx(2 * gathered)
-    assert whole["per_step_s"][0, 0] - shared["per_step_s"][0, 0] == pytest.approx(2 * gathered)
+    assert whole["synchronisation_s"][0, 0] - shared["synchronisation_s"][0, 0] == pytest.approx(2 * gathered)
 
 
 def test_zero_2_sends_what_an_all_reduce_sends():
     model = chain(1, parameter_bytes=1e6)
-    whole, shared = (prices(model, MeshConfig((4, 1), 4, 1, zero=zero))["per_step_s"] for zero in (0, 2))
+    whole, shared = (prices(model, MeshConfig((4, 1), 4, 1, zero=zero))["synchronisation_s"] for zero in (0, 2))
     assert shared[0, 0] == pytest.approx(whole[0, 0])
 
 

@@ -1,0 +1,38 @@
+"""Where the time of a step goes, averaged over the devices: parts that add up to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from alpa_dejavu.problem import Plan
+
+__all__ = ["PARTS", "breakdown", "why_slower"]
+
+PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
+"""What a device does during a step; "idle" is the pipeline's bubble."""
+
+
+def breakdown(plan: Plan) -> Mapping[str, float]:
+    """Seconds of each of `PARTS` for the average device of a plan."""
+    parts = dict.fromkeys(PARTS, 0.0)
+    for stage in plan.stages:
+        share = stage.submesh.num_devices / plan.num_devices
+        parts["computing"] += share * stage.compute_s * plan.num_micro_batches
+        parts["collectives"] += share * stage.collective_s * plan.num_micro_batches
+        parts["transfers"] += share * stage.boundary_s * plan.num_micro_batches
+        parts["once a step"] += share * stage.per_step_s
+    parts["idle"] = plan.step_s - sum(parts.values())
+    return parts
+
+
+def why_slower(plan: Plan, best: Plan) -> str:
+    """In a few words, why a plan takes longer than the best one: what it has more of, the most first."""
+    more = {part: seconds - breakdown(best)[part] for part, seconds in breakdown(plan).items()}
+    slower = plan.step_s - best.step_s
+    reasons = [
+        f"{seconds:+.3g} s {part}"
+        for part, seconds in sorted(more.items(), key=lambda item: -item[1])
+        if seconds > 0.05 * max(slower, 1e-12)
+    ]
+    percent = 100 * slower / best.step_s
+    return f"{percent:.1f} % slower: " + (", ".join(reasons[:3]) or "no part stands out")

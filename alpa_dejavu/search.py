@@ -1,0 +1,128 @@
+"""The search around the slicer: numbers of micro-batches and of stages, ranked by the simulated step.
+
+The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock. So it
+proposes, for every number of micro-batches the best slicing of any length and the best ones of some lengths, and the
+simulation of the schedule chooses among those.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import final
+
+from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.problem import Cluster, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.simulate import StageTimes, Timeline, simulate
+from alpa_dejavu.slicing import Slicer
+
+__all__ = ["Candidate", "micro_batch_counts", "proposals", "ranked", "stage_times"]
+
+_SIMULATED = 12
+"""How many of the proposals, the best ones by the closed form, are simulated."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidate:
+    """A slicing with what it was found in, and its simulated step."""
+
+    table: CostTable
+    space: SearchSpace
+    run: Run
+    slicing: Slicing
+    timeline: Timeline | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Simulated if it was, else by the closed form."""
+        return self.slicing.cost_s if self.timeline is None else self.timeline.step_s
+
+
+def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
+    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch.
+
+    >>> micro_batch_counts(24)
+    (1, 3, 6, 12, 24)
+    """
+    counts = {batch // size for size in (2**n for n in range(batch.bit_length())) if batch % size == 0}
+    return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
+
+
+def proposals(table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer) -> Iterator[Candidate]:
+    """The best slicing, and the best ones of 1, 2, 4 ... stages, as far as there are any; each once."""
+    problem = table.slicing_problem(cluster, space, run)
+    seen: set[tuple[StageChoice, ...]] = set()
+    for asked in (problem, *_counted(problem)):
+        found = slicer.slice(asked)
+        if found.found and found.stages not in seen:
+            seen.add(found.stages)
+            yield Candidate(table, space, run, found)
+
+
+def _counted(problem: SlicingProblem) -> Iterator[SlicingProblem]:
+    count = 1
+    while count <= min(problem.num_layers, problem.num_devices):
+        yield dataclasses.replace(problem, num_stages=count)
+        count *= 2
+
+
+def ranked(candidates: Sequence[Candidate], cluster: Cluster) -> list[Candidate]:
+    """The best by the closed form, simulated, the shortest step first."""
+    best = sorted(candidates, key=lambda candidate: candidate.slicing.cost_s)[:_SIMULATED]
+    return sorted((_simulated(candidate, cluster) for candidate in best), key=lambda candidate: candidate.step_s)
+
+
+def _simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
+    run = candidate.run
+    times = stage_times(candidate.table, candidate.slicing.stages, candidate.space)
+    if cluster.cores is None:
+        timeline = simulate(times, run.num_micro_batches, run.schedule)
+    else:
+        # The table's seconds are those of a device that has its share of the cores; alone it is faster.
+        alone = min(cluster.cores / cluster.num_devices, 1.0)
+        timeline = simulate(
+            [_faster(stage, alone) for stage in times],
+            run.num_micro_batches,
+            run.schedule,
+            sends="buffered",
+            cores=float(cluster.cores),
+        )
+    return dataclasses.replace(candidate, timeline=timeline)
+
+
+def _faster(stage: StageTimes, factor: float) -> StageTimes:
+    """The stage with its computations taking `factor` of their time."""
+    computing = (
+        "forward_s", "backward_s", "per_step_s", "forward_collective_s", "backward_collective_s", "synchronisation_s",
+    )  # fmt: skip
+    return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
+
+
+def stage_times(table: CostTable, stages: Sequence[StageChoice], space: SearchSpace) -> tuple[StageTimes, ...]:
+    """What the simulation needs to know of each stage of a slicing."""
+    entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
+    times = []
+    for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
+        memory = table.memory[stage.submesh][stage.config]
+        assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
+        where = stage.first, stage.last
+        collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
+        times.append(
+            StageTimes(
+                forward_s=float(table.compute_forward_s[entry]) + collective[0],
+                backward_s=float(table.compute_backward_s[entry]) + collective[1],
+                per_step_s=float(table.per_step_s[entry]),
+                forward_send_s=float(table.boundary_forward_s[entries[n + 1]]) if n + 1 < len(entries) else 0.0,
+                backward_send_s=float(table.boundary_backward_s[entries[n - 1]]) if n else 0.0,
+                forward_collective_s=collective[0],
+                backward_collective_s=collective[1],
+                synchronisation_s=float(table.synchronisation_s[entry]),
+                activation_bytes=float(memory.per_micro_batch[where]),
+                resident_bytes=float(memory.resident[where]),
+                temporary_bytes=float(memory.temporary[where]),
+                memory_limit_bytes=table.memory_limit_bytes,
+                devices=space.submeshes[stage.submesh].num_devices,
+            )
+        )
+    return tuple(times)

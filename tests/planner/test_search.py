@@ -1,0 +1,63 @@
+"""The search around the slicer: proposals, their simulation and their order."""
+
+import dataclasses
+
+from models import chain, space
+
+from alpa_dejavu.communication import AlphaBeta, Free
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.problem import Run
+from alpa_dejavu.search import micro_batch_counts, proposals, ranked, stage_times
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.testing import example_cluster
+
+CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
+
+
+def table(cluster=CLUSTER):
+    model = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
+    return cost_table(model, cluster, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+
+
+def test_counts_divide_the_batch():
+    assert micro_batch_counts(1) == (1,)
+    assert micro_batch_counts(1024)[-1] == 1024
+    assert all(96 % count == 0 for count in micro_batch_counts(96))
+    assert len(micro_batch_counts(2**20)) <= 12
+
+
+def test_proposals_have_the_slicers_best_and_every_length_once():
+    found = list(proposals(table(), CLUSTER, SPACE, RUN, slicer("dynamic")))
+    best = slicer("dynamic").slice(table().slicing_problem(CLUSTER, SPACE, RUN))
+    assert found[0].slicing.stages == best.stages
+    assert {len(c.slicing.stages) for c in found} >= {1, 2, 4}
+    assert len({c.slicing.stages for c in found}) == len(found)
+    assert all(c.slicing.cost_s >= best.cost_s for c in found)
+
+
+def test_the_shortest_simulated_step_is_first():
+    order = ranked(list(proposals(table(), CLUSTER, SPACE, RUN, slicer("dynamic"))), CLUSTER)
+    steps = [candidate.step_s for candidate in order]
+    assert steps == sorted(steps)
+    assert all(candidate.timeline is not None for candidate in order)
+
+
+def test_a_stage_sends_what_its_neighbour_takes_in():
+    (first, *_) = proposals(table(), CLUSTER, SPACE, RUN, slicer("uniform"))
+    two = next(c for c in proposals(table(), CLUSTER, SPACE, RUN, slicer("dynamic")) if len(c.slicing.stages) == 2)
+    one, other = stage_times(two.table, two.slicing.stages, SPACE)
+    entries = [(s.first, s.last, s.submesh, s.config) for s in two.slicing.stages]
+    assert one.forward_send_s == two.table.boundary_forward_s[entries[1]] > 0
+    assert other.backward_send_s == two.table.boundary_backward_s[entries[0]] > 0
+    assert other.forward_send_s == one.backward_send_s == 0
+    assert first.slicing.found
+
+
+def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
+    shared = dataclasses.replace(CLUSTER, cores=2)
+    model = chain(6, flop=1e9)
+    free = cost_table(model, shared, SPACE, RUN, AnalyticLatency(), Free())
+    for candidate in ranked(list(proposals(free, shared, SPACE, RUN, slicer("dynamic"))), shared):
+        work = free.slicing_problem(shared, SPACE, RUN).total_s(candidate.slicing.stages)
+        assert candidate.step_s >= work * (1 - 1e-9)
