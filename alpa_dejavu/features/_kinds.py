@@ -7,9 +7,8 @@ References:
 
 from __future__ import annotations
 
-import math
-
 from alpa_dejavu.features._flatten import MARKER, Step
+from alpa_dejavu.features._products import convolution_flop, dot_flop
 
 ALIASES = frozenset({
     MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",
@@ -55,10 +54,10 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
     """Operations and transcendental functions of one run of a step."""
     size = float(step.outputs[0].size) if step.outputs else 0.0
     if kind == "dot":
-        contracted = step.params["dimension_numbers"][0][0]
-        return 2.0 * size * math.prod(step.inputs[0].shape[d] for d in contracted), 0.0
+        return dot_flop(step.params, step.inputs[0].shape, size), 0.0
     if kind == "conv":
-        return _convolution_flop(step, size), 0.0
+        image, kernel = step.inputs[0].shape, step.inputs[1].shape
+        return convolution_flop(step.params, image, kernel, step.outputs[0].shape), 0.0
     if kind in ("reduce", "sort"):
         return float(step.inputs[0].size), 0.0
     if kind == "scatter":
@@ -66,10 +65,3 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
     if kind == "elementwise":
         return (0.0, size) if step.primitive in _TRANSCENDENTAL else (size, 0.0)
     return (8.0 * size if kind == "random" else 0.0), 0.0
-
-
-def _convolution_flop(step: Step, size: float) -> float:
-    kernel, numbers = step.inputs[1].shape, step.params["dimension_numbers"]
-    _, in_features, *spatial = numbers.rhs_spec
-    per_result = kernel[in_features] * math.prod(kernel[d] for d in spatial)
-    return 2.0 * size * per_result / step.params.get("batch_group_count", 1)

@@ -1,0 +1,198 @@
+"""Equations in a row clustered into layers: the rule of Alpa's `AutoLayerOption`, and what it gives.
+
+Layers must have at least three products and at most (1 + eps) times the average of the operations. Among the ways to
+cut them so, the largest number of bytes that any layer takes from those before it is to be least, then the sum of these
+bytes, then the unevenness of the numbers of equations. A way wins only if it is better by a ten-thousandth; in what
+order they are tried is therefore part of the rule, as are the single-precision numbers that Alpa keeps.
+
+References:
+    Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning, OSDI 2022,
+    section 5.2 (operator clustering); `cluster_jaxpr_by_cost` and `search_layer_num` of Alpa 0.2.3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from jax import core
+from numpy.typing import NDArray
+
+from alpa_dejavu.layers._equations import costs
+
+_LEAST_PRODUCTS = 3
+_TOLERANCE = 1 + 1e-4
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Clustering:
+    """The ends of the layers (layer i is equations ends[i-1]..ends[i]-1), and the objective: bytes; infinite if the
+    rule had to be broken, because there aren't enough products."""
+
+    ends: tuple[int, ...]
+    most_bytes: float
+
+
+@final
+class Clusters:
+    """Answers how some equations are cut into any number of layers."""
+
+    def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = 0.5) -> None:
+        self._num = len(equations)
+        self._eps = eps
+        self._heavy, self._flop = costs(equations)
+        self._uses = _uses(equations)
+
+    def cut(self, num_layers: int) -> Clustering:
+        """The layers.
+
+        Raises:
+            ValueError: there are fewer equations than layers, or no way was found.
+        """
+        if not 1 <= num_layers <= self._num:
+            raise ValueError(
+                f"the loss has {self._num} equations, so it can't be cut into {num_layers} layers; "
+                f"ask for 1 to {self._num}"
+            )
+        begins, ends = self._allowed(num_layers)
+        table = _search(self._uses, begins, ends, num_layers, within=True)
+        if not np.isfinite(table.most[self._num, num_layers]):
+            table = _search(self._uses, begins, ends, num_layers, within=False)
+        cuts = [self._num]
+        for number in range(num_layers, 0, -1):
+            cuts.append(int(table.start[cuts[-1], number]))
+        if cuts[-1] != 0 or min(cuts) < 0:
+            raise ValueError(f"the loss can't be cut into {num_layers} layers; ask for fewer")
+        return Clustering(tuple(reversed(cuts[:-1])), float(table.most[self._num, num_layers]))
+
+    def best_number(self) -> int:
+        """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""
+        least, most = 2, int(self._heavy.sum() / 3) + 1
+        if self._num < 2:
+            return 1
+        bytes_of_two = self.cut(2).most_bytes
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self.cut(middle).most_bytes > bytes_of_two:
+                most = middle
+            else:
+                least = middle
+        return least
+
+    def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For a layer that starts at equation k: its end r may be begins[k] <= r < ends[k]."""
+        bound = float(self._flop.sum()) / num_layers * (1 + self._eps)
+        least = min(_LEAST_PRODUCTS, int(int(self._heavy.sum()) / num_layers))
+        where = np.flatnonzero(self._heavy)
+        begins = np.full(self._num, self._num + 1, dtype=np.int64)
+        ends = np.full(self._num, self._num + 1, dtype=np.int64)
+        earlier = 0
+        for n, position in enumerate([*where, self._num]):
+            sums = np.cumsum(self._flop[where[n:]])
+            enough = int(np.searchsorted(sums, bound))
+            starts = np.arange(earlier, min(position + 1, self._num))
+            earlier = position + 1
+            last = n + max(enough, least)
+            if last < len(where):
+                ends[starts] = where[last] + 1
+            first = n + min(enough + 1, least) - 1
+            if bound <= 0 or least == 0:
+                begins[starts] = starts + 1
+            elif first < len(where):
+                begins[starts] = where[first] + 1
+        return begins, ends
+
+
+def _uses(equations: Sequence[core.JaxprEqn]) -> list[list[tuple[float, list[int]]]]:
+    """For each equation its results that others take: bytes, and which equations take it, ascending."""
+    made: dict[core.Var, tuple[float, list[int]]] = {}
+    uses: list[list[tuple[float, list[int]]]] = []
+    for n, equation in enumerate(equations):
+        for atom in dict.fromkeys(a for a in equation.invars if isinstance(a, core.Var)):
+            if atom in made:
+                made[atom][1].append(n)
+        results: list[tuple[float, list[int]]] = []
+        for var in equation.outvars:
+            aval = var.aval
+            results.append((float(getattr(aval, "size", 0) * getattr(aval.dtype, "itemsize", 0)), []))
+            made[var] = results[-1]
+        uses.append(results)
+    return uses
+
+
+@final
+class _Table:
+    """The best ways to cut the first r equations into q layers, at index [r, q]."""
+
+    def __init__(self, num: int, num_layers: int) -> None:
+        shape = (num + 1, num_layers + 1)
+        self.most = np.full(shape, np.inf, dtype=np.float32)
+        self.sum = np.full(shape, np.inf, dtype=np.float32)
+        self.uneven = np.full(shape, np.inf, dtype=np.float32)
+        self.start = np.full(shape, -1, dtype=np.int32)
+        self.most[0, 0] = self.sum[0, 0] = 0
+        self.uneven[:, 0] = 0
+
+    def offer(self, start: int, ends: NDArray[np.int64], taken: NDArray[np.float32]) -> None:
+        """Layers from `start` to each of some ends, which take so many bytes, after the best ways up to `start`."""
+        q = np.arange(1, self.most.shape[1])
+        most = np.maximum(self.most[start, :-1], taken[:, None])
+        total = self.sum[start, :-1] + taken[:, None]
+        uneven = self.uneven[start, :-1] + (start**2 / q) - (ends[:, None] ** 2) / (q + 1)
+        uneven += ((ends - start) ** 2)[:, None]
+        rows = slice(int(ends[0]), int(ends[-1]) + 1)
+        old_most, old_sum, old_uneven = self.most[rows, 1:], self.sum[rows, 1:], self.uneven[rows, 1:]
+        near_sum = (total <= old_sum.astype(np.float64) * _TOLERANCE) & (uneven < old_uneven)
+        near = (most <= old_most.astype(np.float64) * _TOLERANCE) & ((total < old_sum) | near_sum)
+        better = (most < old_most) | near
+        old_most[better] = most[better]
+        old_sum[better] = total[better]
+        old_uneven[better] = uneven[better]
+        self.start[rows, 1:][better] = start
+
+
+def _search(
+    uses: Sequence[Sequence[tuple[float, list[int]]]],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    num_layers: int,
+    within: bool,
+) -> _Table:
+    """Tries all starts in ascending order; `within` leaves out the layers that aren't allowed."""
+    num = len(uses)
+    table = _Table(num, num_layers)
+    arriving = np.zeros(num + 1)
+    waiting: list[list[tuple[float, list[int], int]]] = [[] for _ in range(num)]
+    for start in range(num):
+        first, last = int(begins[start]), min(int(ends[start]), num + 1)
+        if within:
+            tried = np.arange(first, last)
+        else:
+            tried = np.arange(start + 1, num + 1)
+        if len(tried) and (not within or np.isfinite(table.most[start]).any()):
+            summed = np.cumsum(arriving[start + 1 : int(tried[-1]) + 1])
+            taken = summed[tried - start - 1].astype(np.float32)
+            taken[(tried < first) | (tried >= last)] = np.inf
+            table.offer(start, tried, taken)
+        for size, users, n in waiting[start]:
+            arriving[start + 1] -= size
+            _next(arriving, waiting, size, users, n + 1)
+        for size, users in uses[start]:
+            _next(arriving, waiting, size, users, 0)
+    return table
+
+
+def _next(
+    arriving: NDArray[np.float64],
+    waiting: list[list[tuple[float, list[int], int]]],
+    size: float,
+    users: list[int],
+    n: int,
+) -> None:
+    """A value arrives in a layer with the first of its users there."""
+    if n < len(users):
+        arriving[users[n] + 1] += size
+        waiting[users[n]].append((size, users, n))
