@@ -1,32 +1,147 @@
-"""Plans as JSON files."""
+"""Plans as JSON files, version 1; `schemas/plan-1.json` has every key.
+
+Keys that a plan can be run and shown without may be left out: they are 0, and `auto_sharding` follows the logical mesh.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alpa_dejavu.problem import Plan
+from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
+from alpa_dejavu.problem import Plan, StagePlan, Submesh
 
 __all__ = ["VERSION", "plan_data", "read_plan", "write_plan"]
 
 VERSION = 1
+_REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
+_STAGE_FIGURES = (
+    "forward_s",
+    "backward_s",
+    "per_step_s",
+    "memory_bytes",
+    "memory_limit_bytes",
+    "compute_s",
+    "collective_s",
+    "boundary_s",
+    "forward_collective_s",
+    "forward_boundary_s",
+    "synchronisation_s",
+    "activation_bytes",
+    "resident_bytes",
+    "temporary_bytes",
+)
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """The plan as what JSON has: objects, lists, text and numbers."""
-    raise NotImplementedError(f"{plan.model}: plan files aren't written yet")
+    return {
+        "version": VERSION,
+        "model": plan.model,
+        "num_layers": plan.num_layers,
+        "layer_option": plan.layer_option,
+        "cluster": plan.cluster,
+        "num_devices": plan.num_devices,
+        "batch": plan.batch,
+        "num_micro_batches": plan.num_micro_batches,
+        "schedule": plan.schedule,
+        "iteration_time_s": plan.step_s,
+        "lower_bound_s": plan.lower_bound_s,
+        "planning_s": dict(plan.planning_s),
+        "stages": [_stage_data(stage) for stage in plan.stages],
+    }
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes the file whole, or not at all."""
-    raise NotImplementedError(f"{path}: plan files aren't written yet")
+    """Writes the file whole, or not at all.
+
+    Raises:
+        ValueError: there is no such folder, or a figure of the plan isn't finite.
+    """
+    file = pathlib.Path(path)
+    write_whole(file, json.dumps(plan_data(plan), indent=2, allow_nan=False) + "\n")
+    return file
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan and checks it.
+    """Reads a plan and checks it, alone: whether it fits a model and a cluster is seen where those are.
 
     Raises:
-        ValueError: what is wrong with the file, where, and what would be right.
+        ValueError: what is wrong with the file, in which line, and what would be right.
     """
-    raise NotImplementedError(f"{path}: plan files aren't read yet")
+    file = pathlib.Path(path)
+    data = read_checked(file, "plan-1", _REMEDY)
+    for where, said in _contradictions(data):
+        raise problem(file, file.read_text(encoding="utf-8"), where, said, _REMEDY)
+    return Plan(
+        stages=tuple(map(_stage, data["stages"])),
+        step_s=float(data["iteration_time_s"]),
+        lower_bound_s=float(data.get("lower_bound_s", 0.0)),
+        num_micro_batches=int(data["num_micro_batches"]),
+        schedule=data["schedule"],
+        cluster=data["cluster"],
+        planning_s={step: float(seconds) for step, seconds in data["planning_s"].items()},
+        model=data["model"],
+        batch=None if data["batch"] is None else int(data["batch"]),
+        layer_option=data.get("layer_option", "auto"),
+    )
+
+
+def _stage_data(stage: StagePlan) -> dict[str, Any]:
+    return {
+        "layers": list(stage.layers),
+        "submesh": [stage.submesh.num_hosts, stage.submesh.devices_per_host],
+        "logical_mesh": list(stage.logical_mesh),
+        "hosts": list(stage.hosts),
+        "remat": stage.remat,
+        "zero": stage.zero,
+        "auto_sharding": dict(stage.options),
+        **{name: getattr(stage, name) for name in _STAGE_FIGURES},
+    }
+
+
+def _stage(data: Mapping[str, Any]) -> StagePlan:
+    figures = {name: float(data.get(name, 0.0)) for name in _STAGE_FIGURES}
+    if "compute_s" not in data:
+        figures["compute_s"] = max(figures["forward_s"] + figures["backward_s"] - figures["collective_s"], 0.0)
+    first, last = map(int, data["layers"])
+    return StagePlan(
+        layers=(first, last),
+        submesh=Submesh(*map(int, data["submesh"])),
+        logical_mesh=tuple(map(int, data["logical_mesh"])),
+        hosts=tuple(data["hosts"]),
+        remat=data["remat"],
+        zero=int(data["zero"]),
+        options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
+        **figures,
+    )
+
+
+def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Where one key says another thing than others do."""
+    expected, devices = 0, 0
+    for n, stage in enumerate(data["stages"]):
+        (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]
+        key = f"stages[{n}]"
+        if first != expected or last < first:
+            yield ("stages", n, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
+        size = 1
+        for length in stage["logical_mesh"]:
+            size *= length
+        if size != hosts * per_host:
+            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
+            yield ("stages", n, "logical_mesh"), f"{said}{hosts * per_host}"
+        if len(stage["hosts"]) != hosts:
+            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
+            yield ("stages", n, "hosts"), said
+        expected, devices = last + 1, devices + size
+    if expected != data["num_layers"]:
+        yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
+    if devices != data["num_devices"]:
+        yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
+    batch, parts = data["batch"], data["num_micro_batches"]
+    if batch is not None and batch % parts:
+        yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"

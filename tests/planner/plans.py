@@ -1,0 +1,45 @@
+"""A plan that is written out, for tests of what reads, prints and runs plans."""
+
+from alpa_dejavu.problem import Plan, StagePlan, Submesh
+
+
+def stage(layers, submesh=(1, 2), logical=(2, 1), **figures):
+    return StagePlan(
+        layers=layers,
+        submesh=Submesh(*submesh),
+        logical_mesh=logical,
+        hosts=figures.pop("hosts", tuple(f"p3.16xlarge-{n}" for n in range(submesh[0]))),
+        **{
+            "compute_s": 0.02,
+            "collective_s": 0.005,
+            "boundary_s": 0.001,
+            "per_step_s": 0.01,
+            "memory_bytes": 8e9,
+            "memory_limit_bytes": 16e9,
+            "options": {"force_batch_dim_to_mesh_dim": 0},
+            "forward_s": 0.009,
+            "backward_s": 0.016,
+            "forward_collective_s": 0.002,
+            "forward_boundary_s": 0.0005,
+            "synchronisation_s": 0.004,
+            "activation_bytes": 1e9,
+            "resident_bytes": 5e9,
+            "temporary_bytes": 1e9,
+            **figures,
+        },
+    )
+
+
+def example_plan(**changes):
+    fields = {
+        "stages": (stage((0, 2)), stage((3, 3), logical=(1, 2), zero=2)),
+        "step_s": 0.25,
+        "lower_bound_s": 0.2,
+        "num_micro_batches": 4,
+        "schedule": "1f1b",
+        "cluster": "1 x p3.16xlarge",
+        "planning_s": {"trace": 1.0, "slicing": 0.5},
+        "model": "gpt-125m",
+        "batch": 32,
+    }
+    return Plan(**(fields | changes))
