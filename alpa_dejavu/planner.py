@@ -9,10 +9,11 @@ from alpa_dejavu._finished import finished_plan
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, Slicing
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["plan"]
+__all__ = ["plan", "plan_model"]
 
 
 def plan(

@@ -1,8 +1,8 @@
 """The search around the slicer: numbers of micro-batches and of stages, ranked by the simulated step.
 
-The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock. So it
-proposes, for every number of micro-batches the best slicing of any length and the best ones of some lengths, and the
-simulation of the schedule chooses among those.
+The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock. So
+it proposes, for every number of micro-batches, the best slicing of any length and the best ones of some lengths, and
+the simulation of the schedule chooses among those.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.problem import Cluster, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
@@ -27,6 +27,7 @@ _SIMULATED = 12
 class Candidate:
     """A slicing with what it was found in, and its simulated step."""
 
+    model: Model
     table: CostTable
     space: SearchSpace
     run: Run
@@ -49,7 +50,9 @@ def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
     return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
 
 
-def proposals(table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer) -> Iterator[Candidate]:
+def proposals(
+    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer
+) -> Iterator[Candidate]:
     """The best slicing, and the best ones of 1, 2, 4 ... stages, as far as there are any; each once."""
     problem = table.slicing_problem(cluster, space, run)
     seen: set[tuple[StageChoice, ...]] = set()
@@ -57,7 +60,7 @@ def proposals(table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, 
         found = slicer.slice(asked)
         if found.found and found.stages not in seen:
             seen.add(found.stages)
-            yield Candidate(table, space, run, found)
+            yield Candidate(model, table, space, run, found)
 
 
 def _counted(problem: SlicingProblem) -> Iterator[SlicingProblem]:
