@@ -1,34 +1,23 @@
-"""Hardware as data: a JSON file for each machine type, with the source of each figure in it.
+"""Hardware as data: a JSON file for each machine type, with the unit and the source of each figure in it.
 
 A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, and the
-objects `device`, `within` and `between`, whose figures are {"value": number, "source": text} in SI units.
+objects `device`, `within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key
+names what a figure is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
+`schemas/machine-1.json` has every key and unit.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import pathlib
-from collections.abc import Mapping
-from typing import Any
 
+from alpa_dejavu.clusters._machine_file import device as _device
+from alpa_dejavu.clusters._machine_file import devices_and_hosts, known_machines, read_machine
+from alpa_dejavu.clusters._machine_file import link as _link
 from alpa_dejavu.latency import measured_cpu
-from alpa_dejavu.problem import Cluster, Device, Link
+from alpa_dejavu.problem import Cluster, Link
 
 __all__ = ["known_machines", "local_links", "machine_for", "named_cluster"]
-
-_FOLDER = pathlib.Path(__file__).parent
-_VERSION = 1
-
-
-def known_machines() -> list[str]:
-    """The names of all machine types ("local-cpu" has links alone: its devices are measured here).
-
-    >>> "p3.16xlarge" in known_machines()
-    True
-    """
-    return sorted(path.stem for path in _FOLDER.glob("*.json"))
 
 
 def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = None) -> Cluster:
@@ -40,23 +29,26 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
         devices_per_host: if not all of a host's devices are used.
 
     Raises:
-        ValueError: no such machine, a file of another version, a missing figure, or more devices than a host has.
+        ValueError: no such machine, what is wrong with a file, or hosts and devices that there aren't.
 
     >>> named_cluster("p3.16xlarge", num_hosts=2).num_devices
     16
     """
-    data = _read(name)
-    whole = int(data["devices_per_host"] or os.cpu_count() or 1)
+    if num_hosts < 1:
+        raise ValueError(f"{num_hosts} hosts are asked for; a cluster has at least 1")
+    data = read_machine(name)
+    listed, hosts_listed = devices_and_hosts(data)
+    if hosts_listed is not None and hosts_listed != num_hosts:
+        raise ValueError(f"{name} describes {hosts_listed} hosts, but {num_hosts} are asked for; ask for those")
+    whole = listed or os.cpu_count() or 1
     used = whole if devices_per_host is None else devices_per_host
     if data["device"] is not None and used > whole:
         raise ValueError(f"a {data['name']} has {whole} devices, but {used} are asked for on a host; take more hosts")
-    try:
-        device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data["device"])
-        within, between = _link(data["within"]), _link(data["between"])
-    except KeyError as missing:
-        raise ValueError(f"the machine file {name!r} lacks the figure {missing}; see alpa_dejavu/clusters/") from None
+    device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data["device"])
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
-    cluster = Cluster.uniform(f"{num_hosts} x {data['name']}", hosts, device, used, within, between)
+    cluster = Cluster.uniform(
+        f"{num_hosts} x {data['name']}", hosts, device, used, _link(data["within"]), _link(data["between"])
+    )
     return dataclasses.replace(cluster, cores=os.cpu_count()) if data["device"] is None else cluster
 
 
@@ -66,38 +58,11 @@ def machine_for(accelerator_type: str) -> str | None:
     >>> machine_for("V100")
     'p3.16xlarge'
     """
-    fitting = [name for name in known_machines() if _read(name).get("accelerator_type") == accelerator_type]
-    return max(fitting, key=lambda name: int(_read(name)["devices_per_host"] or 0), default=None)
+    fitting = [name for name in known_machines() if read_machine(name).get("accelerator_type") == accelerator_type]
+    return max(fitting, key=lambda name: devices_and_hosts(read_machine(name))[0] or 0, default=None)
 
 
 def local_links() -> tuple[Link, Link]:
     """Within a host of a CPU cluster, and between two of them: see `local-cpu.json`."""
-    data = _read("local-cpu")
+    data = read_machine("local-cpu")
     return _link(data["within"]), _link(data["between"])
-
-
-def _link(figures: Mapping[str, Any]) -> Link:
-    """A link from its figures in a machine file."""
-    return Link(**{name: float(figure["value"]) for name, figure in figures.items()})
-
-
-def _device(figures: Mapping[str, Any]) -> Device:
-    names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
-    return Device(
-        name=figures["name"],
-        flop_per_s={dtype: float(figure["value"]) for dtype, figure in figures["flop_per_s"].items()},
-        origin=figures["memory_bytes_per_s"]["source"],
-        **{name: float(figures[name]["value"]) for name in names},
-    )
-
-
-def _read(name: str) -> Mapping[str, Any]:
-    path = _FOLDER / f"{name}.json"
-    if not path.exists():
-        path = pathlib.Path(name)
-    if not path.is_file():
-        raise ValueError(f"there is no machine {name!r}; known are {', '.join(known_machines())}, or give a JSON file")
-    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("version") != _VERSION:
-        raise ValueError(f"{path} is of version {data.get('version')!r}, but this release reads version {_VERSION}")
-    return data

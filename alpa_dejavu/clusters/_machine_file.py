@@ -1,0 +1,98 @@
+"""Reading a machine file: its figures in SI units, checked."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from alpa_dejavu._json_file import near, problem, read_checked
+from alpa_dejavu.problem import Device, Link
+
+FOLDER = pathlib.Path(__file__).parent
+REMEDY = f"the files in {FOLDER} are right ones, and schemas/machine-1.json says what each key may be"
+UNITS: Mapping[str, float] = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "bytes": 1.0,
+    "kB": 1e3,
+    "KiB": 2.0**10,
+    "MB": 1e6,
+    "MiB": 2.0**20,
+    "GB": 1e9,
+    "GiB": 2.0**30,
+    "TB": 1e12,
+    "TiB": 2.0**40,
+    "bytes/s": 1.0,
+    "MB/s": 1e6,
+    "GB/s": 1e9,
+    "GiB/s": 2.0**30,
+    "TB/s": 1e12,
+    "Mbit/s": 1e6 / 8,
+    "Gbit/s": 1e9 / 8,
+    "Tbit/s": 1e12 / 8,
+    "FLOP/s": 1.0,
+    "GFLOP/s": 1e9,
+    "TFLOP/s": 1e12,
+    "PFLOP/s": 1e15,
+}
+
+
+def known_machines() -> list[str]:
+    """The names of all machine types ("local-cpu" has links alone: its devices are measured here).
+
+    >>> "p3.16xlarge" in known_machines()
+    True
+    """
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def read_machine(name: str) -> Mapping[str, Any]:
+    """What a machine type's file, or a file of the user's, says.
+
+    Raises:
+        ValueError: no such machine or file, or what is wrong with it, in which line.
+    """
+    path = FOLDER / f"{name}.json"
+    if name not in known_machines():
+        path = pathlib.Path(name)
+        if not path.is_file():
+            known = ", ".join(known_machines())
+            raise ValueError(
+                f"there is no machine {name!r}{near(name, known_machines())} (known are {known}); "
+                "or give the path of a JSON file"
+            )
+    data = read_checked(path, "machine-1", REMEDY)
+    shape = data["devices_per_host"]
+    if isinstance(shape, list) and len(set(shape)) > 1:
+        said = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
+        raise problem(path, path.read_text(encoding="utf-8"), ("devices_per_host",), said, REMEDY)
+    return data
+
+
+def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Devices of each host, and how many hosts there are, as far as the file says so."""
+    shape = data["devices_per_host"]
+    if isinstance(shape, list):
+        return int(shape[0]), len(shape)
+    return (None if shape is None else int(shape)), None
+
+
+def link(figures: Mapping[str, Any]) -> Link:
+    return Link(**{name: _si(figure) for name, figure in figures.items()})
+
+
+def device(figures: Mapping[str, Any]) -> Device:
+    names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
+    return Device(
+        name=figures["name"],
+        flop_per_s={dtype: _si(figure) for dtype, figure in figures["flop_per_s"].items()},
+        origin=figures["memory_bytes_per_s"]["source"],
+        **{name: _si(figures[name]) for name in names},
+    )
+
+
+def _si(figure: Mapping[str, Any]) -> float:
+    return float(figure["value"]) * UNITS[figure["unit"]]

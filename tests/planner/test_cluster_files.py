@@ -1,0 +1,126 @@
+"""Machine files: units, and what is wrong with a file, named by key and line."""
+
+import copy
+import json
+
+import pytest
+
+from alpa_dejavu.clusters import known_machines, named_cluster
+from alpa_dejavu.clusters._machine_file import FOLDER, UNITS
+
+RIGHT = json.loads((FOLDER / "p3.8xlarge.json").read_text())
+GONE = object()
+
+
+def written(tmp_path, *changes):
+    """The file p3.8xlarge.json with changes: (path, value) each."""
+    data = copy.deepcopy(RIGHT)
+    for path, value in changes:
+        place = data
+        for step in path[:-1]:
+            place = place[step]
+        if value is GONE:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = value
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(data, indent=2))
+    return file
+
+
+def line_with(file, text):
+    (line,) = [n for n, line in enumerate(file.read_text().splitlines(), 1) if text in line]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "marker", "said"),
+    [
+        (["devices"], 4, '"devices":', "devices is an unknown key; did you mean 'device'"),
+        (["device", "memory"], 1, '"memory":', "device.memory is an unknown key"),
+        (["device", "memory_bytes", "unit"], GONE, '"memory_bytes":', "device.memory_bytes lacks the key 'unit'"),
+        (["within", "bytes_per_s"], 1e9, '"bytes_per_s": 1000000000.0', 'but must be an object such as {"value": 1'),
+        (["within", "bytes_per_s", "unit"], "GB", '"unit": "GB",', "must be one of the units bytes/s"),
+        (["between", "bytes_per_s", "value"], -1, '"value": -1', "between.bytes_per_s.value is -1, but must be"),
+        (["between", "bytes_per_s", "value"], 0, '"value": 0,', "between.bytes_per_s.value is 0, but must be"),
+        (["between", "latency_s", "value"], -2, '"value": -2', "between.latency_s.value is -2"),
+        (["device", "flop_per_s", "float32"], GONE, '"flop_per_s":', "device.flop_per_s lacks the key 'float32'"),
+        (["device", "kernel_s", "source"], "", '"source": ""', "device.kernel_s.source is"),
+        (["devices_per_host"], [4, 2], '"devices_per_host"', "devices_per_host is [4, 2], an asymmetric shape"),
+        (["devices_per_host"], 0, '"devices_per_host"', "devices_per_host is 0, but must be"),
+        (["devices_per_host"], 2.5, '"devices_per_host"', "devices_per_host is 2.5, but must be"),
+        (["version"], 7, '"version"', "version is 7, but must be 1"),
+        (["between"], GONE, "{\n", "the file lacks the key 'between'"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, path, value, marker, said):
+    file = written(tmp_path, (path, value))
+    with pytest.raises(ValueError, match=r"mine\.json, line") as caught:
+        named_cluster(str(file), 1)
+    assert said in str(caught.value)
+    line = 1 if marker == "{\n" else line_with(file, marker)
+    assert f"mine.json, line {line}:" in str(caught.value)
+    assert "machine-1.json" in str(caught.value)
+
+
+def test_a_right_file_of_ones_own_is_taken(tmp_path):
+    file = written(tmp_path, (["name"], "mine"), (["devices_per_host"], [4, 4]))
+    cluster = named_cluster(str(file), 2)
+    assert cluster.name == "2 x mine"
+    assert cluster.num_devices == 8
+    with pytest.raises(ValueError, match="describes 2 hosts, but 3 are asked for"):
+        named_cluster(str(file), 3)
+
+
+def test_units_are_turned_into_si(tmp_path):
+    file = written(
+        tmp_path,
+        (["between", "bytes_per_s"], {"value": 8, "unit": "Gbit/s", "source": "x"}),
+        (["device", "memory_bytes"], {"value": 2, "unit": "GiB", "source": "x"}),
+        (["device", "kernel_s"], {"value": 3, "unit": "us", "source": "x"}),
+    )
+    cluster = named_cluster(str(file), 2)
+    assert cluster.links[0][1].bytes_per_s == pytest.approx(1e9)
+    assert cluster.hosts[0].device.memory_bytes == 2**31
+    assert cluster.hosts[0].device.kernel_s == pytest.approx(3e-6)
+    assert cluster.hosts[0].device.rate("float16") == 125e12
+
+
+def test_every_unit_of_the_schema_is_known():
+    schema = json.loads((FOLDER.parent / "schemas" / "machine-1.json").read_text())
+    named = {
+        unit for figure in schema["$defs"].values() for unit in figure["properties"].get("unit", {}).get("enum", [])
+    }
+    assert named == set(UNITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("p3.16xlrge", "p3.16xlarge"), ("dgx-a10", "dgx-a100"), ("local_cpu", "local-cpu")]
+)
+def test_wrong_names_list_the_near_ones(name, near):
+    with pytest.raises(ValueError, match=rf"no machine '{name}'; did you mean .*'{near}'"):
+        named_cluster(name)
+
+
+def test_names_that_are_near_to_none_list_all():
+    with pytest.raises(ValueError, match=r"no machine 'quux' \(known are dgx-a100, .*p4d\.24xlarge\)"):
+        named_cluster("quux")
+
+
+def test_hosts_and_devices_that_there_are_not_are_refused():
+    with pytest.raises(ValueError, match="0 hosts are asked for"):
+        named_cluster("p3.8xlarge", 0)
+    with pytest.raises(ValueError, match=r"has 4 devices, but 8"):
+        named_cluster("p3.8xlarge", 1, 8)
+
+
+@pytest.mark.parametrize("name", [name for name in known_machines() if name != "local-cpu"])
+def test_figures_are_of_the_order_of_accelerators(name):
+    """A slip in a unit is a factor of 8 or 1000: no accelerator of these years is that far off."""
+    cluster = named_cluster(name, 2)
+    device, within, between = cluster.hosts[0].device, cluster.links[0][0], cluster.links[0][1]
+    assert 10 * 2**30 < device.memory_bytes < 80 * 2**30
+    assert 5e12 < device.rate("float32") < device.rate("float16") < 1e15
+    assert 2e11 < device.memory_bytes_per_s < 4e12
+    assert device.memory_bytes_per_s > within.bytes_per_s > between.bytes_per_s > 1e9
+    assert 1e-6 < device.kernel_s < within.latency_s < between.latency_s < 1e-3
