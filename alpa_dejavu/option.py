@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import os
 from collections.abc import Sequence
 from typing import final
 
@@ -44,12 +45,14 @@ class DejavuStageOption:
             assumes between stages), or a `CommunicationModel`.
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
             path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
+        plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
+            the step and the cluster.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
             arguments of an `AutoStageOption` can be handed over as they are. Nothing is profiled here, so they have no
             effect; a warning says so where one is set.
 
     Raises:
-        ValueError: an unknown name, a negative tolerance, or "manual" without submeshes.
+        ValueError: an unknown name, a negative tolerance, "manual" without submeshes, or a plan file that is wrong.
         TypeError: an object that isn't what its field asks for.
 
     References:
@@ -68,6 +71,7 @@ class DejavuStageOption:
     latency: str | LatencyModel = "analytic"
     communication: str | CommunicationModel = "alpha-beta"
     cluster: str | Cluster | None = None
+    plan: str | os.PathLike[str] | Plan | None = None
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +81,8 @@ class DejavuStageOption:
         communication_model(self.communication)
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
+        if self.plan is not None and not isinstance(self.plan, Plan):
+            self.plan = _plan_of(self.plan)
         ignored = ("use_hlo_cost_model", "profiling_database_filename", "cached_profile_result")
         given = [name for name in ignored if getattr(self, name)]
         if given:
@@ -108,3 +114,11 @@ class DejavuStageOption:
             )
         if not self.stage_imbalance_tolerance >= 0:
             raise ValueError(f"stage_imbalance_tolerance is {self.stage_imbalance_tolerance}, but must be at least 0")
+
+
+def _plan_of(path: str | os.PathLike[str]) -> Plan:
+    from alpa_dejavu.plan_file import read_plan
+
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"plan is {path!r}; give the path of a plan file, a Plan, or None")
+    return read_plan(path)

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from alpa_dejavu._alpa._cluster import cluster_of
+from alpa_dejavu._alpa._given_plan import checked
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
+from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Plan, Run
@@ -37,10 +39,11 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         option = given["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
-        chosen = _plan(option, given)
+        chosen = _plan(option, given) if option.plan is None else checked(option.plan, given)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
-        return original(**(given | {"stage_option": _manual(chosen)}))
+        options = [dict(s.options) if option.plan is None else alpa_options(s) for s in chosen.stages]
+        return original(**(given | {"stage_option": _manual(chosen, options)}))
 
     return cluster_layers_and_slice_mesh
 
@@ -85,13 +88,12 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     return made.after({"cluster": known - started, "features": described - known})
 
 
-def _manual(chosen: Plan) -> Any:
-    """Alpa's option for a plan; also what `get_last_dp_result` of Alpa then says."""
+def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
+    """Alpa's option for a plan, with these auto-sharding options; `get_last_dp_result` of Alpa then says it too."""
     from alpa.pipeline_parallel import stage_construction
 
     shapes = [(stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in chosen.stages]
     logical = [stage.logical_mesh for stage in chosen.stages]
-    options = [dict(stage.options) for stage in chosen.stages]
     stage_construction.last_forward_stage_layer_ids = chosen.layer_ids
     stage_construction.last_submesh_shapes = shapes
     stage_construction.last_logical_mesh_shapes = logical

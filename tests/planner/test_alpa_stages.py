@@ -14,6 +14,8 @@ from alpa.pipeline_parallel import compile_executable, stage_construction
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu.alpa_code import alpa_options
+from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -251,3 +253,64 @@ def test_the_model_that_alpa_gives_is_read_right():
     assert [layer.backward.product_flop for layer in model.layers] == [per_layer] + [2 * per_layer] * (LAYERS - 1)
     assert all(len(layer.exchanged_bytes) == 1 for layer in model.layers)
     assert jax.tree_util.tree_all([dataclasses.is_dataclass(layer) for layer in model.layers])
+
+
+def saved(tmp_path, **changes):
+    """A plan file of what we plan here: 4 layers, 2 micro-batches, batch 16, 1 host of 4 devices."""
+    option = DejavuStageOption("manual", [(1, 2)])
+    planned(option)
+    return write_plan(dataclasses.replace(option.last_plan, **({"batch": BATCH} | changes)), tmp_path / "plan.json")
+
+
+def test_a_plan_file_is_run_as_it_is(tmp_path):
+    path = saved(tmp_path)
+    expected = read_plan(path)
+    option = DejavuStageOption(plan=path)
+    _, _, meshes, manual = planned(option)
+    assert option.last_plan == expected
+    assert manual.forward_stage_layer_ids == expected.layer_ids
+    assert manual.submesh_autosharding_option_dicts == [alpa_options(stage) for stage in expected.stages]
+    assert [tuple(mesh.shape) for mesh in meshes] == [(1, 2), (1, 2)]
+    assert planned(DejavuStageOption(plan=expected))[3] == manual
+
+
+@pytest.mark.parametrize(
+    ("here", "said"),
+    [
+        ({"num_micro_batches": 4}, "it has 2 micro-batches, but here are 4"),
+        ({"pipeline_schedule": "gpipe"}, "its pipeline_schedule is '1f1b', but here it is 'gpipe'"),
+        ({"layers": alpa.AutoLayerOption(layer_num=2)}, "it has 4 layers, but the step is cut into 2"),
+        ({"mesh": (2, 4)}, r"it is for 4 devices, but the cluster has 8 \(2 hosts of 4\)"),
+        ({"mesh": (4, 1)}, "stage 0 is on 1 hosts with 2 devices each, but the cluster has 4 hosts of 1 devices"),
+    ],
+)
+def test_a_plan_for_something_else_is_refused_with_the_difference(tmp_path, here, said):
+    option = DejavuStageOption(plan=saved(tmp_path))
+    if "mesh" in here:
+        here = {"mesh": virtual_mesh(*here["mesh"])}
+    with pytest.raises(ValueError, match=rf"the plan for .* doesn't fit: .*{said}"):
+        planned_fails(option, **here)
+
+
+def test_a_plan_for_another_batch_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="it is for batches of 64, but here they are of 16"):
+        planned_fails(DejavuStageOption(plan=saved(tmp_path, batch=64)))
+
+
+def test_remat_of_a_plan_needs_a_layer_option_with_it(tmp_path):
+    plan = read_plan(saved(tmp_path))
+    stages = tuple(dataclasses.replace(stage, remat="layer") for stage in plan.stages)
+    with pytest.raises(ValueError, match="it has remat, but the step's layers haven't"):
+        planned_fails(DejavuStageOption(plan=dataclasses.replace(plan, stages=stages)))
+    option = DejavuStageOption(plan=dataclasses.replace(plan, stages=stages))
+    planned(option, layers=alpa.ManualLayerOption(remat_layer=True))
+    mixed = dataclasses.replace(plan, stages=(plan.stages[0], stages[1]))
+    with pytest.raises(ValueError, match=r"remat in stages \[1\] of 2"):
+        planned_fails(DejavuStageOption(plan=mixed))
+
+
+def test_a_plan_that_cannot_be_read_is_refused_before_anything_is_traced(tmp_path):
+    with pytest.raises(ValueError, match="gone"):
+        DejavuStageOption(plan=tmp_path / "gone.json")
+    with pytest.raises(TypeError, match="plan is 3"):
+        DejavuStageOption(plan=3)

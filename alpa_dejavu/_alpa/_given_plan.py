@@ -1,0 +1,62 @@
+"""Whether a plan that the user gives fits the step that Alpa compiles and the cluster that it is connected to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from alpa_dejavu.alpa_code import plan_remat
+from alpa_dejavu.problem import Plan
+
+_REMAT = ("checkpoint", "remat", "remat2")
+
+
+def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any]) -> Plan:
+    """The plan, if it fits the arguments of Alpa's stage construction.
+
+    Raises:
+        ValueError: every difference, with what the plan has and what there is.
+    """
+    assert isinstance(plan, Plan), "the option reads plan files when it is made"
+    differences = [*_of_step(plan, given), *_of_cluster(plan, given["virtual_mesh"])]
+    if differences:
+        name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
+        raise ValueError(f"{name}: {'; '.join(differences)}; plan again for this step and cluster, or change them")
+    return plan
+
+
+def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
+    schedule, counted = given["pipeline_schedule"], given["layers"]
+    num_layers = len(counted) if schedule == "inference" else len(counted) // 2
+    if plan.num_layers != num_layers:
+        yield f"it has {plan.num_layers} layers, but the step is cut into {num_layers}"
+    if plan.schedule != schedule:
+        yield f"its pipeline_schedule is {plan.schedule!r}, but here it is {schedule!r}"
+    if plan.num_micro_batches != given["num_micro_batches"]:
+        yield f"it has {plan.num_micro_batches} micro-batches, but here are {given['num_micro_batches']}"
+    micro_batch = given["batch_size"]
+    if plan.batch is not None and micro_batch is not None and plan.batch != micro_batch * given["num_micro_batches"]:
+        yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * given['num_micro_batches']}"
+    if plan_remat(plan) and not any(_has_remat(layer) for layer in counted):
+        yield (
+            "it has remat, but the step's layers haven't: give AutoLayerOption(remat_mode='coarse_grained_remat') or "
+            "ManualLayerOption(remat_layer=True)"
+        )
+
+
+def _of_cluster(plan: Plan, mesh: Any) -> Iterator[str]:
+    hosts, devices = int(mesh.num_hosts), int(mesh.num_devices_per_host)
+    if plan.num_devices != hosts * devices:
+        there = f"{hosts * devices} ({hosts} hosts of {devices})"
+        yield f"it is for {plan.num_devices} devices, but the cluster has {there}"
+    for n, stage in enumerate(plan.stages):
+        shape = stage.submesh
+        part = shape.num_hosts == 1 and shape.devices_per_host <= devices
+        if not part and (shape.devices_per_host != devices or shape.num_hosts > hosts):
+            there = f"the cluster has {hosts} hosts of {devices} devices"
+            yield f"stage {n} is on {shape.num_hosts} hosts with {shape.devices_per_host} devices each, but {there}"
+
+
+def _has_remat(layer: Any) -> bool:
+    return any(equation.primitive.name in _REMAT for equation in layer.closed_jaxpr().jaxpr.eqns)
