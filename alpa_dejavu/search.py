@@ -16,7 +16,7 @@ from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, Slici
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "micro_batch_counts", "proposals", "ranked", "stage_times"]
+__all__ = ["Candidate", "micro_batch_counts", "proposals", "ranked", "simulated", "stage_times"]
 
 _SIMULATED = 12
 """How many of the proposals, the best ones by the closed form, are simulated."""
@@ -73,10 +73,11 @@ def _counted(problem: SlicingProblem) -> Iterator[SlicingProblem]:
 def ranked(candidates: Sequence[Candidate], cluster: Cluster) -> list[Candidate]:
     """The best by the closed form, simulated, the shortest step first."""
     best = sorted(candidates, key=lambda candidate: candidate.slicing.cost_s)[:_SIMULATED]
-    return sorted((_simulated(candidate, cluster) for candidate in best), key=lambda candidate: candidate.step_s)
+    return sorted((simulated(candidate, cluster) for candidate in best), key=lambda candidate: candidate.step_s)
 
 
-def _simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
+def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
+    """The candidate with its timeline."""
     run = candidate.run
     times = stage_times(candidate.table, candidate.slicing.stages, candidate.space)
     if cluster.cores is None:
