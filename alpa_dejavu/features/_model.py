@@ -6,12 +6,14 @@ Alpa's layers do.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import final
 
 from jax import core
 
 from alpa_dejavu.features._flatten import Value
 from alpa_dejavu.features._layer import LayerFeatures, layer_features
+from alpa_dejavu.features._structure import structure
 from alpa_dejavu.problem import Layer, Model, Operators, Tensor
 
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
@@ -23,6 +25,7 @@ def describe(
     updates: Sequence[core.Jaxpr | None] = (),
     accumulators: Mapping[core.Var, core.Var] | None = None,
     micro_batch: int | None = None,
+    data: Collection[core.Var] | None = None,
 ) -> Model:
     """The model that the layers make up.
 
@@ -33,6 +36,7 @@ def describe(
         accumulators: operands of the backward layers that gradients are added to, and the results of that.
         micro_batch: samples in a micro-batch; an operand whose first dimension is that long, and that no update
             changes, is taken for data. None: every operand that no update changes is.
+        data: the operands that are data, where they are known: all others but accumulators are parameters.
 
     Raises:
         ValueError: without layers, or if there aren't as many backward layers or updates as layers.
@@ -44,15 +48,16 @@ def describe(
     chain = [*forward, *reversed(backward)]
     added = accumulators or {}
     updated = {var for update in updates if update is not None for var in update.invars}
-    roles = _roles(chain, updated, frozenset(added), micro_batch)
+    roles = _roles(chain, updated, frozenset(added), micro_batch, data)
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
     gradients = updated.union(added.values())
-    described = [layer_features(jaxpr, parameters, added, gradients) for jaxpr in chain]
+    features = _Alike(parameters, added, gradients)
+    described = [features.of(jaxpr) for jaxpr in chain]
     layers = []
     for n in range(num_layers):
         update = updates[n] if updates else None
         ahead, back = described[n], described[-1 - n] if backward else _NOTHING
-        after = layer_features(update).operators if update is not None else _NOTHING.operators
+        after = features.of(update).operators if update is not None else _NOTHING.operators
         layers.append(
             Layer(
                 name=f"layer {n}",
@@ -67,11 +72,34 @@ def describe(
     return Model(tuple(layers), tuple(_tensors(chain, updates, roles)), training=bool(backward))
 
 
+@final
+class _Alike:
+    """Describes jaxprs, those that are alike once."""
+
+    def __init__(self, *chosen: Collection[core.Var]) -> None:
+        self._chosen = chosen
+        self._known: dict[Hashable, LayerFeatures] = {}
+
+    def of(self, jaxpr: core.Jaxpr) -> LayerFeatures:
+        """What the jaxpr computes."""
+        parameters, accumulators, gradients = self._chosen
+        places = (
+            tuple(n for n, var in enumerate(jaxpr.invars) if var in parameters),
+            tuple(n for n, var in enumerate(jaxpr.invars) if var in accumulators),
+            tuple(n for n, atom in enumerate(jaxpr.outvars) if isinstance(atom, core.Var) and atom in gradients),
+        )
+        key = structure(jaxpr), places
+        if key not in self._known:
+            self._known[key] = layer_features(jaxpr, parameters, accumulators, gradients)
+        return self._known[key]
+
+
 def _roles(
     chain: Sequence[core.Jaxpr],
     updated: Collection[core.Var],
     accumulators: frozenset[core.Var],
     micro_batch: int | None,
+    data: Collection[core.Var] | None,
 ) -> Mapping[core.Var, str]:
     """The role of everything that the layers take from outside of the chain."""
     made: set[core.Var] = set()
@@ -82,6 +110,8 @@ def _roles(
                 continue
             if var in accumulators:
                 roles[var] = "gradient"
+            elif data is not None:
+                roles[var] = "input" if var in data else "parameter"
             elif var in updated or (micro_batch is not None and Value(var.aval).shape[:1] != (micro_batch,)):
                 roles[var] = "parameter"
             else:

@@ -33,7 +33,9 @@ def convolution_flop(
 
     Args:
         params: of a `conv_general_dilated` equation.
-        image, kernel, result: the shapes of its operands and its result.
+        image: the shape of its first operand.
+        kernel: the shape of its second operand.
+        result: the shape of its result.
     """
     numbers = params["dimension_numbers"]
     images, features, *image_space = numbers.lhs_spec

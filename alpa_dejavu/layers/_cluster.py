@@ -29,8 +29,12 @@ _TOLERANCE = 1 + 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Clustering:
-    """The ends of the layers (layer i is equations ends[i-1]..ends[i]-1), and the objective: bytes; infinite if the
-    rule had to be broken, because there aren't enough products."""
+    """Where layers end.
+
+    Attributes:
+        ends: layer i is the equations ends[i-1]..ends[i]-1.
+        most_bytes: the objective; infinite if the rule had to be broken, because there aren't enough products.
+    """
 
     ends: tuple[int, ...]
     most_bytes: float

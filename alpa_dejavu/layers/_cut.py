@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
-from jax import core
+import numpy as np
+from jax import core, lax
 
+from alpa_dejavu.layers._chain import Chain, chain_of
+from alpa_dejavu.layers._cluster import Clusters
+from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named
 from alpa_dejavu.layers._trace import TracedStep
+from alpa_dejavu.layers._update import divide_update
+
+REMAT = ("none", "layer")
 
 
 @final
@@ -21,7 +28,7 @@ class LayeredStep:
         backward: of each layer, in the order of the forward ones; empty for inference. No equations: nothing to do.
         updates: the optimizer's jaxpr of each layer, None where it has none; empty for inference.
         accumulators: operands of the backward layers that gradients are added to, and the results of that.
-        data: operands that are part of the batch.
+        data: operands that are part of the batch, or made of it.
     """
 
     forward: tuple[core.Jaxpr, ...]
@@ -32,5 +39,72 @@ class LayeredStep:
 
 
 def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = 0.5) -> LayeredStep:
-    """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it."""
-    raise NotImplementedError("alpa_dejavu.layers.cut_into_layers is on its way")
+    """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
+
+    Args:
+        traced: the step.
+        num_layers: L, or "auto": as many as don't need more bytes between them than two do.
+        remat: "none": backward takes what forward has kept; "layer": backward computes its layer's forward again, and
+            what is kept are the layer's operands.
+        eps: how much more than its share of the operations a layer may have.
+
+    Raises:
+        ValueError: the loss has too few equations for so many layers, or an option isn't known.
+    """
+    if remat not in REMAT:
+        raise ValueError(f"remat is {remat!r}, but must be one of {', '.join(map(repr, REMAT))}")
+    if isinstance(num_layers, str) and num_layers != "auto":
+        raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
+    clusters = Clusters(traced.loss.eqns, eps)
+    number = clusters.best_number() if isinstance(num_layers, str) else num_layers
+    rows = _rows(traced.loss, clusters.cut(number).ends)
+    if traced.update is None:
+        return LayeredStep(tuple(rows), (), (), {}, traced.data)
+    chain = chain_of(rows, traced.gradients, traced.loss.outvars[0], remat == "layer")
+    owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
+    owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
+    updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
+    return LayeredStep(chain.forward, chain.backward, updates, chain.accumulators, traced.data)
+
+
+def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:
+    """The layers' jaxprs; their results are what later ones, or the step, take."""
+    wanted = {atom for atom in loss.outvars if isinstance(atom, core.Var)}
+    rows: list[core.Jaxpr] = []
+    for start, end in reversed(list(zip((0, *ends[:-1]), ends, strict=True))):
+        equations = loss.eqns[start:end]
+        made = [var for equation in equations for var in equation.outvars if var in wanted]
+        rows.append(jaxpr_of(equations, made))
+        wanted.update(rows[-1].invars)
+    return rows[::-1]
+
+
+def _on_gradients(update: core.Jaxpr, gradients: Mapping[core.Var, core.Var], chain: Chain) -> core.Jaxpr:
+    """The update on the gradients that the backward layers have accumulated, and on the forward layers' results.
+
+    Gradients of what several layers use are added up; what no layer has a gradient for has zeros.
+    """
+    names = dict(chain.names)
+    used = set(update.invars)
+    first: list[core.JaxprEqn] = []
+    for var, gradient in gradients.items():
+        if gradient not in used:
+            continue
+        found: list[core.Var] = [each for _, each in chain.gradients.get(var, ())]
+        if not found:
+            zero = core.Literal(np.zeros((), gradient.aval.dtype), core.ShapedArray((), gradient.aval.dtype))
+            shape = gradient.aval.shape
+            found = [_added(first, lax.broadcast_in_dim_p, [zero], gradient, shape=shape, broadcast_dimensions=())]
+        total = found[0]
+        for each in found[1:]:
+            total = _added(first, lax.add_p, [total, each], gradient)
+        names[gradient] = total
+    equations = [e.replace(invars=[named(names, atom) for atom in e.invars]) for e in update.eqns]
+    return jaxpr_of([*first, *equations], [named(names, atom) for atom in update.outvars])
+
+
+def _added(
+    equations: list[core.JaxprEqn], primitive: core.Primitive, operands: list[core.Atom], like: core.Var, **params: Any
+) -> core.Var:
+    equations.append(equation_of(primitive, operands, like.aval, **params))
+    return equations[-1].outvars[0]

@@ -3,21 +3,144 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
+import jax
 from jax import core
+
+from alpa_dejavu.layers._arguments import Arguments
+from alpa_dejavu.layers._capture import capturing, gradient_p
+from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
+from alpa_dejavu.layers._resolve import resolve
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TracedStep:
-    """One train step at the size of a micro-batch."""
+    """One train step at the size of a micro-batch.
+
+    Attributes:
+        name: of the model function.
+        loss: what is differentiated: its first result is the loss. In inference, the whole step.
+        gradients: for each operand of the loss that it is differentiated by, the variable of its gradient in `update`;
+            empty in inference.
+        data: the operands of the loss that are part of the batch, or made of it.
+        update: what the step does besides, on operands of the loss, its results, gradients and the optimizer's state;
+            None in inference.
+        batch: samples in a batch.
+        num_micro_batches: how many micro-batches it is cut into.
+    """
 
     name: str
     loss: core.Jaxpr
+    gradients: Mapping[core.Var, core.Var]
+    data: frozenset[core.Var]
+    update: core.Jaxpr | None
+    batch: int
+    num_micro_batches: int
+
+    @property
+    def training(self) -> bool:
+        """Whether the step takes a gradient."""
+        return self.update is not None
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in a micro-batch."""
+        return self.batch // self.num_micro_batches
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in what the loss takes besides the batch: trained and frozen ones."""
+        return sum(var.aval.size for var in self.loss.invars if var not in self.data and var.aval.ndim)
 
 
 def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_micro_batches: int = 1) -> TracedStep:
-    """Traces a model function's train step."""
-    raise NotImplementedError("alpa_dejavu.layers.trace is on its way")
+    """Traces a model function's train step; nothing is computed.
+
+    Args:
+        function: takes a batch size, and returns a train step and its arguments, `(train_step, (state, batch, ...))`;
+            its name (`module:function`, or one of `alpa_dejavu.models`) will do. The arguments may be abstract
+            (`jax.ShapeDtypeStruct`).
+        batch: the batch size it is called with; None: it is called without, and its arguments say it.
+        num_micro_batches: the second argument's arrays are cut into so many, along their first dimension.
+
+    Raises:
+        ValueError: the name isn't known, the function returns something else, the batch can't be cut, or the step takes
+            more than one gradient, or takes it in a loop. What the function itself raises is passed on as it is.
+    """
+    model_function = resolve(function)
+    name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
+    returned = model_function() if batch is None else model_function(batch)
+    arguments = Arguments.of(name, returned, batch, num_micro_batches)
+    with capturing():
+        outer = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves).jaxpr
+    names: dict[core.Var, core.Atom] = {}
+    equations = inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, gradient_p))
+    results = [named(names, atom) for atom in outer.outvars]
+    data = _derived(equations, (v for v, is_data in zip(outer.invars, arguments.is_data, strict=True) if is_data))
+    found = [equation for equation in equations if holds(equation, gradient_p)]
+    if not found:
+        loss = jaxpr_of(equations, results)
+        return TracedStep(name, loss, {}, frozenset(data), None, arguments.batch, num_micro_batches)
+    if len(found) > 1 or found[0].primitive is not gradient_p:
+        where = "more than one gradient" if len(found) > 1 else f"its gradient inside of a {found[0].primitive.name}"
+        raise ValueError(
+            f"the train step of {name} takes {where}; it can be planned if it takes one gradient, of the loss of the "
+            "whole (micro-)batch, outside of loops: gradients are added up over micro-batches for it"
+        )
+    loss, gradients, update = _split(equations, found[0], results)
+    taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if _is_in(atom, data))
+    return TracedStep(name, loss, gradients, taken, update, arguments.batch, num_micro_batches)
+
+
+def _plain(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that Alpa's `parallelize` has wrapped, or the step itself."""
+    inner = getattr(step, "fun", None)
+    return inner if type(step).__module__.startswith("alpa.") and callable(inner) else step
+
+
+def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) -> set[core.Var]:
+    """The sources, and all that is made of them."""
+    found = set(sources)
+    for equation in equations:
+        if any(_is_in(atom, found) for atom in equation.invars):
+            found.update(equation.outvars)
+    return found
+
+
+def _split(
+    equations: Sequence[core.JaxprEqn], gradient: core.JaxprEqn, results: Sequence[core.Atom]
+) -> tuple[core.Jaxpr, dict[core.Var, core.Var], core.Jaxpr]:
+    """The loss, the variables of its gradients, and what is neither the loss nor what its operands are made by."""
+    loss, num_captured = gradient.params["loss"], gradient.params["num_captured"]
+    needed = {atom for atom in gradient.invars if isinstance(atom, core.Var)}
+    rest = []
+    for equation in reversed(equations):
+        if any(var in needed for var in equation.outvars):
+            needed.update(atom for atom in equation.invars if isinstance(atom, core.Var))
+        elif equation is not gradient:
+            rest.append(equation)
+    names: dict[core.Var, core.Atom] = {
+        atom: var for atom, var in zip(gradient.invars, loss.invars, strict=True) if isinstance(atom, core.Var)
+    }
+    values, found = gradient.outvars[: len(loss.outvars)], gradient.outvars[len(loss.outvars) :]
+    names.update(zip(values, loss.outvars, strict=True))
+    update = [e.replace(invars=[named(names, atom) for atom in e.invars]) for e in reversed(rest)]
+    gradients = dict(zip(loss.invars[num_captured:], found, strict=True))
+    return _opened(loss), gradients, jaxpr_of(update, [named(names, atom) for atom in results])
+
+
+def _opened(loss: core.Jaxpr) -> core.Jaxpr:
+    """A loss that is nothing but one jitted function's call, as that function."""
+    called = body(loss.eqns[0]) if len(loss.eqns) == 1 else None
+    if called is None:
+        return loss
+    equations, results = renamed(called, loss.eqns[0].invars)
+    names = dict(zip(loss.eqns[0].outvars, results, strict=True))
+    return _opened(loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars]))
+
+
+def _is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
+    return isinstance(atom, core.Var) and atom in variables

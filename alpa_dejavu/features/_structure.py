@@ -1,0 +1,72 @@
+"""Which jaxprs are alike: the same operations in the same order on the same shapes, whatever their variables.
+
+Functions among an equation's parameters (the derivative rules of `custom_jvp` and `custom_vjp`) are told apart by where
+they are defined.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from jax import core
+
+_known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
+_numbers: dict[Hashable, int] = {}
+
+
+def structure(jaxpr: core.Jaxpr) -> int:
+    """A number that jaxprs have in common if, and only if, they are alike."""
+    number = _known.get(jaxpr)
+    if number is None:
+        key = _key(jaxpr)
+        number = _known[jaxpr] = _numbers.setdefault(key, len(_numbers))
+    return number
+
+
+def _key(jaxpr: core.Jaxpr) -> Hashable:
+    places: dict[core.Var, int] = {}
+
+    def made(var: core.Var) -> Hashable:
+        places[var] = len(places)
+        return var.aval.str_short(), getattr(var.aval, "weak_type", False)
+
+    def read(atom: core.Atom) -> Hashable:
+        if isinstance(atom, core.Literal):
+            return "literal", str(atom.val), atom.aval.str_short()
+        return places[atom]
+
+    operands = tuple(made(var) for var in (*jaxpr.constvars, *jaxpr.invars))
+    equations = tuple(
+        (
+            equation.primitive.name,
+            tuple(read(atom) for atom in equation.invars),
+            tuple((name, _parameter(value)) for name, value in equation.params.items()),
+            tuple(made(var) for var in equation.outvars),
+        )
+        for equation in jaxpr.eqns
+    )
+    return len(jaxpr.constvars), operands, equations, tuple(read(atom) for atom in jaxpr.outvars)
+
+
+def _parameter(value: Any) -> Hashable:
+    if isinstance(value, core.ClosedJaxpr):
+        return "jaxpr", structure(value.jaxpr)
+    if isinstance(value, core.Jaxpr):
+        return "jaxpr", structure(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(_parameter(each) for each in value)
+    if isinstance(value, Mapping):
+        return tuple((name, _parameter(each)) for name, each in value.items())
+    if isinstance(value, functools.partial):
+        return "partial", _parameter(value.func), _parameter(value.args), _parameter(value.keywords)
+    if callable(value) and not isinstance(value, type):
+        function = getattr(value, "f", value)
+        return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function)))
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return type(value), value

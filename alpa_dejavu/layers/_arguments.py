@@ -1,0 +1,118 @@
+"""What a model function returned, checked, with the batch cut to the size of a micro-batch."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
+
+_WANTED = (
+    "it must return (train_step, (state, batch, ...)): a function and a tuple of its arguments, abstract ones or not"
+)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Arguments:
+    """A step and its arguments.
+
+    Attributes:
+        step: the train step.
+        leaves: the arrays among its arguments, abstract.
+        is_data: whether each is part of the batch.
+        batch: samples in a batch.
+    """
+
+    step: Callable[..., Any]
+    leaves: tuple[Any, ...]
+    is_data: tuple[bool, ...]
+    batch: int
+    _all: tuple[Any, ...]
+    _tree: Any
+
+    @classmethod
+    def of(cls, name: str, returned: Any, batch: int | None, num_micro_batches: int) -> Arguments:
+        """Checks what a model function returned.
+
+        Raises:
+            ValueError: it isn't a step and its arguments, or the batch can't be cut.
+        """
+        if not (isinstance(returned, Sequence) and len(returned) == 2 and callable(returned[0])):
+            raise ValueError(f"{name} returned {_described(returned)}; {_WANTED}")
+        step, given = returned
+        if not isinstance(given, tuple) or len(given) < 2:
+            raise ValueError(f"{name} returned a step with {_described(given)} for arguments; {_WANTED}")
+        size = _batch_size(name, given[1], batch)
+        if num_micro_batches < 1 or size % num_micro_batches:
+            raise ValueError(
+                f"a batch of {size} can't be cut into {num_micro_batches} micro-batches; "
+                f"the number must divide it: {_divisors_near(size, num_micro_batches)}"
+            )
+        whole = [tree_flatten(argument) for argument in given]
+        everything: list[Any] = []
+        is_data: list[bool] = []
+        for place, (leaves, _) in enumerate(whole):
+            cut = [_cut(leaf, size, num_micro_batches) if place == 1 else leaf for leaf in leaves]
+            everything += [_abstract(leaf) for leaf in cut]
+            is_data += [place == 1] * len(leaves)
+        arrays = [n for n, leaf in enumerate(everything) if isinstance(leaf, jax.ShapeDtypeStruct)]
+        return cls(
+            step,
+            tuple(everything[n] for n in arrays),
+            tuple(is_data[n] for n in arrays),
+            size,
+            tuple(everything),
+            tree_flatten(given)[1],
+        )
+
+    def calling(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the arrays alone: what isn't an array stays as it was given."""
+
+        def called(*leaves: Any) -> Any:
+            rest = iter(leaves)
+            filled = [next(rest) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in self._all]
+            return step(*tree_unflatten(self._tree, filled))
+
+        return called
+
+
+def _batch_size(name: str, data: Any, batch: int | None) -> int:
+    firsts = [leaf.shape[0] for leaf in tree_leaves(data) if getattr(leaf, "shape", ())]
+    if not firsts:
+        raise ValueError(f"{name}: the second argument of its train step has no arrays, but must be the batch")
+    if batch is None:
+        return int(collections.Counter(firsts).most_common(1)[0][0])
+    if batch not in firsts:
+        raise ValueError(
+            f"{name} was asked for a batch of {batch}, but the arrays of its second argument have first dimensions "
+            f"{sorted(set(firsts))}"
+        )
+    return batch
+
+
+def _cut(leaf: Any, batch: int, num_micro_batches: int) -> Any:
+    shape = getattr(leaf, "shape", ())
+    if not shape or shape[0] != batch:
+        return leaf
+    return jax.ShapeDtypeStruct((batch // num_micro_batches, *shape[1:]), leaf.dtype)
+
+
+def _abstract(leaf: Any) -> Any:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return leaf
+
+
+def _described(what: Any) -> str:
+    if isinstance(what, (tuple, list)):
+        return f"a {type(what).__name__} of {', '.join(type(each).__name__ for each in what) or 'nothing'}"
+    return f"{type(what).__name__} {what!r}"[:80]
+
+
+def _divisors_near(size: int, wanted: int) -> str:
+    divisors = sorted((n for n in range(1, size + 1) if size % n == 0), key=lambda n: (abs(n - wanted), n))
+    return ", ".join(map(str, sorted(divisors[:4])))

@@ -1,0 +1,151 @@
+"""A layer's derivative, split where the loss has been computed: what runs forward, and what runs backward.
+
+Done once for layers that are alike. What backward needs of forward are its residuals: results that forward has besides
+its own. A layer that is rematerialised has none: its backward part computes forward again from the layer's operands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, final
+
+import jax
+from jax import core
+from jax._src import linear_util
+from jax._src.interpreters import ad, partial_eval
+
+from alpa_dejavu.features._structure import structure
+from alpa_dejavu.layers._jaxprs import renamed
+
+
+@final
+class Alike:
+    """A jaxpr that equals every other one with the same operations on the same shapes."""
+
+    __slots__ = ("jaxpr", "number")
+
+    def __init__(self, jaxpr: core.Jaxpr) -> None:
+        self.jaxpr = jaxpr
+        self.number = structure(jaxpr)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Alike) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Linear:
+    """A layer's jaxpr with all residuals as further results, and its linear part.
+
+    Attributes:
+        forward: results are the layer's, then the residuals.
+        tangents: takes the residuals as constants, and tangents of the active operands.
+        active: which of the layer's results depend on active operands.
+    """
+
+    forward: core.Jaxpr
+    tangents: core.Jaxpr
+    active: tuple[bool, ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """The forward and backward part of a layer.
+
+    What else their equations take are constants.
+
+    Attributes:
+        forward: results are the layer's, then the residuals.
+        backward: takes the residuals, then the cotangents of those results that have one. A rematerialised layer's
+            takes all the layer's operands in place of residuals. Results: the cotangents of the active operands that
+            have one.
+        reached: which of all operands have one.
+    """
+
+    forward: core.Jaxpr
+    backward: core.Jaxpr
+    reached: tuple[bool, ...]
+
+    def takers(self, operands: Sequence[core.Var]) -> list[core.Var]:
+        """The operands that have a cotangent, in the order of backward's results."""
+        return [var for var, has in zip(operands, self.reached, strict=True) if has]
+
+
+@functools.lru_cache(maxsize=1024)
+def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
+    """The layer's derivative by its active operands."""
+    saved: dict[str, Any] = {}
+
+    def run(*operands: Any) -> list[Any]:
+        def layer_of(*chosen: Any) -> list[Any]:
+            rest = iter(chosen)
+            filled = [next(rest) if on else operand for operand, on in zip(operands, active, strict=True)]
+            return core.eval_jaxpr(layer.jaxpr, (), *filled)
+
+        chosen = [operand for operand, on in zip(operands, active, strict=True) if on]
+        results, tangents, jaxpr, residuals = ad.linearize(linear_util.wrap_init(layer_of), *chosen)
+        saved.update(tangents=jaxpr, active=tuple(not tangent.is_known() for tangent in tangents))
+        return [*results, *residuals]
+
+    forward = jax.make_jaxpr(run)(*map(_shape, layer.jaxpr.invars))
+    return Linear(forward.jaxpr, saved["tangents"], saved["active"])
+
+
+@functools.lru_cache(maxsize=1024)
+def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
+    """The layer's parts, given which of its results have a cotangent."""
+    split = linear(layer, active)
+    reached: list[bool] = []
+    residuals = list(split.tangents.constvars)
+    with_cotangent = [v for v, on in zip(split.tangents.outvars, _of_active(split, pulled), strict=True) if on]
+
+    def run(*operands: Any) -> list[Any]:
+        kept, given = operands[: len(residuals)], iter(operands[len(residuals) :])
+        cotangents = [
+            next(given) if on else ad.Zero(atom.aval)
+            for atom, on in zip(split.tangents.outvars, _of_active(split, pulled), strict=True)
+        ]
+        unknown = [ad.UndefinedPrimal(var.aval) for var in split.tangents.invars]
+        found = ad.backward_pass(split.tangents, True, kept, unknown, cotangents)
+        reached.extend(not isinstance(each, ad.Zero) for each in found)
+        return [each for each in found if not isinstance(each, ad.Zero)]
+
+    backward = jax.make_jaxpr(run)(*map(_shape, (*residuals, *with_cotangent))).jaxpr
+    num_given = len(backward.invars) - len(residuals)
+    backward, used = partial_eval.dce_jaxpr(
+        backward, [True] * len(backward.outvars), instantiate=[False] * len(residuals) + [True] * num_given
+    )
+    num_results = len(layer.jaxpr.outvars)
+    forward, _ = partial_eval.dce_jaxpr(
+        split.forward, [True] * num_results + list(used[: len(residuals)]), instantiate=True
+    )
+    answers = iter(reached)
+    made = Parts(forward, backward, tuple(on and next(answers) for on in active))
+    return _rematerialised(layer, made) if remat else made
+
+
+def _of_active(split: Linear, pulled: Sequence[bool]) -> list[bool]:
+    """Of the results that depend on active operands: which have a cotangent."""
+    return [has for has, depends in zip(pulled, split.active, strict=True) if depends]
+
+
+def _rematerialised(layer: Alike, made: Parts) -> Parts:
+    num_results = len(layer.jaxpr.outvars)
+    residuals = len(made.forward.outvars) - num_results
+    first, results = renamed(made.forward, made.forward.invars)
+    cotangents = made.backward.invars[residuals:]
+    second, gradients = renamed(made.backward, [*results[num_results:], *cotangents])
+    both = core.Jaxpr((), [*made.forward.invars, *cotangents], gradients, [*first, *second])
+    forward, _ = partial_eval.dce_jaxpr(layer.jaxpr, [True] * num_results, instantiate=True)
+    backward, _ = partial_eval.dce_jaxpr(both, [True] * len(gradients), instantiate=True)
+    return Parts(forward, backward, made.reached)
+
+
+def _shape(var: core.Var) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)

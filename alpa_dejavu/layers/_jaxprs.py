@@ -1,0 +1,98 @@
+"""Small operations on jaxprs: rows of equations as a jaxpr, the same with other variables, calls inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from jax import core
+
+MARKER = "pipeline_marker"
+
+
+def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
+    """Equations with all that they take from outside as operands, in the order in which they take it."""
+    made: set[core.Var] = set()
+    taken: dict[core.Var, None] = {}
+    effects: set[core.Effect] = set()
+    for equation in equations:
+        for atom in equation.invars:
+            if isinstance(atom, core.Var) and atom not in made:
+                taken[atom] = None
+        made.update(equation.outvars)
+        effects |= equation.effects
+    return core.Jaxpr((), tuple(taken), tuple(results), tuple(equations), effects)
+
+
+def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
+    """A jaxpr's equations on these operands, and its results: all that it makes gets new variables."""
+    names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
+    equations = []
+    for equation in jaxpr.eqns:
+        results = [_new(var) for var in equation.outvars]
+        equations.append(equation.replace(invars=[named(names, atom) for atom in equation.invars], outvars=results))
+        names.update(zip(equation.outvars, results, strict=True))
+    return equations, [named(names, atom) for atom in jaxpr.outvars]
+
+
+def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
+    """What an atom is called, itself if it has no other name."""
+    return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
+
+
+def new_variable(aval: core.AbstractValue) -> core.Var:
+    """A variable that is equal to itself alone."""
+    return core.Var("", aval)
+
+
+def equation_of(
+    primitive: core.Primitive, operands: Sequence[core.Atom], result: core.AbstractValue, **params: Any
+) -> core.JaxprEqn:
+    """An equation with one result, a new variable."""
+    return core.new_jaxpr_eqn(list(operands), [new_variable(result)], primitive, params, core.no_effects)
+
+
+def inlined(
+    equations: Iterable[core.JaxprEqn],
+    names: dict[core.Var, core.Atom],
+    wanted: Callable[[core.JaxprEqn], bool],
+) -> list[core.JaxprEqn]:
+    """The equations with the wanted calls replaced by what they call, and without Alpa's markers.
+
+    `names` says how variables are called, and is told how the results of what was replaced are.
+    """
+    flat: list[core.JaxprEqn] = []
+    for equation in equations:
+        equation = equation.replace(invars=[named(names, atom) for atom in equation.invars])
+        called = body(equation)
+        if equation.primitive.name == MARKER:
+            names.update(zip(equation.outvars, equation.invars, strict=False))
+        elif called is None or not wanted(equation):
+            flat.append(equation)
+        else:
+            inner, results = renamed(called, equation.invars)
+            within: dict[core.Var, core.Atom] = {}
+            flat += inlined(inner, within, wanted)
+            names.update(zip(equation.outvars, (named(within, atom) for atom in results), strict=True))
+    return flat
+
+
+def body(equation: core.JaxprEqn) -> core.Jaxpr | None:
+    """What a jitted function's call runs on the call's operands, if the equation is such a call."""
+    if equation.primitive.name not in ("pjit", "closed_call", "core_call", "custom_jvp_call"):
+        return None
+    called = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+    if isinstance(called, core.ClosedJaxpr):
+        return None if called.consts else called.jaxpr
+    return called
+
+
+def holds(equation: core.JaxprEqn, primitive: core.Primitive) -> bool:
+    """Whether the equation, or any that is inside of it, is of the primitive."""
+    return equation.primitive is primitive or any(
+        holds(inner, primitive) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns
+    )
+
+
+def _new(var: core.Var) -> core.Var:
+    return var if isinstance(var, core.DropVar) else new_variable(var.aval)

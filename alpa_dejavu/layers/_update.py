@@ -1,0 +1,84 @@
+"""What a step does after its gradients, divided among the layers.
+
+An equation belongs to the layer of its largest operand that belongs to one: of gradients and parameters, to begin with,
+then of what is made of them. What works up the optimizer's state before it meets a gradient belongs to the layer that
+takes its result. A jitted function on several layers' gradients is divided itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from jax import core
+
+from alpa_dejavu.layers._jaxprs import MARKER, body, jaxpr_of, named, renamed
+
+
+def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers: int) -> tuple[core.Jaxpr | None, ...]:
+    """Each layer's part, None where it has none.
+
+    Args:
+        update: what is divided.
+        owners: the layers of gradients and parameters.
+        num_layers: how many there are.
+    """
+    division = _Division(owners)
+    names: dict[core.Var, core.Atom] = {}
+    division.walk(update.eqns, names)
+    division.assign_rest()
+    layers, equations = division.layers, division.equations
+    makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
+    wanted = {named(names, atom) for atom in update.outvars if isinstance(atom, core.Var)}
+    for equation, n in zip(equations, layers, strict=True):
+        wanted.update(a for a in equation.invars if isinstance(a, core.Var) and makers.get(a, n) != n)
+    divided: list[core.Jaxpr | None] = [None] * num_layers
+    for layer in set(layers):
+        own = [equation for equation, n in zip(equations, layers, strict=True) if n == layer]
+        divided[layer] = jaxpr_of(own, [var for equation in own for var in equation.outvars if var in wanted])
+    return tuple(divided)
+
+
+@final
+class _Division:
+    """The equations, flattened as far as they must be, and the layer of each; -1: not known yet."""
+
+    def __init__(self, owners: Mapping[core.Var, int]) -> None:
+        self.equations: list[core.JaxprEqn] = []
+        self.layers: list[int] = []
+        self._owners = dict(owners)
+
+    def walk(self, equations: Iterable[core.JaxprEqn], names: dict[core.Var, core.Atom]) -> None:
+        """Appends the equations, each with its layer; `names` is told how results are called after all."""
+        for equation in equations:
+            equation = equation.replace(invars=[named(names, atom) for atom in equation.invars])
+            owners = [
+                (atom.aval.size, self._owners[atom])
+                for atom in equation.invars
+                if isinstance(atom, core.Var) and atom in self._owners
+            ]
+            called = body(equation)
+            if equation.primitive.name == MARKER:
+                names.update(zip(equation.outvars, equation.invars, strict=False))
+            elif called is not None and len({layer for size, layer in owners if size > 1}) > 1:
+                inner, results = renamed(called, equation.invars)
+                within: dict[core.Var, core.Atom] = {}
+                self.walk(inner, within)
+                names.update(zip(equation.outvars, (named(within, atom) for atom in results), strict=True))
+            else:
+                layer = max(owners)[1] if owners else -1
+                self.equations.append(equation)
+                self.layers.append(layer)
+                if layer >= 0:
+                    self._owners.update((var, layer) for var in equation.outvars)
+
+    def assign_rest(self) -> None:
+        """From the last equation on: what has no layer gets that of the first layer that takes its results."""
+        takers: dict[core.Var, int] = {}
+        for n in range(len(self.equations) - 1, -1, -1):
+            equation = self.equations[n]
+            if self.layers[n] < 0:
+                self.layers[n] = min((takers[var] for var in equation.outvars if var in takers), default=0)
+            for atom in equation.invars:
+                if isinstance(atom, core.Var):
+                    takers[atom] = min(self.layers[n], takers.get(atom, self.layers[n]))
