@@ -32,7 +32,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["alpa_dejavu", "alpa_dejavu.*"]),
-    package_data={"alpa_dejavu": ["py.typed", "clusters/*.json", "schemas/*.json"]},
+    package_data={"alpa_dejavu": ["py.typed", "clusters/*.json", "schemas/*.json", "report/page.*", "report/*.js"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         "numpy>=1.26,<2",
@@ -42,6 +42,8 @@ setup(
         "click>=8.1",
         "jsonschema>=4.18",
         "PyYAML>=6",
+        "jinja2>=3.1",
+        "plotly>=6",
     ],
     entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.cli:main"]},
     extras_require={

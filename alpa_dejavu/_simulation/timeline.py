@@ -109,11 +109,8 @@ class Timeline:
         batch = np.tile(np.arange(size), num_stages)
         once, none = np.arange(num_stages), np.full(num_stages, -1)
         rows = []
-        for times, kind, share in (
-            (self.forward_s, _FORWARD, self._share(_FORWARD)),
-            (self.backward_s, _BACKWARD, self._share(_BACKWARD)),
-        ):
-            split = times[..., 1] - (times[..., 1] - times[..., 0]) * share
+        for times, kind in ((self.forward_s, _FORWARD), (self.backward_s, _BACKWARD)):
+            split = times[..., 1] - (times[..., 1] - times[..., 0]) * self.collective_shares(KINDS[kind])
             for part, span in ((kind, (times[..., 0], split)), (_COLLECTIVE, (split, times[..., 1]))):
                 rows.append(_rows(stage, part, batch, -1, *(x.ravel() for x in span)))
         rows.append(_rows(stage, _SEND, batch, stage + 1, *self.forward_send_s.reshape(-1, 2).T))
@@ -126,17 +123,17 @@ class Timeline:
         whole = [column.astype(np.int64) for column in table[:4]]
         return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
-    def _share(self, kind: int) -> FloatArray:
-        """Which part of each forward or backward is collectives, shape (S, B)."""
+    def collective_shares(self, kind: str) -> FloatArray:
+        """Which part of each "forward" or "backward" is collectives, shape (S, B)."""
         share = np.zeros((self.num_stages, self.num_micro_batches))
         for i, stage in enumerate(self.stages):
             whole, part = (
                 (stage.forward_s, stage.forward_collective_s)
-                if kind == _FORWARD
+                if kind == "forward"
                 else (stage.backward_s, stage.backward_collective_s)
             )
             share[i] = part / whole if whole > 0 else 0.0
-            if kind == _BACKWARD and whole + stage.synchronisation_s > 0:
+            if kind == "backward" and whole + stage.synchronisation_s > 0:
                 share[i, -1] = (part + stage.synchronisation_s) / (whole + stage.synchronisation_s)
         return share
 

@@ -1,29 +1,75 @@
-"""The page itself."""
+"""The page: a template, its tables and its charts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import html
+from importlib import resources
 
-from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.problem import Plan, SearchSpace
-from alpa_dejavu.report._content import Layer
+import jinja2
+from plotly.offline import get_plotlyjs
+
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.report._cost_map import cost_map
+from alpa_dejavu.report._layer_costs import layer_costs
+from alpa_dejavu.report._lanes import lanes
+from alpa_dejavu.report._memory_chart import memory_chart
+from alpa_dejavu.report._tables import facts, layer_rows, origins, planning_rows, runner_up_rows, stage_table
 from alpa_dejavu.simulate import Timeline
 
 __all__ = ["html_report"]
 
 
-def html_report(
-    plan: Plan,
-    timeline: Timeline,
-    *,
-    title: str = "",
-    table: CostTable | None = None,
-    space: SearchSpace | None = None,
-    layers: Sequence[Layer] = (),
-    runners_up: Sequence[tuple[str, float, str]] = (),
-    facts: Mapping[str, str] | None = None,
-    provenance: Mapping[str, str] | None = None,
-    measured: Timeline | None = None,
-) -> str:
-    """One self-contained HTML page about a plan; see the package."""
-    return title
+def html_report(planned: Planned, measured: Timeline | None = None) -> str:
+    """One page about a plan, which opens in a browser without network: the plan's table, its timeline, its memory, the
+    cost table with the chosen cut, the model's layers, the runners-up, and where the figures come from.
+
+    Args:
+        planned: the plan with all that it was made from.
+        measured: a simulation of the same stages with measured times, shown beside the predicted one.
+
+    Returns:
+        HTML, of about 5 MB: most of it is plotly.js. Whatever users named is escaped.
+
+    Raises:
+        ValueError: the timelines have another number of stages than the plan.
+    """
+    plan = planned.plan
+    for timeline in (planned.timeline, measured):
+        if timeline is not None and timeline.num_stages != len(plan.stages):
+            raise ValueError(
+                f"the plan has {len(plan.stages)} stages and a timeline {timeline.num_stages}: simulate its stages"
+            )
+    title = f"{plan.model or 'A model'} on {plan.cluster}"
+    timelines = {"predicted": planned.timeline} | ({} if measured is None else {"measured": measured})
+    charts = {
+        "memory": memory_chart(planned.timeline),
+        "costs": cost_map(planned),
+        "layers": layer_costs(planned),
+    }
+    return _template().render(
+        title=title,
+        facts=facts(planned, measured),
+        stage_table=stage_table(planned, measured),
+        runners_up=runner_up_rows(planned),
+        layers=layer_rows(planned),
+        planning=planning_rows(plan),
+        origins=origins(planned),
+        lanes={name: lanes(timeline) for name, timeline in timelines.items()},
+        stage_names=[
+            f"<b>stage {n}</b><br>{html.escape(_shortened(stage.hosts))}" for n, stage in enumerate(plan.stages)
+        ],
+        charts=charts,
+        plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
+    )
+
+
+def _shortened(hosts: tuple[str, ...]) -> str:
+    return hosts[0] if len(hosts) == 1 else f"{hosts[0]} and {len(hosts) - 1} more"
+
+
+def _template() -> jinja2.Template:
+    """The page's template, which escapes what it is given."""
+    files = resources.files("alpa_dejavu.report")
+    loader = jinja2.FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.get_template("page.html.j2")

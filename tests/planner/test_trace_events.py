@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from plans import small_plan
+from timelines import small_plan
 
 from alpa_dejavu.simulate import StageTimes, simulate
 from alpa_dejavu.trace_events import trace_events

@@ -1,0 +1,85 @@
+"""The cost table as a heat map: for each submesh all ranges of layers, and which of them are the plan's stages."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.report._style import COLORS, finished
+
+__all__ = ["cost_map"]
+
+_MS = 1e3
+
+
+def cost_map(planned: Planned) -> dict[str, Any]:
+    """A map for each submesh, the one with most of the plan's stages first; each range at its cheapest config."""
+    submeshes, stages = planned.space.submeshes, planned.plan.stages
+    used = collections.Counter(stage.submesh for stage in stages)
+    shown = max(range(len(submeshes)), key=lambda s: (used[submeshes[s]], -s))
+    figure = go.Figure()
+    for s, submesh in enumerate(submeshes):
+        figure.add_heatmap(visible=s == shown, **_map(planned, s))
+        mine = [(n, stage) for n, stage in enumerate(stages) if stage.submesh == submesh]
+        figure.add_scatter(visible=s == shown, **_marks(mine, COLORS["limit"], "square-open", "this submesh"))
+    others = list(enumerate(stages))
+    figure.add_scatter(**_marks(others, "#1f2933", "circle-open", "any submesh"))
+    buttons = [
+        {
+            "label": f"{submesh.num_hosts} x {submesh.devices_per_host}" + (" (in the plan)" if used[submesh] else ""),
+            "method": "update",
+            "args": [{"visible": [n // 2 == s for n in range(2 * len(submeshes))] + [True]}],
+        }
+        for s, submesh in enumerate(submeshes)
+    ]
+    menu = {"buttons": buttons, "active": shown, "x": 0.0, "xanchor": "left", "y": 1.12, "yanchor": "bottom"}
+    figure.update_layout(updatemenus=[menu], legend={"x": 0.02, "y": 0.02, "bgcolor": "rgba(255,255,255,0.8)"})
+    figure.update_xaxes(title="last layer", constrain="domain", zeroline=False)
+    figure.update_yaxes(title="first layer", autorange="reversed", scaleanchor="x", constrain="domain", zeroline=False)
+    made = finished(figure, 620)
+    made["layout"]["margin"]["t"] = 70
+    return made
+
+
+def _map(planned: Planned, submesh: int) -> dict[str, Any]:
+    table, configs = planned.table, planned.space.configs[submesh]
+    costs = table.costs_s[:, :, submesh, :]
+    best = np.argmin(costs, axis=2)
+    least = np.take_along_axis(costs, best[..., None], axis=2)[..., 0]
+    named = np.array([_config(config) for config in configs])
+    return {
+        "z": [[None if np.isinf(x) else x * _MS for x in row] for row in least.tolist()],
+        "text": named[best].tolist(),
+        "colorscale": "YlGnBu",
+        "colorbar": {"title": {"text": "ms"}, "thickness": 14},
+        "hoverongaps": False,
+        "hovertemplate": "layers %{y} to %{x}: %{z:.4g} ms<br>%{text}<extra></extra>",
+    }
+
+
+def _config(config: Any) -> str:
+    if config is None:
+        return "no config"
+    logical = " x ".join(map(str, config.shape))
+    return f"logical mesh {logical}, remat {config.remat}, ZeRO {config.zero}"
+
+
+def _marks(stages: list[tuple[int, Any]], color: str, symbol: str, where: str) -> dict[str, Any]:
+    return {
+        "x": [stage.layers[1] for _, stage in stages],
+        "y": [stage.layers[0] for _, stage in stages],
+        "mode": "markers",
+        "marker": {
+            "symbol": symbol,
+            "color": color,
+            "size": 15 if symbol == "square-open" else 8,
+            "line": {"width": 2},
+        },
+        "text": [f"stage {n}: layers {stage.layers[0]} to {stage.layers[1]}" for n, stage in stages],
+        "name": f"the plan's stages, {where}",
+        "hovertemplate": "%{text}<extra></extra>",
+    }

@@ -1,0 +1,38 @@
+"""A timeline as the page's script takes it: starts and ends of the tasks as packed floats."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.simulate import Timeline
+
+__all__ = ["lanes"]
+
+
+def lanes(timeline: Timeline) -> dict[str, Any]:
+    """What `timeline.js` draws: little-endian float32 in base64, of shape (S, B, 2), NaN where there is nothing."""
+    stages = timeline.stages
+    return {
+        "stages": timeline.num_stages,
+        "microBatches": timeline.num_micro_batches,
+        "stepSeconds": timeline.step_s,
+        "forward": _packed(timeline.forward_s),
+        "backward": _packed(timeline.backward_s),
+        "forwardSend": _packed(timeline.forward_send_s),
+        "backwardSend": _packed(timeline.backward_send_s),
+        "update": _packed(timeline.update_s),
+        "forwardCollective": timeline.collective_shares("forward")[:, 0].tolist(),
+        "backwardCollective": timeline.collective_shares("backward")[:, 0].tolist(),
+        "lastBackwardCollective": timeline.collective_shares("backward")[:, -1].tolist(),
+        "busy": timeline.busy_shares.tolist(),
+        "bubble": timeline.bubble_shares.tolist(),
+        "sends": any(stage.forward_send_s or stage.backward_send_s for stage in stages),
+    }
+
+
+def _packed(values: NDArray[np.float64]) -> str:
+    return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")

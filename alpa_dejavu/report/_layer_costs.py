@@ -1,0 +1,67 @@
+"""The chart of the model's layers: what each costs on the mesh of its stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.problem import StagePlan
+from alpa_dejavu.report._style import COLORS, finished
+
+__all__ = ["entry_of", "layer_costs"]
+
+_MS = 1e3
+
+
+def entry_of(stage: StagePlan, planned: Planned) -> tuple[int, int] | None:
+    """A stage's submesh and config by their index in the search space; None if the space doesn't have them."""
+    space = planned.space
+    if stage.submesh not in space.submeshes:
+        return None
+    submesh = space.submeshes.index(stage.submesh)
+    for c, config in enumerate(space.configs[submesh]):
+        if config and (config.shape, config.remat, config.zero) == (stage.logical_mesh, stage.remat, stage.zero):
+            return submesh, c
+    return None
+
+
+def layer_costs(planned: Planned) -> dict[str, Any]:
+    """Stacked bars: forward, backward and collectives of one micro-batch, with the stages behind them."""
+    table = planned.table
+    parts = {
+        "forward": table.compute_forward_s,
+        "backward": table.compute_backward_s,
+        "collective": table.collective_s,
+    }
+    seconds: dict[str, list[float | None]] = {name: [] for name in parts}
+    for stage in planned.plan.stages:
+        entry = entry_of(stage, planned)
+        for layer in range(stage.layers[0], stage.layers[1] + 1):
+            for name, array in parts.items():
+                seconds[name].append(None if entry is None else float(array[layer, layer, *entry]) * _MS)
+    figure = go.Figure()
+    for name, values in seconds.items():
+        figure.add_bar(
+            y=values,
+            name=name,
+            marker={"color": COLORS[name]},
+            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} ms<extra></extra>",
+        )
+    for n, stage in enumerate(planned.plan.stages):
+        first, last = stage.layers
+        figure.add_vrect(
+            x0=first - 0.5,
+            x1=last + 0.5,
+            fillcolor="#94a3b8" if n % 2 else "#e2e8f0",
+            opacity=0.25,
+            line_width=0,
+            layer="below",
+            annotation={"text": str(n), "font": {"size": 11, "color": "#52606d"}},
+            annotation_position="top",
+        )
+    figure.update_layout(barmode="stack", legend={"orientation": "h", "y": 1.14, "x": 0})
+    figure.update_xaxes(title="layer (shades: stages)")
+    figure.update_yaxes(title="one micro-batch on its stage's mesh (ms)")
+    return finished(figure, 360)

@@ -1,0 +1,54 @@
+"""The chart of each stage's memory over time, against what its devices have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from alpa_dejavu.report._style import COLORS, finished, stage_colors
+from alpa_dejavu.simulate import Timeline
+
+__all__ = ["memory_chart"]
+
+_GB = 1e9
+_POINTS = 1200
+"""How many times a line is drawn for; where there are more, each point is the most of its time."""
+
+
+def memory_chart(timeline: Timeline) -> dict[str, Any]:
+    """A line for each stage, and a dashed one for each limit."""
+    figure = go.Figure()
+    for n, color in enumerate(stage_colors(timeline.num_stages)):
+        times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
+        figure.add_scatter(
+            x=times,
+            y=held / _GB,
+            mode="lines",
+            line={"shape": "hv", "color": color, "width": 1.6},
+            name=f"stage {n}",
+            hovertemplate=f"stage {n}: %{{y:.3f}} GB at %{{x:.4g}} s<extra></extra>",
+        )
+    limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
+    for limit in sorted(limits):
+        figure.add_hline(
+            y=limit / _GB,
+            line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
+            annotation={"text": f"limit: {limit / _GB:.2f} GB", "font": {"color": COLORS["limit"]}},
+        )
+    figure.update_xaxes(title="time in the step (s)", range=[0, timeline.step_s])
+    figure.update_yaxes(title="memory of each device (GB)", rangemode="tozero")
+    return finished(figure, 380)
+
+
+def _thinned(
+    times: NDArray[np.float64], held: NDArray[np.float64], step_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if len(times) <= _POINTS:
+        return times, held
+    bins = np.minimum((times / step_s * _POINTS).astype(np.int64), _POINTS - 1)
+    first = np.flatnonzero(np.diff(bins, prepend=-1))
+    return times[first], np.maximum.reduceat(held, first)

@@ -1,0 +1,40 @@
+"""What all charts have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+
+__all__ = ["COLORS", "finished", "stage_colors"]
+
+COLORS = {
+    "forward": "#5b8def",
+    "backward": "#1f9e89",
+    "collective": "#f2a33a",
+    "send": "#b05cc6",
+    "update": "#6b7280",
+    "bubble": "#eef1f5",
+    "limit": "#d1495b",
+}
+
+
+def finished(figure: go.Figure, height: int) -> dict[str, Any]:
+    """The figure as plain JSON, in the page's style."""
+    figure.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 70, "r": 20, "t": 40, "b": 55},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": "#1f2933"},
+        hoverlabel={"align": "left"},
+    )
+    made: dict[str, Any] = json.loads(figure.to_json())
+    made["layout"].pop("template", None)
+    return made
+
+
+def stage_colors(count: int) -> list[str]:
+    """A colour for each stage, from the first to the last."""
+    return list(sample_colorscale("Viridis", [0.9 * n / max(count - 1, 1) for n in range(count)]))

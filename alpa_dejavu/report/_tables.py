@@ -1,0 +1,163 @@
+"""The page's tables, as texts with units; the template escapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from alpa_dejavu.memory import ModelMemory
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.problem import Cluster, Plan, StagePlan
+from alpa_dejavu.simulate import StageTimes, Timeline
+
+__all__ = ["Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "stage_table"]
+
+_GB, _MB, _GFLOP, _MS = 1e9, 1e6, 1e9, 1e3
+
+
+class Table(TypedDict):
+    """Heads and rows of the same length."""
+
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
+    """What a reader wants to know first: (what, value)."""
+    plan, timeline = planned.plan, planned.timeline
+    shown = [("predicted step", f"{plan.step_s:.4g} s")]
+    if measured is not None:
+        shown.append(("measured step", f"{measured.step_s:.4g} s"))
+    if planned.samples_per_s is not None:
+        shown.append(("throughput", f"{planned.samples_per_s:.4g} samples/s"))
+    return [
+        *shown,
+        ("model FLOP utilisation", f"{planned.flop_utilisation:.1%}"),
+        ("model FLOP of a step", f"{planned.model_flop:.3g}"),
+        ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
+        ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
+        ("schedule", plan.schedule),
+        ("waiting in bubbles", f"{np.mean(timeline.bubble_shares):.1%} (mean of the stages)"),
+        ("planned in", f"{plan.total_planning_s:.3g} s"),
+    ]
+
+
+def stage_table(planned: Planned, measured: Timeline | None) -> Table:
+    """A row for each stage."""
+    heads = [
+        "stage", "layers", "submesh", "logical mesh", "hosts", "remat", "ZeRO", "compute ms", "collectives ms",
+        "transfers ms", "once a step ms", "computing", "bubbles", "memory GB", "limit GB", "headroom GB",
+    ]  # fmt: skip
+    rows = [_stage_row(n, stage, planned.timeline) for n, stage in enumerate(planned.plan.stages)]
+    if measured is not None:
+        heads += ["measured forward ms", "measured backward ms", "measured to predicted"]
+        for row, ours, theirs in zip(rows, planned.timeline.stages, measured.stages, strict=True):
+            row += _measured_cells(ours, theirs)
+    return {"heads": heads, "rows": rows}
+
+
+def _stage_row(n: int, stage: StagePlan, timeline: Timeline) -> list[str]:
+    first, last = stage.layers
+    times = (stage.compute_s, stage.collective_s, stage.boundary_s, stage.per_step_s)
+    return [
+        str(n),
+        str(first) if first == last else f"{first}–{last}",
+        f"{stage.submesh.num_hosts} × {stage.submesh.devices_per_host}",
+        " × ".join(map(str, stage.logical_mesh)),
+        ", ".join(stage.hosts),
+        stage.remat,
+        str(stage.zero),
+        *(f"{seconds * _MS:.4g}" for seconds in times),
+        f"{timeline.busy_shares[n]:.0%}",
+        f"{timeline.bubble_shares[n]:.0%}",
+        f"{stage.memory_bytes / _GB:.2f}",
+        f"{stage.memory_limit_bytes / _GB:.2f}",
+        f"{(stage.memory_limit_bytes - stage.memory_bytes) / _GB:.2f}",
+    ]
+
+
+def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
+    predicted = ours.forward_s + ours.backward_s
+    ratio = f"{(theirs.forward_s + theirs.backward_s) / predicted:.2f}" if predicted > 0 else "–"
+    return [f"{theirs.forward_s * _MS:.4g}", f"{theirs.backward_s * _MS:.4g}", ratio]
+
+
+def runner_up_rows(planned: Planned) -> Table:
+    """The next best plans, and why they lose."""
+    rows = []
+    for rank, other in enumerate(planned.runners_up, start=2):
+        plan = other.plan
+        slower = plan.step_s / planned.plan.step_s - 1
+        rows.append([str(rank), described(plan), f"{plan.step_s:.4g}", f"{slower:+.2%}", other.why])
+    return {"heads": ["rank", "plan", "step s", "slower by", "why it loses"], "rows": rows}
+
+
+def described(plan: Plan) -> str:
+    """A plan in a line.
+
+    Says how many micro-batches, and for each run of stages alike: how many, submesh, logical mesh, remat and ZeRO.
+    """
+    runs: list[list[object]] = []
+    for stage in plan.stages:
+        logical = "x".join(map(str, stage.logical_mesh))
+        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {logical}"
+        text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
+        if runs and runs[-1][1] == text:
+            runs[-1] = [int(str(runs[-1][0])) + 1, text]
+        else:
+            runs.append([1, text])
+    parts = "; ".join(f"{count} on {text}" for count, text in runs)
+    return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches: {parts}"
+
+
+def layer_rows(planned: Planned) -> Table:
+    """A row for each layer: of the whole tensors of one micro-batch, before they are divided among devices."""
+    model = planned.model
+    memory = ModelMemory.of(model)
+    stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}
+    rows = [
+        [
+            str(n),
+            layer.name,
+            str(stage_of.get(n, "–")),
+            f"{layer.forward.total_flop / _GFLOP:.4g}",
+            f"{layer.backward.total_flop / _GFLOP:.4g}",
+            f"{memory.parameters[n, n] / _MB:.4g}",
+            f"{memory.activations[n, n] / _MB:.4g}",
+        ]
+        for n, layer in enumerate(model.layers)
+    ]
+    heads = ["layer", "name", "stage", "forward GFLOP", "backward GFLOP", "parameters MB", "kept for backward MB"]
+    return {"heads": heads, "rows": rows}
+
+
+def planning_rows(plan: Plan) -> Table:
+    """What planning took, step by step."""
+    rows = [[step, f"{seconds:.3f}"] for step, seconds in plan.planning_s.items()]
+    return {"heads": ["step of the planning", "s"], "rows": [*rows, ["all", f"{plan.total_planning_s:.3f}"]]}
+
+
+def origins(planned: Planned) -> Table:
+    """The figures that the predictions rest on, and where they are from."""
+    rows = []
+    for device, hosts in _devices(planned.cluster).items():
+        chosen = next(host.device for host in planned.cluster.hosts if host.device.name == device)
+        rates = ", ".join(f"{dtype} {rate / 1e12:.4g} TFLOP/s" for dtype, rate in chosen.flop_per_s.items())
+        memory = f"{chosen.memory_bytes / _GB:.2f} GB at {chosen.memory_bytes_per_s / _GB:.4g} GB/s"
+        rows.append([f"{device} ({len(hosts)} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
+    links = planned.cluster.links
+    pairs = [("within a host", links[0][0])] + ([("between hosts", links[0][1])] if len(links) > 1 else [])
+    for where, link in pairs:
+        text = f"{link.bytes_per_s / _GB:.4g} GB/s, {link.latency_s * 1e6:.4g} µs"
+        rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])
+    rows.append(["step time", f"{planned.timeline.step_s:.4g} s", "event simulation of Alpa's order of tasks"])
+    return {"heads": ["what", "figures", "where from"], "rows": rows}
+
+
+def _devices(cluster: Cluster) -> dict[str, Sequence[str]]:
+    found: dict[str, list[str]] = {}
+    for host in cluster.hosts:
+        found.setdefault(host.device.name, []).append(host.name)
+    return {name: hosts for name, hosts in found.items()}

@@ -1,0 +1,105 @@
+// The zoomable timeline: bars of single tasks where few are in view, shades of how busy each stage is where many are.
+const COLORS = {forward: "#5b8def", backward: "#1f9e89", collective: "#f2a33a", send: "#b05cc6", update: "#6b7280"};
+const MOST_TASKS = 2500, SHADES = 400;
+
+function unpacked(text) {
+  return new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+}
+
+function opened(lane) {
+  const columns = {};
+  for (const kind of ["forward", "backward", "forwardSend", "backwardSend", "update"]) columns[kind] = unpacked(lane[kind]);
+  return {...lane, ...columns};
+}
+
+// All tasks that touch the window: called with kind, stage, micro-batch, start, end.
+function eachTask(lane, from, to, visit) {
+  for (const kind of ["forward", "backward", "forwardSend", "backwardSend"]) {
+    const times = lane[kind];
+    for (let n = 0; n < times.length; n += 2)
+      if (times[n + 1] > from && times[n] < to && times[n + 1] > times[n])
+        visit(kind, Math.floor(n / 2 / lane.microBatches), (n / 2) % lane.microBatches, times[n], times[n + 1]);
+  }
+  for (let s = 0; s < lane.stages; s++)
+    if (lane.update[2 * s + 1] > from && lane.update[2 * s] < to && lane.update[2 * s + 1] > lane.update[2 * s])
+      visit("update", s, -1, lane.update[2 * s], lane.update[2 * s + 1]);
+}
+
+function bars(lane, from, to) {
+  const made = {};
+  const add = (kind, stage, start, end, text) => {
+    const thin = kind === "send";
+    made[kind] ??= {type: "bar", orientation: "h", name: kind, base: [], x: [], y: [], text: [], width: [], offset: [],
+      textposition: "none", showlegend: false, marker: {color: COLORS[kind], line: {width: 0.5, color: "#fff"}},
+      hovertemplate: "%{text}<extra></extra>"};
+    const trace = made[kind];
+    trace.base.push(start); trace.x.push(end - start); trace.y.push(stage); trace.text.push(text);
+    trace.width.push(thin ? 0.16 : 0.62); trace.offset.push(thin ? -0.49 : -0.31);
+  };
+  eachTask(lane, from, to, (kind, stage, batch, start, end) => {
+    const span = `${(1e3 * (end - start)).toPrecision(4)} ms from ${start.toPrecision(5)} s`;
+    if (kind === "update") return add("update", stage, start, end, `stage ${stage}: update, ${span}`);
+    if (kind.endsWith("Send")) {
+      const target = kind === "forwardSend" ? stage + 1 : stage - 1;
+      return add("send", stage, start, end, `stage ${stage} to ${target}: micro-batch ${batch}, ${span}`);
+    }
+    const last = kind === "backward" && batch === lane.microBatches - 1;
+    const share = last ? lane.lastBackwardCollective[stage] : lane[kind + "Collective"][stage];
+    const split = end - share * (end - start);
+    const text = `stage ${stage}: ${kind} of micro-batch ${batch}, ${span}<br>of it collectives ${(100 * share).toFixed(1)} %`;
+    add(kind, stage, start, split, text);
+    if (share > 0) add("collective", stage, split, end, text);
+  });
+  return Object.values(made);
+}
+
+function shades(lane, from, to) {
+  const width = (to - from) / SHADES;
+  const rows = Array.from({length: lane.stages}, () => ({forward: new Float64Array(SHADES), backward: new Float64Array(SHADES)}));
+  eachTask(lane, from, to, (kind, stage, batch, start, end) => {
+    if (kind.endsWith("Send")) return;
+    const row = rows[stage][kind === "forward" ? "forward" : "backward"];
+    const first = Math.max(0, Math.floor((start - from) / width)), last = Math.min(SHADES - 1, Math.floor((end - from) / width));
+    for (let b = first; b <= last; b++)
+      row[b] += Math.max(0, Math.min(end, from + (b + 1) * width) - Math.max(start, from + b * width)) / width;
+  });
+  const z = rows.map(row => Array.from(row.forward, (f, b) => 100 * (f + row.backward[b])));
+  const text = rows.map(row => Array.from(row.forward, (f, b) => `forward ${(100 * f).toFixed(0)} %, backward and update ${(100 * row.backward[b]).toFixed(0)} %`));
+  return [{type: "heatmap", x0: from + width / 2, dx: width, y0: 0, dy: 1, z, text, zmin: 0, zmax: 100, ygap: 6,
+    colorscale: [[0, "#eef1f5"], [1, "#2f6fd6"]], colorbar: {title: {text: "computing %"}, thickness: 14},
+    hovertemplate: "stage %{y} at %{x:.5g} s<br>%{text}<extra></extra>"}];
+}
+
+function showTimeline(place, lanes, names, config) {
+  const all = Object.fromEntries(Object.entries(lanes).map(([name, lane]) => [name, opened(lane)]));
+  let lane = Object.values(all)[0], drawing = false;
+  const tasks = 2 * lane.stages * lane.microBatches * (lane.sends ? 2 : 1);
+  const part = () => lane.stepSeconds * Math.min(1, 0.6 * MOST_TASKS / tasks);
+  const layout = range => ({
+    height: 90 + Math.max(3, lane.stages) * (lane.stages > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
+    margin: {l: 150, r: 20, t: 12, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
+    plot_bgcolor: "#eef1f5", hovermode: "closest",
+    xaxis: {title: {text: "time in the step (s)"}, range, zeroline: false, showgrid: false},
+    yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.stages - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
+  });
+  const draw = async (from, to) => {
+    let count = 0;
+    eachTask(lane, from, to, () => count++);
+    drawing = true;
+    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to), layout([from, to]), config);
+    drawing = false;
+  };
+  const show = name => {
+    const size = part(), middle = lane.stepSeconds / 2;
+    const ranges = {start: [0, size], middle: [middle - size / 2, middle + size / 2], end: [lane.stepSeconds - size, lane.stepSeconds], whole: [0, lane.stepSeconds]};
+    return draw(...ranges[name]);
+  };
+  for (const button of document.querySelectorAll("#ranges button")) button.onclick = () => show(button.dataset.part);
+  const which = document.getElementById("which");
+  if (which) which.onchange = () => { lane = all[which.value]; show("whole"); };
+  show(location.hash === "#start" ? "start" : "whole").then(() => place.on("plotly_relayout", change => {
+    if (drawing) return;
+    if (change["xaxis.autorange"]) show("whole");
+    else if ("xaxis.range[0]" in change) draw(Math.max(0, change["xaxis.range[0]"]), Math.min(lane.stepSeconds, change["xaxis.range[1]"]));
+  }));
+}
