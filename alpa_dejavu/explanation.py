@@ -53,7 +53,7 @@ class Explanation:
 def explain(plan: Plan) -> Explanation:
     """Explains a plan by its own figures; nothing is traced.
 
-    Where all devices share one CPU nothing waits idly, so a change saves what it takes out of the average device's work.
+    Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average device's work.
     """
     parts = breakdown(plan)
     largest = max(parts, key=lambda part: parts[part])
@@ -89,7 +89,8 @@ def _fullest(plan: Plan) -> Iterator[str]:
         helps = [] if stage.remat == "layer" else ["remat"]
         helps += [] if stage.zero else ["a ZeRO level of 2 or 3"]
         helps += ["more micro-batches", "more devices"]
-        yield f"stage {fullest} doesn't fit: {figures}, {-headroom:.0f} bytes are missing; {', '.join(helps)} would help"
+        missing = f"{-headroom:.0f} bytes are missing"
+        yield f"stage {fullest} doesn't fit: {figures}, {missing}; {', '.join(helps)} would help"
     elif shares[fullest] > _TIGHT:
         yield f"stage {fullest} nearly fills its memory: {figures}; faster choices may be ruled out by that"
     else:
@@ -149,7 +150,7 @@ def _backward_boundary_s(stage: StagePlan) -> float:
 def _scaled(
     times: StageTimes, computing: float = 1.0, links: float = 1.0, sends: float = 1.0, once: float | None = None
 ) -> StageTimes:
-    """The stage with its parts taking these shares of their time; what comes once a step, by what it is or by `once`."""
+    """The stage with its parts taking these shares of their time; `once`: of what comes once a step, if another."""
     forward, backward = times.forward_collective_s * links, times.backward_collective_s * links
     update = (times.per_step_s - times.synchronisation_s) * (computing if once is None else once)
     synchronisation = times.synchronisation_s * (links if once is None else once)

@@ -14,7 +14,7 @@ from typing import Any
 from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
 from alpa_dejavu.problem import Plan, StagePlan, Submesh
 
-__all__ = ["VERSION", "plan_data", "read_plan", "write_plan"]
+__all__ = ["VERSION", "plan_data", "plan_text", "read_plan", "write_plan"]
 
 VERSION = 1
 _REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
@@ -55,6 +55,15 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def plan_text(plan: Plan) -> str:
+    """What a plan file has in it.
+
+    Raises:
+        ValueError: a figure of the plan isn't finite.
+    """
+    return json.dumps(plan_data(plan), indent=2, allow_nan=False) + "\n"
+
+
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
     """Writes the file whole, or not at all.
 
@@ -62,7 +71,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
         ValueError: there is no such folder, or a figure of the plan isn't finite.
     """
     file = pathlib.Path(path)
-    write_whole(file, json.dumps(plan_data(plan), indent=2, allow_nan=False) + "\n")
+    write_whole(file, plan_text(plan))
     return file
 
 

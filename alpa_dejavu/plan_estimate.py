@@ -1,0 +1,127 @@
+"""What a given plan takes by the costs that planning goes by, its model being traced afresh."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any, final
+
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, StagePlan
+
+__all__ = ["PlanEstimator", "cluster_of_plan"]
+
+
+@final
+class PlanEstimator:
+    """Costs several plans for one model, which is traced once, on one cluster.
+
+    Args:
+        plan: one of those that are going to be costed.
+        model: as `plan_model` takes it; None: the plan's.
+        cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
+        latency: a latency model or its name.
+        communication: a communication model or its name.
+
+    Raises:
+        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: str | Callable[..., Any] | None = None,
+        cluster: str | Cluster | None = None,
+        latency: str | LatencyModel = "analytic",
+        communication: str | CommunicationModel = "alpha-beta",
+    ) -> None:
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
+        if not (model or plan.model):
+            raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
+        self.cluster = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        self._prices: dict[str, Any] = {"latency": latency, "communication": communication}
+        self._traced_batch = plan.batch // plan.num_micro_batches
+        from alpa_dejavu import layers
+
+        self._layers = layers
+        self._traced = layers.trace(model or plan.model, batch=self._traced_batch)
+        self._models: dict[int, Model] = {}
+
+    def estimate(self, plan: Plan) -> Planned:
+        """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
+
+        Raises:
+            ValueError: it has no batch, or other layers than the model can be cut into.
+        """
+        if plan.batch is None or plan.batch % plan.num_micro_batches:
+            raise ValueError(
+                f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
+                "batch and a number of micro-batches that fit"
+            )
+        micro_batch = plan.batch // plan.num_micro_batches
+        made = estimate(
+            self._model(plan.num_layers, micro_batch),
+            self.cluster,
+            Run(plan.num_micro_batches, plan.schedule),
+            [GivenStage(*stage.layers, stage.submesh, _config(stage, micro_batch)) for stage in plan.stages],
+            name=plan.model,
+            batch=plan.batch,
+            **self._prices,
+        )
+        stages = tuple(
+            dataclasses.replace(new, hosts=old.hosts) for new, old in zip(made.plan.stages, plan.stages, strict=True)
+        )
+        return dataclasses.replace(
+            made, plan=dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option)
+        )
+
+    def _model(self, num_layers: int, micro_batch: int) -> Model:
+        if num_layers not in self._models:
+            self._models[num_layers] = self._layers.model_of_step(self._traced, num_layers)
+        found = self._models[num_layers]
+        if found.num_layers != num_layers:
+            raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
+        return with_micro_batch(found, micro_batch / self._traced_batch)
+
+
+def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
+    """The cluster that a plan names ("8 x p3.16xlarge"), of another machine if one is given.
+
+    Raises:
+        ValueError: it names no known machine, or the plan's devices aren't those of whole hosts.
+    """
+    from alpa_dejavu.clusters import named_cluster
+
+    counted = re.fullmatch(r"(\d+) x (.+)", plan.cluster)
+    hosts = int(counted[1]) if counted else len({host for stage in plan.stages for host in stage.hosts})
+    name = machine or (counted[2] if counted else plan.cluster)
+    per_host = plan.num_devices // hosts if plan.num_devices % hosts == 0 else None
+    try:
+        cluster = named_cluster(name, hosts, per_host)
+    except ValueError as error:
+        if machine is not None:
+            raise
+        raise ValueError(f"the plan is for the cluster {plan.cluster!r}: {error}, with --cluster") from None
+    if cluster.num_devices != plan.num_devices:
+        raise ValueError(
+            f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
+            "cluster, or plan for this one"
+        )
+    return cluster
+
+
+def _config(stage: StagePlan, micro_batch: int) -> MeshConfig:
+    """The stage's config: the batch goes along the first axis if it is forced to, else wherever it can be divided."""
+    size, shape = math.prod(stage.logical_mesh), stage.logical_mesh
+    if len(shape) == 2 and "force_batch_dim_to_mesh_dim" in stage.options:
+        ways = shape[0], shape[1]
+    else:
+        ways = (size, 1) if micro_batch % size == 0 else (1, size)
+    return MeshConfig(shape, *ways, options=dict(stage.options), remat=stage.remat, zero=stage.zero)
