@@ -69,16 +69,12 @@ def _config(config: Any) -> str:
 
 
 def _marks(stages: list[tuple[int, Any]], color: str, symbol: str, where: str) -> dict[str, Any]:
+    size = 15 if symbol == "square-open" else 8
     return {
         "x": [stage.layers[1] for _, stage in stages],
         "y": [stage.layers[0] for _, stage in stages],
         "mode": "markers",
-        "marker": {
-            "symbol": symbol,
-            "color": color,
-            "size": 15 if symbol == "square-open" else 8,
-            "line": {"width": 2},
-        },
+        "marker": {"symbol": symbol, "color": color, "size": size, "line": {"width": 2}},
         "text": [f"stage {n}: layers {stage.layers[0]} to {stage.layers[1]}" for n, stage in stages],
         "name": f"the plan's stages, {where}",
         "hovertemplate": "%{text}<extra></extra>",

@@ -38,9 +38,10 @@ def layer_costs(planned: Planned) -> dict[str, Any]:
     seconds: dict[str, list[float | None]] = {name: [] for name in parts}
     for stage in planned.plan.stages:
         entry = entry_of(stage, planned)
+        costs = {name: None if entry is None else array[:, :, entry[0], entry[1]] for name, array in parts.items()}
         for layer in range(stage.layers[0], stage.layers[1] + 1):
-            for name, array in parts.items():
-                seconds[name].append(None if entry is None else float(array[layer, layer, *entry]) * _MS)
+            for name, cost in costs.items():
+                seconds[name].append(None if cost is None else float(cost[layer, layer]) * _MS)
     figure = go.Figure()
     for name, values in seconds.items():
         figure.add_bar(
@@ -61,7 +62,7 @@ def layer_costs(planned: Planned) -> dict[str, Any]:
             annotation={"text": str(n), "font": {"size": 11, "color": "#52606d"}},
             annotation_position="top",
         )
-    figure.update_layout(barmode="stack", legend={"orientation": "h", "y": 1.14, "x": 0})
+    figure.update_layout(barmode="stack", legend={"traceorder": "normal", "orientation": "h", "y": 1.14, "x": 0})
     figure.update_xaxes(title="layer (shades: stages)")
-    figure.update_yaxes(title="one micro-batch on its stage's mesh (ms)")
+    figure.update_yaxes(title="one micro-batch (ms)")
     return finished(figure, 360)

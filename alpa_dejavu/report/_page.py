@@ -10,8 +10,8 @@ from plotly.offline import get_plotlyjs
 
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.report._cost_map import cost_map
-from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._lanes import lanes
+from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._memory_chart import memory_chart
 from alpa_dejavu.report._tables import facts, layer_rows, origins, planning_rows, runner_up_rows, stage_table
 from alpa_dejavu.simulate import Timeline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -156,8 +155,8 @@ def origins(planned: Planned) -> Table:
     return {"heads": ["what", "figures", "where from"], "rows": rows}
 
 
-def _devices(cluster: Cluster) -> dict[str, Sequence[str]]:
+def _devices(cluster: Cluster) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for host in cluster.hosts:
         found.setdefault(host.device.name, []).append(host.name)
-    return {name: hosts for name, hosts in found.items()}
+    return found

@@ -76,8 +76,8 @@ function showTimeline(place, lanes, names, config) {
   const tasks = 2 * lane.stages * lane.microBatches * (lane.sends ? 2 : 1);
   const part = () => lane.stepSeconds * Math.min(1, 0.6 * MOST_TASKS / tasks);
   const layout = range => ({
-    height: 90 + Math.max(3, lane.stages) * (lane.stages > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
-    margin: {l: 150, r: 20, t: 12, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
+    height: 110 + Math.max(3, lane.stages) * (lane.stages > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
+    margin: {l: 150, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
     plot_bgcolor: "#eef1f5", hovermode: "closest",
     xaxis: {title: {text: "time in the step (s)"}, range, zeroline: false, showgrid: false},
     yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.stages - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
