@@ -51,7 +51,11 @@ class Value:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One operation of the flat list; `trips` is how often it runs."""
+    """One operation of the flat list; `trips` is how often it runs.
+
+    A "copy" into what a scan carries has the parameter `enters`; the one out of it has `carried`, the value that the
+    next trip begins with.
+    """
 
     primitive: str
     params: dict[str, Any]
@@ -100,10 +104,10 @@ class Flattener:
     ) -> None:
         self.steps.append(Step(name, params or {}, tuple(inputs), tuple(outputs), trips))
 
-    def _pass(self, name: str, source: Value, aval: Any, trips: float) -> Value:
+    def _pass(self, name: str, source: Value, aval: Any, trips: float, params: Any = None) -> Value:
         """A value that only changes its name, or is one slice of the source."""
         result = Value(aval, source.constant)
-        self._emit(name, [source], [result], trips)
+        self._emit(name, [source], [result], trips, params)
         return result
 
     def _scan(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
@@ -111,11 +115,14 @@ class Flattener:
         num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
         inner = list(inputs[:num_consts])
         for n, var in enumerate(body.invars[num_consts:], start=num_consts):
-            name = "copy" if n < num_consts + num_carry else "slice"
-            inner.append(self._pass(name, inputs[n], var.aval, trips * length))
+            name, params = ("copy", {"enters": True}) if n < num_consts + num_carry else ("slice", None)
+            inner.append(self._pass(name, inputs[n], var.aval, trips * length, params))
         results = self.walk(body, inner, trips * length)
+        carries = [{"carried": value} for value in inner[num_consts : num_consts + num_carry]]
         return [
-            self._pass("copy" if n < num_carry else "stack", value, var.aval, trips * length)
+            self._pass("copy", value, var.aval, trips * length, carries[n])
+            if n < num_carry
+            else self._pass("stack", value, var.aval, trips * length)
             for n, (value, var) in enumerate(zip(results, eqn.outvars, strict=True))
         ]
 

@@ -8,7 +8,7 @@ References:
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -55,6 +55,29 @@ class _Work:
         self.costs[node] = self.blocks.once(add, self.costs[node], cost)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reduced:
+    """What is left of a graph when nodes have been taken out of it.
+
+    Attributes:
+        core: the graph that is left; equal to the whole one in its best cost, but for a constant.
+        work: what was taken out.
+    """
+
+    core: CostGraph
+    work: _Work
+
+    def complete(self, core_choice: dict[int, int]) -> dict[int, int]:
+        """The choice of all nodes, given those of the nodes that are left."""
+        kept = self.work.kept
+        choice = {node: int(kept[node][index]) for node, index in core_choice.items()}
+        for node, cost, neighbours in reversed(self.work.removed):
+            for other, matrix, at_the_time in neighbours:
+                cost = cost + matrix[:, int(np.searchsorted(at_the_time, choice[other]))]
+            choice[node] = int(kept[node][np.argmin(cost)])
+        return choice
+
+
 def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -> dict[int, int]:
     """The cheapest choice for every node.
 
@@ -63,6 +86,12 @@ def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -
         solve_core: solves the graph that is left when no node can be eliminated any more.
         blocks: remembers steps, to take them once for all blocks that are alike.
     """
+    reduced = reduce_graph(graph, blocks)
+    return reduced.complete(solve_core(reduced.core) if reduced.core.costs else {})
+
+
+def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -> Reduced:
+    """Take out of a graph what can be taken out exactly; nodes of `keep` stay, with all their choices."""
     work = _Work(
         dict(graph.costs), {node: {} for node in graph.costs},
         {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,
@@ -71,23 +100,17 @@ def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -
         work.connect(a, b, matrix)
     pending = list(work.costs)
     while pending:
-        pending = _eliminate(work, pending) or _prune(work)
+        pending = _eliminate(work, pending, keep) or _prune(work, keep)
     rest = {(a, b): m for a, near in work.near.items() for b, m in near.items() if a < b}
-    core = solve_core(CostGraph(work.costs, rest)) if work.costs else {}
-    choice = {node: int(work.kept[node][index]) for node, index in core.items()}
-    for node, cost, neighbours in reversed(work.removed):
-        for other, matrix, kept in neighbours:
-            cost = cost + matrix[:, int(np.searchsorted(kept, choice[other]))]
-        choice[node] = int(work.kept[node][np.argmin(cost)])
-    return choice
+    return Reduced(CostGraph(work.costs, rest), work)
 
 
-def _eliminate(work: _Work, pending: list[int]) -> list[int]:
+def _eliminate(work: _Work, pending: list[int], keep: Collection[int]) -> list[int]:
     """Take out all nodes of at most two neighbours; nothing is left to look at afterwards."""
     stack = list(reversed(pending))
     while stack:
         node = stack.pop()
-        if node not in work.near or len(work.near[node]) > 2:
+        if node not in work.near or len(work.near[node]) > 2 or node in keep:
             continue
         cost, neighbours = work.costs[node], list(work.near[node].items())
         work.drop(node)
@@ -101,11 +124,13 @@ def _eliminate(work: _Work, pending: list[int]) -> list[int]:
     return []
 
 
-def _prune(work: _Work) -> list[int]:
+def _prune(work: _Work, fixed: Collection[int]) -> list[int]:
     """Take out choices that another choice of the node is never worse than; the nodes to look at again."""
     changed = set()
     once = work.blocks.once
     for node in list(work.costs):
+        if node in fixed:
+            continue
         keep = once(undominated, work.costs[node], *work.near[node].values())
         if len(keep) == len(work.costs[node]):
             continue

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 from jax import core
+
+from alpa_dejavu.sharding._gradients import pair_gradients, results, variables
 
 
 @final
@@ -23,6 +25,7 @@ class LayerJaxprs:
         gradients: trained parameters, with their gradients (accumulated ones, where they are accumulated): results of
             the backward jaxpr.
         states: for trained parameters the update's operands that are their optimizer state.
+        shared: what the layer gets from other layers and what they get from it, forward and backward.
     """
 
     forward: core.Jaxpr
@@ -32,6 +35,7 @@ class LayerJaxprs:
     accumulators: Mapping[core.Var, core.Var] = dataclasses.field(default_factory=dict)
     gradients: Mapping[core.Var, core.Var] = dataclasses.field(default_factory=dict)
     states: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
+    shared: frozenset[core.Var] = frozenset()
 
 
 def layers_of(
@@ -39,7 +43,59 @@ def layers_of(
     backward: Sequence[core.Jaxpr] = (),
     updates: Sequence[core.Jaxpr | None] = (),
     accumulators: Mapping[core.Var, core.Var] | None = None,
+    data: Collection[core.Var] | None = None,
     micro_batch: int | None = None,
 ) -> list[LayerJaxprs]:
-    """The layers of a step, from what `alpa_dejavu.features.describe` takes: see there."""
-    raise NotImplementedError
+    """The layers of a step, from what `alpa_dejavu.features.describe` takes too.
+
+    Args:
+        forward: the L layers' jaxprs, in order.
+        backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
+        updates: the optimizer's jaxpr of each layer, None where it has none.
+        accumulators: operands of the backward layers that gradients are added to, and the results of that.
+        data: the operands that are part of the batch; all else that comes from outside is a parameter. None: what an
+            update changes is a parameter, and what doesn't begin with `micro_batch` rows.
+        micro_batch: samples in a micro-batch.
+    """
+    added = dict(accumulators or {})
+    chain = [*forward, *backward]
+    makers = {var: n for n, jaxpr in enumerate(chain) for var in results(jaxpr)}
+    changed = {var for update in updates if update is not None for var in update.invars}
+    outside = {var for jaxpr in chain for var in jaxpr.invars if var not in makers and var not in added}
+    parameters = {var for var in outside if _is_parameter(var, changed, data, micro_batch)}
+    shared: set[core.Var] = set()
+    for n, jaxpr in enumerate(chain):
+        crossing = (var for var in jaxpr.invars if var in makers)
+        shared.update(var for var in crossing if (makers[var] - n) % len(forward))
+    layers = []
+    for n, jaxpr in enumerate(forward):
+        back = backward[n] if backward and backward[n].eqns else None
+        update = updates[n] if updates else None
+        read = {*jaxpr.invars, *(back.invars if back is not None else ())}
+        made = results(jaxpr) | (results(back) if back is not None else set())
+        pairs, states = (
+            pair_gradients(update, parameters, variables(back.outvars)) if update is not None and back is not None
+            else ({}, {})
+        )  # fmt: skip
+        layers.append(
+            LayerJaxprs(
+                forward=jaxpr,
+                backward=back,
+                update=update,
+                parameters=frozenset(read & parameters),
+                accumulators={a: b for a, b in added.items() if b in made},
+                gradients=pairs,
+                states=states,
+                shared=frozenset((read | made) & shared),
+            )
+        )
+    return layers
+
+
+def _is_parameter(
+    var: core.Var, changed: Collection[core.Var], data: Collection[core.Var] | None, micro_batch: int | None
+) -> bool:
+    if data is not None:
+        return var not in data
+    rows = tuple(getattr(var.aval, "shape", ()))[:1]
+    return var in changed or (micro_batch is not None and rows != (micro_batch,))

@@ -73,6 +73,8 @@ class Operator:
         stage_start: whether this "identity" begins a pipeline stage.
         integer: whether the elements are integers.
         pinned: a sharding that the user asked for.
+        repeats: how often it runs in one run of the program; its costs count so often.
+        gradient: whether what it sums is a gradient that micro-batches add up, where that is known beforehand.
 
     References:
         The operators of the computational graph in section 4.2 of the Alpa paper (OSDI 2022).
@@ -88,6 +90,8 @@ class Operator:
     stage_start: bool = False
     integer: bool = False
     pinned: Spec | None = None
+    repeats: float = 1.0
+    gradient: bool = False
 
     @property
     def num_bytes(self) -> int:

@@ -67,6 +67,7 @@ def operator_tables(
     tables: list[Table] = []
     known: dict[tuple, Table] = {}
     equal: dict[tuple, Table] = {}
+    repeated: dict[tuple[int, float], np.ndarray] = {}
     for index, operator in enumerate(operators):
         leader = (0, False)
         if operator.kind in _HAS_LEADER:
@@ -83,6 +84,7 @@ def operator_tables(
         if key not in known:
             made = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
             made = made if share == 1 else _paid_once_in(made, share)
+            made = made if operator.repeats == 1 else _repeated(made, operator.repeats, repeated)
             known[key] = equal.setdefault(made.contents, made)
         tables.append(known[key])
     return tables, batch_dims, depths
@@ -94,6 +96,7 @@ def _key(site: Site) -> tuple:
     users = site.users == 1 if operator.kind == "reshape" else None
     return (
         operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
+        operator.repeats,
         tuple((o.kind, o.shape, o.itemsize) for o in site.operands), tuple(id(table) for table in site.tables),
         site.batch_dim, site.leader, site.feeds_output and operator.kind == "broadcast", site.feeds_broadcast,
         site.batch_switch, users,
@@ -129,6 +132,8 @@ def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index
     """Whether an operator's result is a gradient that is added to what earlier micro-batches left in a parameter."""
     if operators[index].kind not in ("dot", "convolution", "reduce"):
         return False
+    if operators[index].gradient:
+        return True
     while len(users[index]) == 1:
         user = users[index][0]
         if operators[user].name == "add":
@@ -149,6 +154,16 @@ def _paid_once_in(table: Table, times: int) -> Table:
     )
     cost = np.array([s.computation + s.communication for s in strategies])
     return dataclasses.replace(table, strategies=strategies, cost=cost)
+
+
+def _repeated(table: Table, times: float, known: dict[tuple[int, float], np.ndarray]) -> Table:
+    """A table whose costs are paid so many times in one run of the program; equal edges stay one and the same."""
+    strategies = tuple(
+        dataclasses.replace(s, computation=s.computation * times, communication=s.communication * times)
+        for s in table.strategies
+    )
+    edges = tuple(known.setdefault((id(edge), times), edge * times) for edge in table.edges)
+    return dataclasses.replace(table, strategies=strategies, cost=table.cost * times, edges=edges)
 
 
 def _relaxed(

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from alpa_dejavu.sharding._boundary_solve import BoundarySolver
+from alpa_dejavu.sharding._chain import cheapest_chain
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
+from alpa_dejavu.sharding._layer_program import LayerProgram, layer_program
 from alpa_dejavu.sharding._layer_sharding import (
     COLLECTIVE_KINDS,
     MEMORY,
@@ -17,6 +20,7 @@ from alpa_dejavu.sharding._layer_sharding import (
     ShardingTable,
 )
 from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._on_devices import layer_sharding
 from alpa_dejavu.sharding._options import ShardingOptions
 
 __all__ = [
@@ -33,9 +37,24 @@ __all__ = [
 ]
 
 
-def shard_layer(layer: LayerJaxprs, mesh: LogicalMesh, options: ShardingOptions, zero: int = 0) -> LayerSharding:
-    """How a layer is cut over a mesh when it stands alone."""
-    raise NotImplementedError
+def shard_layer(
+    layer: LayerJaxprs | Sequence[LayerJaxprs], mesh: LogicalMesh, options: ShardingOptions, zero: int = 0
+) -> LayerSharding:
+    """How a layer is cut over a mesh when it stands alone.
+
+    Args:
+        layer: the layer, or several in a row that are cut as one: a stage.
+        mesh: the devices.
+        options: as Alpa's pass takes them; `prefer_reduce_scatter` and what belongs to it is said by `zero` instead.
+        zero: 0, 2 (gradients and optimizer state divided among data-parallel devices) or 3 (parameters too).
+
+    Raises:
+        ValueError: for another ZeRO level.
+    """
+    program = layer_program([layer] if isinstance(layer, LayerJaxprs) else layer)
+    solver = BoundarySolver(program, mesh, options)
+    received, sent = cheapest_chain([solver.costs])
+    return layer_sharding(solver, received, sent, _checked(zero))
 
 
 def sharded_layers(
@@ -44,5 +63,50 @@ def sharded_layers(
     options: Sequence[ShardingOptions],
     zero: Sequence[int] = (),
 ) -> ShardingTable:
-    """All layers on all meshes."""
-    raise NotImplementedError
+    """All layers on all meshes; layers that are alike are done once.
+
+    On each mesh one layout is chosen for each boundary between layers, such that the chain of all layers costs least:
+    then what a stage communicates is the sum of what its layers do.
+
+    Args:
+        layers: the L layers of a model (see `layers_of`).
+        meshes: M logical meshes.
+        options: the options that go with each mesh.
+        zero: the ZeRO level that goes with each mesh; by default 0.
+
+    Raises:
+        ValueError: for unequal lengths, or a ZeRO level other than 0, 2 and 3.
+    """
+    levels = [_checked(level) for level in zero] or [0] * len(meshes)
+    if not len(meshes) == len(options) == len(levels):
+        raise ValueError(
+            f"there are {len(meshes)} meshes, {len(options)} options and {len(levels)} ZeRO levels; each mesh has one"
+        )
+    programs = [layer_program([layer]) for layer in layers]
+    solvers: dict[tuple[LayerProgram, LogicalMesh, ShardingOptions], BoundarySolver] = {}
+    columns = []
+    for mesh, option, level in zip(meshes, options, levels, strict=True):
+        for program in programs:
+            if (program, mesh, option) not in solvers:
+                solvers[program, mesh, option] = BoundarySolver(program, mesh, option)
+        column = [solvers[program, mesh, option] for program in programs]
+        columns.append(_chain(column, level))
+    return ShardingTable.of(list(zip(*columns, strict=True)))
+
+
+def _chain(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
+    layouts = cheapest_chain([solver.costs for solver in solvers])
+    known: dict[tuple[int, int, int], LayerSharding] = {}
+    found = []
+    for solver, received, sent in zip(solvers, layouts[:-1], layouts[1:], strict=True):
+        key = id(solver), received, sent
+        if key not in known:
+            known[key] = layer_sharding(solver, received, sent, level)
+        found.append(known[key])
+    return found
+
+
+def _checked(zero: int) -> int:
+    if zero not in (0, 2, 3):
+        raise ValueError(f"the ZeRO level is {zero}, but must be 0, 2 or 3")
+    return zero

@@ -1,0 +1,64 @@
+"""The few ways in which what crosses from layer to layer may be cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._spec import Shape, Spec, divides, fills, tile
+
+Axes = tuple[int, ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BoundaryLayout:
+    """The mesh axes that cut the batch dimension, the first dimension that isn't the batch, and the last one.
+
+    >>> BoundaryLayout((0,), last=(1,)).spec((8, 16, 32), 0, (2, 2))
+    ((0,), (), (1,))
+    """
+
+    batch: Axes = ()
+    first: Axes = ()
+    last: Axes = ()
+
+    def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
+        """How a tensor is cut; None where it has no batch dimension, or isn't divided evenly."""
+        if batch_dim is None:
+            return None
+        others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]
+        cuts: dict[int, Axes] = {batch_dim: self.batch}
+        for axes, dim in ((self.first, others[:1]), (self.last, others[-1:])):
+            if axes and not dim:
+                return None
+            if axes:
+                cuts[dim[0]] = (*cuts.get(dim[0], ()), *axes)
+        spec = tile(len(shape), cuts, mesh_shape)
+        return spec if divides(spec, shape, mesh_shape) and fills(spec, shape, mesh_shape) else None
+
+    def nearest(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
+        """The same, or with the batch alone cut where the rest can't be."""
+        spec = self.spec(shape, batch_dim, mesh_shape)
+        return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
+
+
+def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
+    """The layouts that are tried at boundaries, the batch cut alone first.
+
+    Where the options force the batch onto an axis, every layout has it there. The other axis leaves tensors whole, or
+    cuts the first dimension behind the batch (sequence) or the last one (features). Where they leave a grid free, one
+    axis or the other cuts the batch.
+    """
+    axes, forced = mesh.axes, options.force_batch_dim_to_mesh_dim
+    batches = [(forced,) if forced in axes else ()] if forced >= 0 else [*((axis,) for axis in axes), ()]
+    found = [BoundaryLayout(batch) for batch in batches]
+    if forced >= 0 or len(axes) == 1:
+        batch = batches[0] if forced >= 0 else ()
+        for other in (axis for axis in axes if axis != forced):
+            found += [BoundaryLayout(batch, first=(other,)), BoundaryLayout(batch, last=(other,))]
+    if options.allow_mixed_mesh_shape and len(axes) > 1:
+        found.append(BoundaryLayout(axes))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,150 @@
+"""A program solved for every pair of layouts at its two boundaries: its graph is reduced once for all of them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.sharding._blocks import Blocks, affordable
+from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, boundary_layouts
+from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
+from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
+from alpa_dejavu.sharding._ilp import solve_ilp
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._strategies import operator_tables
+from alpa_dejavu.sharding._table import Strategy
+
+Penalties = dict[int, NDArray[np.float64]]
+"""For nodes of the graph, what each of their choices costs more."""
+
+
+@final
+class BoundarySolver:
+    """One program on one mesh.
+
+    Attributes:
+        layouts: those that are tried at either boundary; K of them.
+    """
+
+    def __init__(self, program: LayerProgram, mesh: LogicalMesh, options: ShardingOptions) -> None:
+        operators = program.operators
+        self.program, self.mesh = program, mesh
+        self.layouts = boundary_layouts(mesh, options)
+        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options)
+        self._blocks = Blocks()
+        self._followers = merge_followers(operators, self._tables, self._blocks)
+        self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
+        self._costs = Costs(mesh, options)
+        self._sides = [self._penalties(places) for places in (program.received, program.sent)]
+        self._choices: dict[tuple[int, int], dict[int, int]] = {}
+
+    @cached_property
+    def costs(self) -> NDArray[np.float64]:
+        """The cost of each pair of layouts, shape (K, K), but for a constant; infinite for pairs that can't be."""
+        found = self._all_costs(self._reduced)
+        if np.isfinite(found).any():
+            return found
+        self._reduced = reduce_graph(self._graph, self._blocks, self._nodes)
+        return self._all_costs(self._reduced)
+
+    def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
+        """The strategy of each operator under a pair of layouts, by their place in `layouts`."""
+        assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
+        choice = self._reduced.complete(self._choices[self._classes(received, sent)])
+        return tuple(
+            table.strategies[self._followers.strategy(index, choice)] for index, table in enumerate(self._tables)
+        )
+
+    def spec(self, place: int, layout: int) -> Spec | None:
+        """How an operator's result is cut by a layout; None where the layout doesn't say."""
+        operator = self.program.operators[place]
+        wanted: BoundaryLayout = self.layouts[layout]
+        return wanted.nearest(operator.shape, self._batch_dims[place], self.mesh.shape)
+
+    @cached_property
+    def _nodes(self) -> set[int]:
+        return {node for side in self._sides for penalties in side for node in penalties}
+
+    @cached_property
+    def _reduced(self) -> Reduced:
+        once = self._blocks.once
+        capped = CostGraph(
+            {node: once(affordable, cost) for node, cost in self._graph.costs.items()},
+            {edge: once(affordable, matrix) for edge, matrix in self._graph.edges.items()},
+        )
+        return reduce_graph(capped, self._blocks, self._nodes)
+
+    def _penalties(self, places: tuple[int, ...]) -> list[Penalties]:
+        """For each layout what it costs the nodes that decide how the results at a boundary are cut."""
+        found = []
+        for layout in range(len(self.layouts)):
+            penalties: Penalties = {}
+            for place in places:
+                wanted = self.spec(place, layout)
+                if wanted is not None:
+                    node = self._followers.root[place]
+                    penalties[node] = penalties.get(node, 0.0) + self._penalty(place, wanted)
+            found.append(penalties)
+        return found
+
+    def _penalty(self, place: int, wanted: Spec) -> NDArray[np.float64]:
+        """A tensor is cut as the layout says where the engine knows that cut of it; else it is brought there."""
+        operator, outputs = self.program.operators[place], self._tables[place].outputs
+        cost = np.array([0.0 if spec == wanted else np.inf for spec in outputs])
+        if not np.isfinite(cost).any():
+            matrix = self._costs.matrix(operator.shape, operator.itemsize, outputs, (wanted,))
+            cost = np.zeros(len(outputs)) if operator.kind == "parameter" else matrix[:, 0]
+        picked: NDArray[np.float64] = cost[self._followers.remap[place]]
+        return picked
+
+    def _classes(self, received: int, sent: int) -> tuple[int, int]:
+        """The first pair of layouts that comes to the same."""
+        first, last = self._same
+        return first[received], last[sent]
+
+    @cached_property
+    def _same(self) -> tuple[list[int], list[int]]:
+        def firsts(side: list[Penalties]) -> list[int]:
+            keys = [tuple((node, values.tobytes()) for node, values in one.items()) for one in side]
+            return [keys.index(key) for key in keys]
+
+        return firsts(self._sides[0]), firsts(self._sides[1])
+
+    def _all_costs(self, reduced: Reduced) -> NDArray[np.float64]:
+        size = len(self.layouts)
+        found = np.full((size, size), np.inf)
+        for received, sent in np.ndindex(size, size):
+            first = self._classes(received, sent)
+            if first == (received, sent):
+                found[received, sent] = self._solve(reduced, received, sent)
+            else:
+                found[received, sent] = found[first]
+        return found
+
+    def _solve(self, reduced: Reduced, received: int, sent: int) -> float:
+        costs = dict(reduced.core.costs)
+        for penalties in (self._sides[0][received], self._sides[1][sent]):
+            for node, penalty in penalties.items():
+                costs[node] = costs[node] + penalty
+        core = CostGraph(costs, reduced.core.edges)
+        try:
+            choice = solve_by_elimination(core, solve_ilp, self._blocks) if costs else {}
+        except ValueError:
+            return np.inf
+        self._choices[received, sent] = choice
+        return core.objective(choice)
+
+    def objective(self, received: int, sent: int) -> float:
+        """The cost of the whole program under a pair of layouts, bringing its results to theirs included."""
+        choice = self._reduced.complete(self._choices[self._classes(received, sent)])
+        sides = self._sides[0][received], self._sides[1][sent]
+        return self._graph.objective(choice) + sum(
+            float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
+        )

@@ -1,0 +1,98 @@
+"""The collectives that a solution stands for: within operators, and to bring operands to where they are needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._spec import Shape, Spec, num_tiles, replicated
+from alpa_dejavu.sharding._table import Strategy
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """Collectives that an operator causes: `num_bytes` of each, as `CommunicationModel.seconds` takes them."""
+
+    operator: int
+    kind: str
+    num_bytes: float
+    axis: int
+    count: float
+
+
+def collectives(operators: Sequence[Operator], strategies: Sequence[Strategy], mesh_shape: Shape) -> list[Sent]:
+    """All collectives of a program.
+
+    A tensor that several operators need in the same other way is brought there once.
+
+    Args:
+        operators: the program.
+        strategies: what was chosen for each.
+        mesh_shape: the lengths of the mesh's axes.
+    """
+    found: list[Sent] = []
+    brought: set[tuple[int, Spec]] = set()
+    shared = _shared_sums(operators, strategies)
+    for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True)):
+        if index not in shared:
+            num_bytes = operator.num_bytes / num_tiles(strategy.output, mesh_shape)
+            found += [Sent(index, "all_reduce", num_bytes, axis, operator.repeats) for axis in strategy.all_reduce]
+        for position, source in enumerate(operator.operands):
+            tensor, held = operators[source], strategies[source].output
+            wanted = _wanted(strategy, position, tensor.rank)
+            if held != wanted and tensor.rank and (source, wanted) not in brought:
+                brought.add((source, wanted))
+                found += [
+                    Sent(index, kind, num_bytes, axis, operator.repeats)
+                    for kind, num_bytes, axis in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
+                ]
+    return found
+
+
+def _wanted(strategy: Strategy, position: int, rank: int) -> Spec:
+    if strategy.inputs:
+        return strategy.inputs[position]
+    return strategy.output if len(strategy.output) == rank else replicated(rank)
+
+
+def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) -> set[int]:
+    """Products whose partial sums are added to other products' before any of them is summed over devices."""
+    found = set()
+    partial = {
+        index: (strategy.all_reduce, strategy.output, index)
+        for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True))
+        if operator.kind == "dot" and strategy.all_reduce
+    }
+    for index, operator in enumerate(operators):
+        if operator.name != "add" or len(operator.operands) != 2:
+            continue
+        left, right = (partial.get(operand) for operand in operator.operands)
+        if left is not None and right is not None and left[:2] == right[:2] and left != right:
+            found.add(right[2])
+            partial[index] = left
+    return found
+
+
+def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int]]:
+    """Kind, bytes and axis of the collectives that turn one sharding into another.
+
+    An axis that moves from one dimension to another is an all-to-all of what a device holds; one that goes away is an
+    all-gather; one that comes is a cut, which costs nothing.
+
+    >>> resharding(64, ((0,), ()), ((), (0,)), (4, 1))
+    [('all_to_all', 16.0, 0)]
+    >>> resharding(64, ((0,), (1,)), ((0,), ()), (2, 4))
+    [('all_gather', 32.0, 1)]
+    """
+    before = {axis: dim for dim, axes in enumerate(source) for axis in axes}
+    after = {axis: dim for dim, axes in enumerate(target) for axis in axes}
+    held = num_bytes / num_tiles(source, mesh_shape)
+    found = [("all_to_all", held, axis) for axis, dim in before.items() if after.get(axis, dim) != dim]
+    for axis in before:
+        if axis not in after:
+            held *= mesh_shape[axis]
+            found.append(("all_gather", held, axis))
+    return found

@@ -1,0 +1,87 @@
+"""ZeRO: what data-parallel devices would all keep, and all compute, divided among them.
+
+References:
+    Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.sharding._collectives import Sent
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._layer_sharding import Collective
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, num_tiles
+from alpa_dejavu.sharding._table import Strategy
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Zero:
+    """A parameter's further division: the axes that its gradient is summed over and its state is divided by."""
+
+    axes: tuple[int, ...]
+    ways: int
+
+
+def zero_divisions(
+    program: LayerProgram, strategies: Sequence[Strategy], mesh_shape: Shape, level: int
+) -> dict[int, Zero]:
+    """For each trained parameter (by its operator) that can be divided further, how; nothing below level 2."""
+    found = {}
+    for trained in program.trained if level >= 2 else ():
+        spec = strategies[trained.parameter].output
+        summed = dict.fromkeys(axis for index in trained.sums for axis in strategies[index].all_reduce)
+        axes = tuple(axis for axis in summed if axis not in axes_of(spec))
+        if axes and _can_divide(spec, axes, program.operators[trained.parameter].shape, mesh_shape):
+            found[trained.parameter] = Zero(axes, math.prod(mesh_shape[axis] for axis in axes))
+    return found
+
+
+def _can_divide(spec: Spec, axes: tuple[int, ...], shape: Shape, mesh_shape: Shape) -> bool:
+    """Whether some dimension can be cut by the axes too, evenly."""
+    return any(
+        divides((*spec[:dim], (*spec[dim], *axes), *spec[dim + 1 :]), shape, mesh_shape) for dim in range(len(shape))
+    )
+
+
+def phased(
+    program: LayerProgram,
+    strategies: Sequence[Strategy],
+    sent: Sequence[Sent],
+    divisions: dict[int, Zero],
+    mesh_shape: Shape,
+    level: int,
+) -> tuple[Collective, ...]:
+    """All collectives with their phases, gradients summed as the ZeRO level has it.
+
+    From level 2 on a gradient that can be divided is reduce-scattered, and the parameter gathered when it is updated;
+    at level 3 both happen for each micro-batch, and the parameter is gathered for each pass.
+    """
+    owner = {index: trained.parameter for trained in program.trained for index in trained.sums}
+    totals: dict[Collective, float] = {}
+
+    def count(kind: str, num_bytes: float, axis: int, phase: str, times: float) -> None:
+        key = Collective(kind, num_bytes, axis, phase)
+        totals[key] = totals.get(key, 0.0) + times
+
+    for one in sent:
+        division = divisions.get(owner.get(one.operator, -1))
+        phase = program.phase(one.operator)
+        if one.kind == "all_reduce" and one.operator in owner:
+            scattered = division is not None and one.axis in division.axes
+            phase = "backward" if scattered and level >= 3 else "gradient"
+            count("reduce_scatter" if scattered else "all_reduce", one.num_bytes, one.axis, phase, one.count)
+        else:
+            count(one.kind, one.num_bytes, one.axis, phase, one.count)
+    for parameter, division in divisions.items():
+        whole = program.operators[parameter].num_bytes / num_tiles(strategies[parameter].output, mesh_shape)
+        held = whole / division.ways
+        for axis in division.axes:
+            held *= mesh_shape[axis]
+            for phase in ("update",) if level < 3 else ("forward", "backward"):
+                count("all_gather", held, axis, phase, 1.0)
+    return tuple(dataclasses.replace(key, count=times) for key, times in totals.items())
