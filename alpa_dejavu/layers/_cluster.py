@@ -140,22 +140,28 @@ class _Table:
         self.most[0, 0] = self.sum[0, 0] = 0
         self.uneven[:, 0] = 0
 
-    def offer(self, start: int, ends: NDArray[np.int64], taken: NDArray[np.float32]) -> None:
-        """Layers from `start` to each of some ends, which take so many bytes, after the best ways up to `start`."""
-        q = np.arange(1, self.most.shape[1])
-        most = np.maximum(self.most[start, :-1], taken[:, None])
-        total = self.sum[start, :-1] + taken[:, None]
-        uneven = self.uneven[start, :-1] + (start**2 / q) - (ends[:, None] ** 2) / (q + 1)
-        uneven += ((ends - start) ** 2)[:, None]
-        rows = slice(int(ends[0]), int(ends[-1]) + 1)
-        old_most, old_sum, old_uneven = self.most[rows, 1:], self.sum[rows, 1:], self.uneven[rows, 1:]
-        near_sum = (total <= old_sum.astype(np.float64) * _TOLERANCE) & (uneven < old_uneven)
-        near = (most <= old_most.astype(np.float64) * _TOLERANCE) & ((total < old_sum) | near_sum)
-        better = (most < old_most) | near
-        old_most[better] = most[better]
-        old_sum[better] = total[better]
-        old_uneven[better] = uneven[better]
-        self.start[rows, 1:][better] = start
+    def offer(self, start: int, first: int, taken: NDArray[np.float32], before: slice) -> None:
+        """Layers from `start` to `first` and the ends after it, which take so many bytes.
+
+        They come after the best ways to cut what is before `start` into the numbers of layers of the slice `before`.
+        """
+        rows, after = slice(first, first + len(taken)), slice(before.start + 1, before.stop + 1)
+        most = np.maximum(self.most[start, before], taken[:, None])
+        old_most = self.most[rows, after]
+        row, column = np.nonzero(most <= old_most.astype(np.float64) * _TOLERANCE)
+        most, old_most = most[row, column], old_most[row, column]
+        q = column + after.start
+        total = self.sum[start, q - 1] + taken[row]
+        end = row + first
+        uneven = self.uneven[start, q - 1] + start**2 / q - end**2 / (q + 1) + (end - start) ** 2
+        old_sum = self.sum[end, q]
+        near = (total <= old_sum.astype(np.float64) * _TOLERANCE) & (uneven < self.uneven[end, q])
+        better = (most < old_most) | (total < old_sum) | near
+        end, q = end[better], q[better]
+        self.most[end, q] = most[better]
+        self.sum[end, q] = total[better]
+        self.uneven[end, q] = uneven[better]
+        self.start[end, q] = start
 
 
 def _search(
@@ -168,25 +174,39 @@ def _search(
     """Tries all starts in ascending order; `within` leaves out the layers that aren't allowed."""
     num = len(uses)
     table = _Table(num, num_layers)
+    ahead = _least_layers(begins, ends) if within else np.zeros(num + 1, dtype=np.int64)
     arriving = np.zeros(num + 1)
     waiting: list[list[tuple[float, list[int], int]]] = [[] for _ in range(num)]
     for start in range(num):
         first, last = int(begins[start]), min(int(ends[start]), num + 1)
-        if within:
-            tried = np.arange(first, last)
-        else:
-            tried = np.arange(start + 1, num + 1)
-        if len(tried) and (not within or np.isfinite(table.most[start]).any()):
-            summed = np.cumsum(arriving[start + 1 : int(tried[-1]) + 1])
-            taken = summed[tried - start - 1].astype(np.float32)
-            taken[(tried < first) | (tried >= last)] = np.inf
-            table.offer(start, tried, taken)
+        tried = (first, last) if within else (start + 1, num + 1)
+        columns = np.flatnonzero(np.isfinite(table.most[start])) if within else np.arange(num_layers)
+        before = (
+            slice(int(columns[0]), min(num_layers, num_layers + 1 - int(ahead[start]))) if len(columns) else slice(0)
+        )
+        if before.start is not None and before.start < before.stop and tried[0] < tried[1]:
+            taken = np.cumsum(arriving[start + 1 : tried[1]])[tried[0] - start - 1 :].astype(np.float32)
+            taken[: max(first - tried[0], 0)] = np.inf
+            taken[max(last - tried[0], 0) :] = np.inf
+            table.offer(start, tried[0], taken, before)
         for size, users, n in waiting[start]:
             arriving[start + 1] -= size
             _next(arriving, waiting, size, users, n + 1)
         for size, users in uses[start]:
             _next(arriving, waiting, size, users, 0)
     return table
+
+
+def _least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The least number of layers that the equations from each one on can be cut into."""
+    num = len(begins)
+    least = np.full(num + 1, num + 1, dtype=np.int64)
+    least[num] = 0
+    for start in range(num - 1, -1, -1):
+        within = least[begins[start] : ends[start]]
+        if len(within):
+            least[start] = min(num + 1, 1 + int(within.min()))
+    return least
 
 
 def _next(
