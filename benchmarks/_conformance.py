@@ -64,6 +64,7 @@ def count(tests: Path, path: str, record: Sequence[str], ending: str) -> FileRes
         causes.insert(0, ending)
     failed = counted["failed"] + unfinished
     counts = not gpu_only(tests, path)
+    causes = [cause.replace(f"{tests}/", "") for cause in causes]
     return FileResult(path, counted["passed"], failed, counted["skipped"], _summary(causes), counts)
 
 

@@ -51,6 +51,11 @@ def test_what_cannot_be_collected_failed_as_often_as_it_has_tests(tests: Path) -
     assert "ImportError: no" in result.cause
 
 
+def test_a_cause_names_no_folder_of_the_machine(tests: Path) -> None:
+    result = count(tests, "runtime/test_x.py", _lines({"uncollected": f"file {tests}/runtime/test_x.py, line 3"}), "")
+    assert result.cause == "file runtime/test_x.py, line 3"
+
+
 def test_a_file_without_tests_has_none_to_fail_unless_it_cannot_be_collected(tests: Path) -> None:
     (tests / "runtime/test_empty.py").write_text("x = 1\n")
     result = count(tests, "runtime/test_empty.py", _lines({"collected": []}), "exit status 5")
