@@ -28,8 +28,7 @@ def lanes(timeline: Timeline) -> dict[str, Any]:
         "forwardCollective": timeline.collective_shares("forward")[:, 0].tolist(),
         "backwardCollective": timeline.collective_shares("backward")[:, 0].tolist(),
         "lastBackwardCollective": timeline.collective_shares("backward")[:, -1].tolist(),
-        "busy": timeline.busy_shares.tolist(),
-        "bubble": timeline.bubble_shares.tolist(),
+        "blocking": timeline.blocking,
         "sends": any(stage.forward_send_s or stage.backward_send_s for stage in stages),
     }
 

@@ -9,6 +9,7 @@ import jinja2
 from plotly.offline import get_plotlyjs
 
 from alpa_dejavu.planned import Planned
+from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lanes
 from alpa_dejavu.report._layer_costs import layer_costs
@@ -55,16 +56,17 @@ def html_report(planned: Planned, measured: Timeline | None = None) -> str:
         planning=planning_rows(plan),
         origins=origins(planned),
         lanes={name: lanes(timeline) for name, timeline in timelines.items()},
-        stage_names=[
-            f"<b>stage {n}</b><br>{html.escape(_shortened(stage.hosts))}" for n, stage in enumerate(plan.stages)
-        ],
+        stage_names=[f"<b>stage {n}</b><br>{html.escape(_place(stage))}" for n, stage in enumerate(plan.stages)],
         charts=charts,
         plotly=jinja2.utils.markupsafe.Markup(get_plotlyjs()),
     )
 
 
-def _shortened(hosts: tuple[str, ...]) -> str:
-    return hosts[0] if len(hosts) == 1 else f"{hosts[0]} and {len(hosts) - 1} more"
+def _place(stage: StagePlan) -> str:
+    first, *others = stage.hosts
+    count = stage.submesh.num_devices
+    where = f"{first} and {len(others)} more" if others else first
+    return f"{where}, {count} device" + ("s" if count > 1 else "")
 
 
 def _template() -> jinja2.Template:
@@ -72,4 +74,5 @@ def _template() -> jinja2.Template:
     files = resources.files("alpa_dejavu.report")
     loader = jinja2.FunctionLoader(lambda name: files.joinpath(name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
     return environment.get_template("page.html.j2")

@@ -37,7 +37,7 @@ def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
         ("model FLOP of a step", f"{planned.model_flop:.3g}"),
         ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
         ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
-        ("schedule", plan.schedule),
+        ("schedule", plan.schedule.replace("_", " ")),
         ("waiting in bubbles", f"{np.mean(timeline.bubble_shares):.1%} (mean of the stages)"),
         ("planned in", f"{plan.total_planning_s:.3g} s"),
     ]

@@ -1,5 +1,5 @@
 // The zoomable timeline: bars of single tasks where few are in view, shades of how busy each stage is where many are.
-const COLORS = {forward: "#5b8def", backward: "#1f9e89", collective: "#f2a33a", send: "#b05cc6", update: "#6b7280"};
+const COLORS = {forward: "#5b8def", backward: "#1f9e89", collective: "#f2a33a", send: "#b05cc6", held: "#ead8f2", update: "#6b7280"};
 const MOST_TASKS = 2500, SHADES = 400;
 
 function unpacked(text) {
@@ -25,12 +25,12 @@ function eachTask(lane, from, to, visit) {
       visit("update", s, -1, lane.update[2 * s], lane.update[2 * s + 1]);
 }
 
-function bars(lane, from, to) {
-  const made = {};
+function bars(lane, from, to, count) {
+  const made = {}, edge = count > 400 ? 0 : 0.5;
   const add = (kind, stage, start, end, text) => {
     const thin = kind === "send";
     made[kind] ??= {type: "bar", orientation: "h", name: kind, base: [], x: [], y: [], text: [], width: [], offset: [],
-      textposition: "none", showlegend: false, marker: {color: COLORS[kind], line: {width: 0.5, color: "#fff"}},
+      textposition: "none", showlegend: false, marker: {color: COLORS[kind], line: {width: edge, color: "#fff"}},
       hovertemplate: "%{text}<extra></extra>"};
     const trace = made[kind];
     trace.base.push(start); trace.x.push(end - start); trace.y.push(stage); trace.text.push(text);
@@ -41,7 +41,9 @@ function bars(lane, from, to) {
     if (kind === "update") return add("update", stage, start, end, `stage ${stage}: update, ${span}`);
     if (kind.endsWith("Send")) {
       const target = kind === "forwardSend" ? stage + 1 : stage - 1;
-      return add("send", stage, start, end, `stage ${stage} to ${target}: micro-batch ${batch}, ${span}`);
+      const text = `stage ${stage} to ${target}: ${kind === "forwardSend" ? "activations" : "gradients"} of micro-batch ${batch}, ${span}`;
+      if (lane.blocking) for (const one of [stage, target]) add("held", one, start, end, text + "<br>both stages wait for it");
+      return add("send", stage, start, end, text);
     }
     const last = kind === "backward" && batch === lane.microBatches - 1;
     const share = last ? lane.lastBackwardCollective[stage] : lane[kind + "Collective"][stage];
@@ -74,10 +76,10 @@ function showTimeline(place, lanes, names, config) {
   const all = Object.fromEntries(Object.entries(lanes).map(([name, lane]) => [name, opened(lane)]));
   let lane = Object.values(all)[0], drawing = false;
   const tasks = 2 * lane.stages * lane.microBatches * (lane.sends ? 2 : 1);
-  const part = () => lane.stepSeconds * Math.min(1, 0.6 * MOST_TASKS / tasks);
+  const part = () => lane.stepSeconds * Math.min(1, 0.25 * MOST_TASKS / tasks);
   const layout = range => ({
     height: 110 + Math.max(3, lane.stages) * (lane.stages > 8 ? 34 : 46), barmode: "overlay", bargap: 0, dragmode: "zoom",
-    margin: {l: 150, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
+    margin: {l: 190, r: 20, t: 32, b: 46}, font: {family: "system-ui, sans-serif", size: 12.5, color: "#1f2933"},
     plot_bgcolor: "#eef1f5", hovermode: "closest",
     xaxis: {title: {text: "time in the step (s)"}, range, zeroline: false, showgrid: false},
     yaxis: {tickvals: names.map((_, n) => n), ticktext: names, range: [lane.stages - 0.4, -0.6], fixedrange: true, zeroline: false, showgrid: false},
@@ -86,7 +88,7 @@ function showTimeline(place, lanes, names, config) {
     let count = 0;
     eachTask(lane, from, to, () => count++);
     drawing = true;
-    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to), layout([from, to]), config);
+    await Plotly.react(place, count > MOST_TASKS ? shades(lane, from, to) : bars(lane, from, to, count), layout([from, to]), config);
     drawing = false;
   };
   const show = name => {
