@@ -1,12 +1,28 @@
-"""`alpa-dejavu`: the planner on the command line."""
+"""`alpa-dejavu`: the planner on the command line.
+
+It exits with 0, with 1 where no plan fits or what the user gave is wrong, and with 2 for wrong usage.
+"""
 
 from __future__ import annotations
 
 import click
 
+from alpa_dejavu._cli.diff import diff
+from alpa_dejavu._cli.doctor import doctor
+from alpa_dejavu._cli.errors import ReportingGroup
+from alpa_dejavu._cli.estimate import estimate
+from alpa_dejavu._cli.explain import explain
+from alpa_dejavu._cli.plan import plan
+from alpa_dejavu.doctor import installed_version
+
 __all__ = ["main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ReportingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(installed_version("alpa-dejavu") or "from a checkout", prog_name="alpa-dejavu")
 def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
+
+
+for _command in (plan, estimate, explain, diff, doctor):
+    main.add_command(_command)

@@ -40,6 +40,24 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
     return named_cluster(_machine(virtual_mesh.host_info), num_hosts, devices)
 
 
+def connected_cluster() -> Cluster:
+    """The Ray cluster that this program can connect to; it stays connected.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    import alpa
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    try:
+        alpa.init("ray")
+    except ConnectionError as error:
+        raise RuntimeError(
+            f"there is no Ray cluster to connect to ({error}); start one with `ray start --head`, or name a machine"
+        ) from None
+    return cluster_of(get_global_virtual_physical_mesh(), None)
+
+
 def _machine(host_info: Sequence[Mapping[str, Any]]) -> str:
     named = {
         resource.removeprefix(_ACCELERATOR)

@@ -1,0 +1,1 @@
+"""The commands of `alpa-dejavu`, a file each, and what they print with."""

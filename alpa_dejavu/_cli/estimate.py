@@ -1,0 +1,53 @@
+"""`alpa-dejavu estimate`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
+from alpa_dejavu._cli.parameters import PLAN_FILE, output_options
+from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+
+@click.command()
+@click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
+@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
+@output_options
+def estimate(
+    plan_path: pathlib.Path,
+    model: str | None,
+    cluster: str | None,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> None:
+    """Says what time and memory a given plan takes; its model is traced afresh."""
+    paths = (json_path, python_path, html_path, trace_path)
+    check_outputs(*paths)
+    given = read_plan(plan_path)
+    with progress().status(f"estimating {plan_path}"):
+        from alpa_dejavu.plan_estimate import PlanEstimator
+
+        planned = PlanEstimator(given, model, cluster).estimate(given)
+    to = console()
+    print_planned(planned, to)
+    to.print(f"the file says           {seconds(given.step_s)}")
+    for line in lacking(planned.plan):
+        to.print(line)
+    for path in write_outputs(planned, *paths):
+        to.print(f"wrote {path}")
+
+
+def lacking(plan: Plan) -> list[str]:
+    """A line for each stage that doesn't fit."""
+    return [
+        f"stage {n} doesn't fit into memory: {gibibytes(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
+        for n, stage in enumerate(plan.stages)
+        if stage.memory_bytes > stage.memory_limit_bytes
+    ]

@@ -1,0 +1,82 @@
+"""Where commands print, how figures read, and what files they write."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+from rich.console import Console
+
+from alpa_dejavu._json_file import write_whole
+from alpa_dejavu.planned import Planned
+
+_WIDTH = 160
+
+
+def console() -> Console:
+    """Of standard output; wide where it isn't a terminal, so that tables keep their rows."""
+    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def progress() -> Console:
+    """Of standard error, for what is going on; it shows nothing where that isn't a terminal."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def seconds(value: float) -> str:
+    """With a unit that makes the number readable.
+
+    >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0)]
+    ['2.5 s', '12.5 ms', '30 us', '0 s']
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value == 0 or abs(value) * factor >= 1:
+            return f"{value * factor:.4g} {unit}"
+    return f"{value * 1e6:.4g} us"
+
+
+def gibibytes(value: float) -> str:
+    """In GiB, or MiB where that is less than a hundredth.
+
+    >>> [gibibytes(2**34), gibibytes(2**20)]
+    ['16.00 GiB', '1.00 MiB']
+    """
+    return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 / 100 else f"{value / 2**20:.2f} MiB"
+
+
+def check_outputs(*paths: pathlib.Path | None) -> None:
+    """Raises ValueError for a file that can't be written, before anything is planned."""
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(f"{path} can't be written: there is no folder {path.absolute().parent}; make it first")
+
+
+def write_outputs(
+    planned: Planned,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> list[pathlib.Path]:
+    """Writes what is asked for, each file whole; returns what was written."""
+    texts: dict[pathlib.Path, str] = {}
+    if json_path is not None:
+        from alpa_dejavu.plan_file import plan_text
+
+        texts[json_path] = plan_text(planned.plan)
+    if python_path is not None:
+        from alpa_dejavu.alpa_code import alpa_code
+
+        texts[python_path] = alpa_code(planned.plan)
+    if html_path is not None:
+        from alpa_dejavu.report import html_report
+
+        texts[html_path] = html_report(planned)
+    if trace_path is not None:
+        from alpa_dejavu.trace_events import trace_events
+
+        texts[trace_path] = json.dumps(trace_events(planned.timeline, planned.plan))
+    for path, text in texts.items():
+        write_whole(path, text)
+    return list(texts)

@@ -1,0 +1,51 @@
+"""Parameters that several commands share."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Count(click.ParamType):
+    """A whole number of at least 1, or "auto"."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or "auto" as it is."""
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is neither 'auto' nor a whole number of at least 1", param, ctx)
+        return number
+
+
+def number_or_none(value: int | str) -> int | None:
+    """None for "auto"."""
+    return value if isinstance(value, int) else None
+
+
+PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
+"""An existing plan file; reading it says what is wrong with it."""
+
+
+def output_options(command: F) -> F:
+    """What a command may write."""
+    for name, text in (
+        ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
+        ("--html", "Write a report that opens in a browser without network."),
+        ("--python", "Write the lines of Python that run the plan with Alpa."),
+        ("--json", "Write the plan file, which estimate, explain, diff and DejavuStageOption read."),
+    ):
+        parameter = f"{name.removeprefix('--')}_path"
+        command = click.option(name, parameter, type=PLAN_FILE, metavar="FILE", help=text)(command)
+    return command

@@ -1,0 +1,66 @@
+"""`alpa-dejavu plan`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
+from alpa_dejavu._cli.parameters import Count, number_or_none, output_options
+from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem._run import SCHEDULES
+
+
+@click.command()
+@click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
+@click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@click.option("--batch", required=True, type=click.IntRange(min=1), help="Samples of a training step.")
+@click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
+@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
+@output_options
+def plan(
+    model: str,
+    cluster: str,
+    hosts: int,
+    batch: int,
+    micro_batches: int | str,
+    layers: int | str,
+    schedule: str,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> None:
+    """Finds the best plan for a model on a cluster, without devices.
+
+    A model function takes a batch size and returns a train step and its abstract arguments.
+    """
+    paths = (json_path, python_path, html_path, trace_path)
+    check_outputs(*paths)
+    with progress().status(f"planning {model} on {hosts} x {cluster}"):
+        from alpa_dejavu.model_planner import plan_model
+
+        planned = plan_model(
+            model,
+            _connected() if cluster == "ray" else cluster,
+            hosts,
+            batch,
+            number_or_none(micro_batches),
+            number_or_none(layers),
+            schedule,
+        )
+    to = console()
+    print_planned(planned, to)
+    for path in write_outputs(planned, *paths):
+        to.print(f"wrote {path}")
+
+
+def _connected() -> Cluster:
+    """The cluster that Ray has."""
+    from alpa_dejavu._alpa._cluster import connected_cluster
+
+    return connected_cluster()
