@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, boundary_layouts
-from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
+from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import solve_ilp
+from alpa_dejavu.sharding._joint import JointCosts
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
@@ -43,24 +43,27 @@ class BoundarySolver:
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
         self._costs = Costs(mesh, options)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
-        self._choices: dict[tuple[int, int], dict[int, int]] = {}
+        self._choices: dict[tuple[int, int], tuple[np.intp, ...]] = {}
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
         """The cost of each pair of layouts, shape (K, K), but for a constant; infinite for pairs that can't be."""
-        found = self._all_costs(self._reduced)
+        found = self._joint(self._reduced)
         if np.isfinite(found).any():
             return found
         self._reduced = reduce_graph(self._graph, self._blocks, self._nodes)
-        return self._all_costs(self._reduced)
+        return self._joint(self._reduced)
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
         """The strategy of each operator under a pair of layouts, by their place in `layouts`."""
         assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
-        choice = self._reduced.complete(self._choices[self._classes(received, sent)])
+        choice = self._choice(received, sent)
         return tuple(
             table.strategies[self._followers.strategy(index, choice)] for index, table in enumerate(self._tables)
         )
+
+    def _choice(self, received: int, sent: int) -> dict[int, int]:
+        return self._reduced.complete(self._solved.complete(self._choices[received, sent]))
 
     def spec(self, place: int, layout: int) -> Spec | None:
         """How an operator's result is cut by a layout; None where the layout doesn't say."""
@@ -104,46 +107,24 @@ class BoundarySolver:
         picked: NDArray[np.float64] = cost[self._followers.remap[place]]
         return picked
 
-    def _classes(self, received: int, sent: int) -> tuple[int, int]:
-        """The first pair of layouts that comes to the same."""
-        first, last = self._same
-        return first[received], last[sent]
-
-    @cached_property
-    def _same(self) -> tuple[list[int], list[int]]:
-        def firsts(side: list[Penalties]) -> list[int]:
-            keys = [tuple((node, values.tobytes()) for node, values in one.items()) for one in side]
-            return [keys.index(key) for key in keys]
-
-        return firsts(self._sides[0]), firsts(self._sides[1])
-
-    def _all_costs(self, reduced: Reduced) -> NDArray[np.float64]:
+    def _joint(self, reduced: Reduced) -> NDArray[np.float64]:
+        """The cost of each pair of layouts, by the joint costs of all nodes at the boundaries."""
+        nodes = sorted(self._nodes)
+        self._solved = JointCosts(reduced.core, nodes)
         size = len(self.layouts)
         found = np.full((size, size), np.inf)
         for received, sent in np.ndindex(size, size):
-            first = self._classes(received, sent)
-            if first == (received, sent):
-                found[received, sent] = self._solve(reduced, received, sent)
-            else:
-                found[received, sent] = found[first]
+            total = self._solved.costs.copy()
+            for penalties in (self._sides[0][received], self._sides[1][sent]):
+                for node, penalty in penalties.items():
+                    total += penalty.reshape([-1 if node == other else 1 for other in nodes])
+            found[received, sent] = total.min()
+            self._choices[received, sent] = np.unravel_index(int(total.argmin()), total.shape)
         return found
-
-    def _solve(self, reduced: Reduced, received: int, sent: int) -> float:
-        costs = dict(reduced.core.costs)
-        for penalties in (self._sides[0][received], self._sides[1][sent]):
-            for node, penalty in penalties.items():
-                costs[node] = costs[node] + penalty
-        core = CostGraph(costs, reduced.core.edges)
-        try:
-            choice = solve_by_elimination(core, solve_ilp, self._blocks) if costs else {}
-        except ValueError:
-            return np.inf
-        self._choices[received, sent] = choice
-        return core.objective(choice)
 
     def objective(self, received: int, sent: int) -> float:
         """The cost of the whole program under a pair of layouts, bringing its results to theirs included."""
-        choice = self._reduced.complete(self._choices[self._classes(received, sent)])
+        choice = self._choice(received, sent)
         sides = self._sides[0][received], self._sides[1][sent]
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()

@@ -49,7 +49,8 @@ def pair_gradients(update: core.Jaxpr, parameters: Collection[core.Var], gradien
             left.remove(match)
             pairs[parameter] = match
     known = {*own, *sums, *(var for state in states.values() for var in state)}
-    _deal_states([var for var in update.invars if var not in known], [var for var in pairs if var not in states], states)
+    rest = [var for var in update.invars if var not in known]
+    _deal_states(rest, [var for var in pairs if var not in states], states)
     return pairs, states
 
 

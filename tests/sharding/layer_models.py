@@ -141,3 +141,116 @@ def _after(first, first_parameters, second, second_parameters):
 
 def _before(first, first_parameters, second, second_parameters):
     return _after(first, first_parameters, second, second_parameters)
+
+
+def experts(heads, count, capacity):
+    """A transformer block whose second half are experts, each token sent to one of them, as in GShard."""
+    def block(p, x):
+        x = x + attention(p, norm(x, p["g0"], p["h0"]), heads, True)
+        y = norm(x, p["g1"], p["h1"])
+        gates = jax.nn.softmax(jnp.einsum("gsm,me->gse", y, p["gate"]))
+        chosen = jax.nn.one_hot(jnp.argmax(gates, axis=-1), count)
+        places = jnp.cumsum(chosen, axis=1) * chosen - 1
+        sent = chosen[..., None] * jax.nn.one_hot(places, capacity)
+        weighted = sent * gates[..., None]
+        taken = jnp.einsum("gsec,gsm->egcm", sent, y)
+        inner = jax.nn.relu(jnp.einsum("egcm,emh->egch", taken, p["up"]))
+        done = jnp.einsum("egch,ehm->egcm", inner, p["down"])
+        return x + jnp.einsum("gsec,egcm->gsm", weighted, done)
+
+    return block
+
+
+def moe(num_blocks=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024, count=8):
+    def parameters(n):
+        found = transformer_parameters(hidden)
+        if n % 2:
+            more = shapes(
+                gate=(hidden, count), up=(count, hidden, 4 * hidden), down=(count, 4 * hidden, hidden)
+            )
+            found = {k: v for k, v in found.items() if k not in ("bup", "bdown")} | more
+        return found
+
+    kinds = [experts(heads, count, 2 * length // count) if n % 2 else pre_norm(heads) for n in range(num_blocks)]
+    blocks = [(kind, parameters(n)) for n, kind in enumerate(kinds)]
+    blocks[0] = _after(embed, shapes(table=(vocabulary, hidden), places=(length, hidden)), *blocks[0])
+    blocks[-1] = _before(*blocks[-1], head, shapes(out=(hidden, vocabulary)))
+    return chain_of(blocks, jax.ShapeDtypeStruct((batch, length), jnp.int32))
+
+
+def convolve(x, kernel, stride=1):
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def batch_norm(x, scale, shift):
+    x = x - x.mean((0, 1, 2))
+    return x * jax.lax.rsqrt((x**2).mean((0, 1, 2)) + 1e-5) * scale + shift
+
+
+def bottleneck(stride):
+    def block(p, x):
+        y = jax.nn.relu(batch_norm(convolve(x, p["k0"]), p["g0"], p["h0"]))
+        y = jax.nn.relu(batch_norm(convolve(y, p["k1"], stride), p["g1"], p["h1"]))
+        y = batch_norm(convolve(y, p["k2"]), p["g2"], p["h2"])
+        return jax.nn.relu(y + (convolve(x, p["k3"], stride) if "k3" in p else x))
+
+    return block
+
+
+def wide_resnet(batch=16, size=32, width=64, widen=2):
+    def parameters(outer, inner, result):
+        found = shapes(
+            k0=(1, 1, outer, inner), k1=(3, 3, inner, inner), k2=(1, 1, inner, result), g0=(inner,), h0=(inner,),
+            g1=(inner,), h1=(inner,), g2=(result,), h2=(result,),
+        )
+        return found | (shapes(k3=(1, 1, outer, result)) if outer != result else {})
+
+    def stem(p, x):
+        y = jax.nn.relu(batch_norm(convolve(x, p["k"], 2), p["g"], p["h"]))
+        return jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    def pooled(p, x):
+        return -jax.nn.log_softmax(x.mean((1, 2)) @ p["w"] + p["b"])[:, 0].mean()
+
+    blocks, channels = [], width
+    for stage in range(3):
+        inner = width * 2**stage
+        for n in range(2):
+            blocks.append((bottleneck(2 if stage and not n else 1), parameters(channels, inner * widen, inner * 4)))
+            channels = inner * 4
+    blocks[0] = _after(stem, shapes(k=(7, 7, 3, width), g=(width,), h=(width,)), *blocks[0])
+    blocks[-1] = _before(*blocks[-1], pooled, shapes(w=(channels, 1024), b=(1024,)))
+    return chain_of(blocks, jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32))
+
+
+def vit(num_blocks=4, batch=16, size=32, patch=4, hidden=256, heads=8, classes=128):
+    def patches(p, image):
+        y = jax.lax.conv_general_dilated(
+            image, p["patch"], (patch, patch), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return y.reshape(batch, -1, hidden) + p["places"]
+
+    def classify(p, x):
+        return -jax.nn.log_softmax(x.mean(1) @ p["out"])[:, 0].mean()
+
+    blocks = [(pre_norm(heads, causal=False), transformer_parameters(hidden)) for _ in range(num_blocks)]
+    first = shapes(patch=(patch, patch, 3, hidden), places=((size // patch) ** 2, hidden))
+    blocks[0] = _after(patches, first, *blocks[0])
+    blocks[-1] = _before(*blocks[-1], classify, shapes(out=(hidden, classes)))
+    return chain_of(blocks, jax.ShapeDtypeStruct((batch, size, size, 3), jnp.float32))
+
+
+def scanned(num_layers=3, trips=4, batch=8, length=64, hidden=256, heads=8, vocabulary=1024):
+    """Each layer is a scan over blocks, their parameters stacked; a block is computed again in the backward pass."""
+    def layer(p, x):
+        block = jax.checkpoint(pre_norm(heads))
+        return jax.lax.scan(lambda x, p: (block(p, x), None), x, p)[0]
+
+    one = transformer_parameters(hidden)
+    stacked = {name: jax.ShapeDtypeStruct((trips, *leaf.shape), leaf.dtype) for name, leaf in one.items()}
+    blocks = [(layer, stacked) for _ in range(num_layers)]
+    blocks[0] = _after(embed, shapes(table=(vocabulary, hidden), places=(length, hidden)), *blocks[0])
+    blocks[-1] = _before(*blocks[-1], head, shapes(out=(hidden, vocabulary)))
+    return chain_of(blocks, jax.ShapeDtypeStruct((batch, length), jnp.int32))
