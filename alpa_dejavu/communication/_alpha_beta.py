@@ -37,5 +37,6 @@ class AlphaBeta(CommunicationModel):
         if rounds == 0:
             return np.zeros_like(sizes)
         sharing = group.concurrent if len(set(group.hosts)) > 1 else 1
-        once = link.latency_s + sizes / group.size * sharing / link.bytes_per_s
+        rate = link.group_bytes_per_s(group.size)
+        once = link.latency_s + sizes / group.size * sharing / rate
         return np.where(sizes > 0, rounds * once, 0.0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import AlphaBeta, Group, communication_model
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import check_communication_model, example_cluster
@@ -47,3 +48,10 @@ def test_nonsense_is_refused():
         Group(cluster, (0,), 0)
     with pytest.raises(ValueError, match="'alpha-beta', 'free'"):
         communication_model("telepathy")
+
+
+def test_a_pair_has_fewer_links_between_it_than_a_group():
+    cluster = named_cluster("p3.16xlarge")
+    pair, whole = (AlphaBeta().seconds("all_reduce", 1e9, Group(cluster, (0,) * size)) for size in (2, 8))
+    assert pair == pytest.approx(1e9 / 25e9, rel=0.01)
+    assert whole == pytest.approx(2 * 7 / 8 * 1e9 / 150e9, rel=0.02)
