@@ -7,6 +7,8 @@ References:
 
 from __future__ import annotations
 
+import math
+
 from alpa_dejavu.features._flatten import MARKER, Step
 from alpa_dejavu.features._products import convolution_flop, dot_flop
 
@@ -24,6 +26,11 @@ _TRANSCENDENTAL = {
     "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erf_inv", "pow", "sqrt", "rsqrt", "cbrt", "lgamma",
     "digamma", "igamma", "igammac",
 }  # fmt: skip
+_EXPANDED = {"logistic": (3.0, 1.0), "erf_inv": (37.0, 2.0)}
+"""Operations and transcendental functions of what XLA is given as several operations."""
+_ARG_OPERATIONS = 9.0
+_THREEFRY_OPERATIONS = 58.0
+"""For each number: 20 rounds of five operations and their key schedule make two of them."""
 _RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform", "random_fold_in", "random_seed"}
 _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "custom_call", "householder_product"}
 
@@ -58,10 +65,49 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
     if kind == "conv":
         image, kernel = step.inputs[0].shape, step.inputs[1].shape
         return convolution_flop(step.params, image, kernel, step.outputs[0].shape), 0.0
-    if kind in ("reduce", "sort"):
-        return float(step.inputs[0].size), 0.0
+    if kind == "reduce":
+        return _reduction_flop(step, size), 0.0
+    if step.primitive == "sort":
+        return step.inputs[0].size * math.ceil(math.log2(max(step.inputs[0].size, 1))), 0.0
     if kind == "scatter":
-        return float(step.inputs[-1].size), 0.0
+        return _scatter_flop(step), 0.0
     if kind == "elementwise":
-        return (0.0, size) if step.primitive in _TRANSCENDENTAL else (size, 0.0)
-    return (8.0 * size if kind == "random" else 0.0), 0.0
+        flop, transcendental = _per_element(step)
+        return flop * size, transcendental * size
+    if step.primitive == "convert_element_type":
+        return size, 0.0
+    return (_THREEFRY_OPERATIONS * size if kind == "random" else 0.0), 0.0
+
+
+def _per_element(step: Step) -> tuple[float, float]:
+    """Operations and transcendental functions for each element of a result."""
+    if step.primitive in _EXPANDED:
+        return _EXPANDED[step.primitive]
+    if step.primitive in _TRANSCENDENTAL:
+        return 0.0, 1.0
+    if step.primitive == "integer_pow":
+        power = abs(step.params["y"])
+        products = max(power.bit_length() + power.bit_count() - 2, 0)
+        return float(products + (step.params["y"] < 0)), 0.0
+    return 1.0, 0.0
+
+
+def _reduction_flop(step: Step, size: float) -> float:
+    """An operation for each element but the first of each result; a window is reduced anew for each result."""
+    source = step.inputs[0]
+    if "window_dimensions" in step.params:
+        return size * max(math.prod(step.params["window_dimensions"]) - 1.0, 0.0)
+    if step.primitive.startswith("arg"):
+        return _ARG_OPERATIONS * (source.size - size)
+    if step.primitive.startswith("cum"):
+        return source.size * (source.shape[step.params["axis"]] - 1.0)
+    return source.size - size
+
+
+def _scatter_flop(step: Step) -> float:
+    """An operation for each element that is added; to find where it is added, one for each other of its window's."""
+    if step.primitive == "dynamic_update_slice":
+        return 0.0
+    if "window_dimensions" in step.params:
+        return float(step.inputs[0].size * math.prod(step.params["window_dimensions"]))
+    return float(step.inputs[-1].size) if step.primitive != "scatter" else 0.0
