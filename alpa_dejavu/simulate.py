@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from alpa_dejavu._simulation.clock import own_devices, shared_cores
 from alpa_dejavu._simulation.program import (
     BACKWARD,
-    BACKWARD_SEND,
-    FORWARD,
-    FORWARD_SEND,
     SENDS,
     UPDATE,
     Program,
@@ -37,7 +34,7 @@ def simulate(
     sends: str | None = None,
     cores: float | None = None,
 ) -> Timeline:
-    """Runs one step.
+    """Runs one step of a pipeline.
 
     Args:
         stages: in the order of the layers.
@@ -70,33 +67,25 @@ def simulate(
     if sends is None:
         sends = "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
     _check.one_of("simulate", "sends", sends, SENDS)
-    tasks = program(
-        schedule,
-        len(stages),
-        num_micro_batches,
-        sends,
-        tuple(stage.forward_send_s > 0 for stage in stages),
-        tuple(stage.backward_send_s > 0 for stage in stages),
+    forward_sends = tuple(stage.forward_send_s > 0 for stage in stages)
+    backward_sends = tuple(stage.backward_send_s > 0 for stage in stages)
+    tasks = program(schedule, len(stages), num_micro_batches, sends, forward_sends, backward_sends)
+    starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
+    forward, backward, ahead, back, update = (
+        _spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)
     )
-    seconds = _seconds(tasks, stages, num_micro_batches)
+    step_s, blocking = float(ends.max()), sends == "blocking"
+    return Timeline(stages, num_micro_batches, schedule, blocking, step_s, forward, backward, ahead, back, update[:, 0])
+
+
+def _run(
+    tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Starts and ends of the tasks, each of shape (N,)."""
     if cores is None:
-        starts, ends = own_devices(tasks, seconds)
-    else:
-        _check.positive("simulate", "cores", cores)
-        starts, ends = shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
-    spans = [_spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)]
-    return Timeline(
-        stages=stages,
-        num_micro_batches=num_micro_batches,
-        schedule=schedule,
-        blocking=sends == "blocking",
-        step_s=float(ends.max()),
-        forward_s=spans[FORWARD],
-        backward_s=spans[BACKWARD],
-        forward_send_s=spans[FORWARD_SEND],
-        backward_send_s=spans[BACKWARD_SEND],
-        update_s=spans[UPDATE][:, 0],
-    )
+        return own_devices(tasks, seconds)
+    _check.positive("simulate", "cores", cores)
+    return shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:

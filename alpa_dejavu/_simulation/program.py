@@ -24,6 +24,7 @@ __all__ = ["BACKWARD", "BACKWARD_SEND", "FORWARD", "FORWARD_SEND", "RECEIVE", "S
 
 SENDS = ("blocking", "buffered", "overlapped")
 FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE = range(6)
+"""What a task is; up to UPDATE in the order in which a `Timeline` has them."""
 
 
 @final
