@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alpa_dejavu._alpa import get_compute_cost, inference_dp, install, installed, training_dp, uninstall
     from alpa_dejavu._table import plan_table
+    from alpa_dejavu.layer_option import DejavuLayerOption
     from alpa_dejavu.option import DejavuStageOption
     from alpa_dejavu.planner import plan
     from alpa_dejavu.problem import NoPlanError
 
 __all__ = [
+    "DejavuLayerOption",
     "DejavuStageOption",
     "NoPlanError",
     "get_compute_cost",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "DejavuLayerOption": "layer_option",
     "DejavuStageOption": "option",
     "NoPlanError": "problem",
     "plan": "planner",

@@ -7,15 +7,13 @@ from typing import Any
 
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["alpa_code", "alpa_options", "plan_remat"]
+__all__ = ["alpa_code", "alpa_options", "remat_layers"]
 
 
 def alpa_code(plan: Plan) -> str:
-    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan.
-
-    Raises:
-        ValueError: some stages have remat and others don't, which Alpa can't run.
-    """
+    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan."""
+    layer_option = _layer_option(plan)
+    ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option else ""
     rows = [
         ("forward_stage_layer_ids", plan.layer_ids),
         ("submesh_physical_shapes", [(s.submesh.num_hosts, s.submesh.devices_per_host) for s in plan.stages]),
@@ -27,12 +25,12 @@ def alpa_code(plan: Plan) -> str:
     title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: predicted {plan.step_s:.4g} s per step."
     return (
         f'"""{_escaped(title)}"""\n\n'
-        "import alpa\n\n"
+        f"import alpa\n{ours}\n"
         'alpa.init("ray")\n\n'
         "method = alpa.PipeshardParallel(\n"
         f"    num_micro_batches={plan.num_micro_batches},\n"
         f"    pipeline_schedule={plan.schedule!r},\n"
-        f"    layer_option={_layer_option(plan)},\n"
+        f"    layer_option={layer_option},\n"
         "    stage_option=alpa.ManualStageOption(\n"
         f"{stage_option}"
         "    ),\n"
@@ -50,28 +48,22 @@ def alpa_options(stage: StagePlan) -> dict[str, Any]:
     }
 
 
-def plan_remat(plan: Plan) -> bool:
-    """Whether the layers are to be rematerialised.
-
-    Raises:
-        ValueError: in some stages only. Alpa has one layer option for all.
-    """
-    chosen = [stage.remat == "layer" for stage in plan.stages]
-    if any(chosen) and not all(chosen):
-        where = [n for n, remat in enumerate(chosen) if remat]
-        raise ValueError(
-            f"the plan has remat in stages {where} of {len(chosen)}, but Alpa's layer option has it for all layers or "
-            "for none; plan again with remat in all stages or none"
-        )
-    return all(chosen)
+def remat_layers(plan: Plan) -> list[int]:
+    """The layers of the stages with remat."""
+    stages = zip(plan.stages, plan.layer_ids, strict=True)
+    return [layer for stage, layers in stages if stage.remat == "layer" for layer in layers]
 
 
 def _layer_option(plan: Plan) -> str:
-    remat = plan_remat(plan)
-    if plan.layer_option == "manual":
-        return f"alpa.ManualLayerOption(remat_layer={remat})"
+    """Alpa's own option where it does, else ours: Alpa's has remat in all layers or in none."""
+    remat = remat_layers(plan)
+    number = plan.num_layers if plan.layer_option == "auto" else None
+    if remat and len(remat) < plan.num_layers:
+        return f"alpa_dejavu.DejavuLayerOption(layer_num={number}, remat_layers={_literal(remat, 8)})"
+    if number is None:
+        return f"alpa.ManualLayerOption(remat_layer={bool(remat)})"
     mode = "coarse_grained_remat" if remat else "none"
-    return f"alpa.AutoLayerOption(layer_num={plan.num_layers}, remat_mode={mode!r})"
+    return f"alpa.AutoLayerOption(layer_num={number}, remat_mode={mode!r})"
 
 
 def _literal(value: Any, indent: int) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alpa_dejavu.alpa_code import plan_remat
+from alpa_dejavu.alpa_code import remat_layers
 from alpa_dejavu.problem import Plan
 
 _REMAT = ("checkpoint", "remat", "remat2")
@@ -38,11 +38,14 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
     micro_batch = given["batch_size"]
     if plan.batch is not None and micro_batch is not None and plan.batch != micro_batch * given["num_micro_batches"]:
         yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * given['num_micro_batches']}"
-    if plan_remat(plan) and not any(_has_remat(layer) for layer in counted):
-        yield (
-            "it has remat, but the step's layers haven't: give AutoLayerOption(remat_mode='coarse_grained_remat') or "
-            "ManualLayerOption(remat_layer=True)"
-        )
+    if plan.num_layers == num_layers and schedule != "inference":
+        backward = counted[::-1][:num_layers]
+        for n, (stage, layers) in enumerate(zip(plan.stages, plan.layer_ids, strict=True)):
+            if stage.remat == "layer" and not any(_has_remat(backward[layer]) for layer in layers):
+                yield (
+                    f"stage {n} has remat, but layers {layers[0]}..{layers[-1]} of the step haven't: give "
+                    f"layer_option=DejavuLayerOption(remat_layers={remat_layers(plan)}, ...)"
+                )
 
 
 def _of_cluster(plan: Plan, mesh: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ import alpa
 import pytest
 from plans import example_plan, stage
 
+from alpa_dejavu import DejavuLayerOption
 from alpa_dejavu.alpa_code import alpa_code, alpa_options
 
 
@@ -52,10 +53,11 @@ def test_remat_of_all_layers_goes_into_the_layer_option(monkeypatch, layers, kin
     assert option.remat_layer if layers == "manual" else option.remat_mode == "coarse_grained_remat"
 
 
-def test_remat_of_some_stages_is_refused_by_name():
-    stages = (stage((0, 0)), stage((1, 1), remat="layer"))
-    with pytest.raises(ValueError, match=r"remat in stages \[1\] of 2"):
-        alpa_code(example_plan(stages=stages))
+@pytest.mark.parametrize(("layers", "number"), [("auto", 4), ("manual", None)])
+def test_remat_of_some_stages_takes_our_layer_option(monkeypatch, layers, number):
+    stages = (stage((0, 0)), stage((1, 2), remat="layer"), stage((3, 3)))
+    option = method_of(example_plan(stages=stages, layer_option=layers), monkeypatch).layer_option
+    assert option == DejavuLayerOption(layer_num=number, remat_layers=[1, 2])
 
 
 def test_no_name_of_a_model_breaks_the_code():

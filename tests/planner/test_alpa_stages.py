@@ -299,14 +299,15 @@ def test_a_plan_for_another_batch_is_refused(tmp_path):
 
 def test_remat_of_a_plan_needs_a_layer_option_with_it(tmp_path):
     plan = read_plan(saved(tmp_path))
-    stages = tuple(dataclasses.replace(stage, remat="layer") for stage in plan.stages)
-    with pytest.raises(ValueError, match="it has remat, but the step's layers haven't"):
-        planned_fails(DejavuStageOption(plan=dataclasses.replace(plan, stages=stages)))
-    option = DejavuStageOption(plan=dataclasses.replace(plan, stages=stages))
-    planned(option, layers=alpa.ManualLayerOption(remat_layer=True))
-    mixed = dataclasses.replace(plan, stages=(plan.stages[0], stages[1]))
-    with pytest.raises(ValueError, match=r"remat in stages \[1\] of 2"):
-        planned_fails(DejavuStageOption(plan=mixed))
+    first, second = plan.stages
+    stages = dataclasses.replace(first, layers=(0, 1)), dataclasses.replace(second, layers=(2, 3), remat="layer")
+    plan = dataclasses.replace(plan, stages=stages)
+    with pytest.raises(ValueError, match=r"stage 1 has remat, but layers 2\.\.3 .*remat_layers=\[2, 3\]"):
+        planned_fails(DejavuStageOption(plan=plan))
+    with pytest.raises(ValueError, match="stage 1 has remat"):
+        planned_fails(DejavuStageOption(plan=plan), layers=alpa_dejavu.DejavuLayerOption(remat_layers=[0, 1]))
+    for layers in (alpa_dejavu.DejavuLayerOption(remat_layers=[2, 3]), alpa.ManualLayerOption(remat_layer=True)):
+        assert len(planned(DejavuStageOption(plan=plan), layers=layers)[2]) == 2
 
 
 def test_a_plan_that_cannot_be_read_is_refused_before_anything_is_traced(tmp_path):
