@@ -84,8 +84,10 @@ def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
 
 
 def runner_up_rows(planned: Planned) -> Table:
-    """The next best plans, and why they lose."""
-    rows = []
+    """The plan and the next best ones, and why they lose; no rows where nothing was compared."""
+    if not planned.runners_up:
+        return {"heads": [], "rows": []}
+    rows = [["1", described(planned.plan), f"{planned.plan.step_s:.4g}", "", "the plan of this page"]]
     for rank, other in enumerate(planned.runners_up, start=2):
         plan = other.plan
         slower = plan.step_s / planned.plan.step_s - 1
@@ -96,7 +98,8 @@ def runner_up_rows(planned: Planned) -> Table:
 def described(plan: Plan) -> str:
     """A plan in a line.
 
-    Says how many micro-batches, and for each run of stages alike: how many, submesh, logical mesh, remat and ZeRO.
+    Says how many micro-batches, where the layers are cut, and for each run of stages alike: how many, submesh, logical
+    mesh, remat and ZeRO.
     """
     runs: list[list[object]] = []
     for stage in plan.stages:
@@ -108,7 +111,9 @@ def described(plan: Plan) -> str:
         else:
             runs.append([1, text])
     parts = "; ".join(f"{count} on {text}" for count, text in runs)
-    return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches: {parts}"
+    cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])
+    layers = f"{plan.num_layers} layers" + (f" cut after {cut}" if cut else "")
+    return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches, {layers}: {parts}"
 
 
 def layer_rows(planned: Planned) -> Table:

@@ -99,6 +99,7 @@ function showTimeline(place, lanes, names, config) {
   for (const button of document.querySelectorAll("#ranges button")) button.onclick = () => show(button.dataset.part);
   const which = document.getElementById("which");
   if (which) which.onchange = () => { lane = all[which.value]; show("whole"); };
+  // A link that ends in #start opens on the first tasks.
   show(location.hash === "#start" ? "start" : "whole").then(() => place.on("plotly_relayout", change => {
     if (drawing) return;
     if (change["xaxis.autorange"]) show("whole");
