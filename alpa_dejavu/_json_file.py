@@ -48,10 +48,22 @@ def problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) 
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-    """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it."""
+    """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it.
+
+    Raises:
+        ValueError: it can't be written, and why.
+    """
     folder = path.absolute().parent
     if not folder.is_dir():
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
+    try:
+        _replace(path, folder, text)
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def _replace(path: pathlib.Path, folder: pathlib.Path, text: str) -> None:
     umask = os.umask(0)
     os.umask(umask)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")

@@ -67,8 +67,12 @@ def _layer_option(plan: Plan) -> str:
 
 
 def _literal(value: Any, indent: int) -> str:
+    """A list whose elements are all alike is written as one of them, times their number."""
+    times = ""
+    if len(value) > 1 and all(element == value[0] for element in value):
+        value, times = value[:1], f" * {len(value)}"
     lines = pprint.pformat(value, width=110 - indent, compact=True, sort_dicts=False).splitlines()
-    return ("\n" + " " * indent).join(lines)
+    return ("\n" + " " * indent).join(lines) + times
 
 
 def _escaped(text: str) -> str:

@@ -65,6 +65,9 @@ def test_no_name_of_a_model_breaks_the_code():
         assert "predicted" in ast.get_docstring(ast.parse(alpa_code(example_plan(model=name))))
 
 
-def test_a_plan_of_many_layers_stays_readable():
-    stages = tuple(stage((30 * n, 30 * n + 29)) for n in range(8))
-    assert max(map(len, alpa_code(example_plan(stages=stages)).splitlines())) <= 120
+def test_a_plan_of_many_stages_stays_readable(monkeypatch):
+    plan = example_plan(stages=tuple(stage((30 * n, 30 * n + 29)) for n in range(16)))
+    lines = alpa_code(plan).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert "        submesh_physical_shapes=[(1, 2)] * 16," in lines
+    assert method_of(plan, monkeypatch).stage_option.submesh_physical_shapes == [(1, 2)] * 16

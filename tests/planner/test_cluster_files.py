@@ -124,3 +124,25 @@ def test_figures_are_of_the_order_of_accelerators(name):
     assert 2e11 < device.memory_bytes_per_s < 4e12
     assert device.memory_bytes_per_s > within.bytes_per_s > between.bytes_per_s > 1e9
     assert 1e-6 < device.kernel_s < within.latency_s < between.latency_s < 1e-3
+
+
+def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
+    import alpa
+    from alpa import device_mesh
+    from alpa.global_env import global_config
+
+    from alpa_dejavu._alpa._cluster import connected_cluster
+
+    info = [{"NodeManagerAddress": "10.0.0.1", "Resources": {"accelerator_type:V100": 1.0}}] * 2
+    mesh = device_mesh.VirtualPhysicalMesh([0, 1], info, 8)
+    monkeypatch.setattr(global_config, "backend", "gpu")
+    monkeypatch.setattr(alpa, "init", lambda cluster: None)
+    monkeypatch.setattr(device_mesh, "get_global_virtual_physical_mesh", lambda: mesh)
+    assert connected_cluster().name == "2 x p3.16xlarge"
+
+    def nobody(cluster):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr(alpa, "init", nobody)
+    with pytest.raises(RuntimeError, match=r"no Ray cluster to connect to .*ray start --head"):
+        connected_cluster()
