@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from functools import cached_property
 from typing import final
 
@@ -10,8 +12,9 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, boundary_layouts
-from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph
+from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
+from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
@@ -23,6 +26,8 @@ from alpa_dejavu.sharding._table import Strategy
 
 Penalties = dict[int, NDArray[np.float64]]
 """For nodes of the graph, what each of their choices costs more."""
+Choice = Callable[[], dict[int, int]]
+"""Gives the choices of what is left of the graph."""
 
 
 @final
@@ -37,22 +42,22 @@ class BoundarySolver:
         operators = program.operators
         self.program, self.mesh = program, mesh
         self.layouts = boundary_layouts(mesh, options)
-        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options)
+        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts)
         self._blocks = Blocks()
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
         self._costs = Costs(mesh, options)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
-        self._choices: dict[tuple[int, int], tuple[np.intp, ...]] = {}
+        self._choices: dict[tuple[int, int], Choice] = {}
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
         """The cost of each pair of layouts, shape (K, K), but for a constant; infinite for pairs that can't be."""
-        found = self._joint(self._reduced)
+        found = self._solve(self._reduced)
         if np.isfinite(found).any():
             return found
         self._reduced = reduce_graph(self._graph, self._blocks, self._nodes)
-        return self._joint(self._reduced)
+        return self._solve(self._reduced)
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
         """The strategy of each operator under a pair of layouts, by their place in `layouts`."""
@@ -63,7 +68,7 @@ class BoundarySolver:
         )
 
     def _choice(self, received: int, sent: int) -> dict[int, int]:
-        return self._reduced.complete(self._solved.complete(self._choices[received, sent]))
+        return self._reduced.complete(self._choices[received, sent]())
 
     def spec(self, place: int, layout: int) -> Spec | None:
         """How an operator's result is cut by a layout; None where the layout doesn't say."""
@@ -107,20 +112,41 @@ class BoundarySolver:
         picked: NDArray[np.float64] = cost[self._followers.remap[place]]
         return picked
 
-    def _joint(self, reduced: Reduced) -> NDArray[np.float64]:
-        """The cost of each pair of layouts, by the joint costs of all nodes at the boundaries."""
+    def _solve(self, reduced: Reduced) -> NDArray[np.float64]:
+        """The cost of each pair of layouts; the choices of what is left of the graph go to `_choices`."""
         nodes = sorted(self._nodes)
-        self._solved = JointCosts(reduced.core, nodes)
+        try:
+            joint = JointCosts(reduced.core, nodes)
+        except ValueError:
+            joint = None
         size = len(self.layouts)
         found = np.full((size, size), np.inf)
         for received, sent in np.ndindex(size, size):
-            total = self._solved.costs.copy()
-            for penalties in (self._sides[0][received], self._sides[1][sent]):
-                for node, penalty in penalties.items():
+            sides = self._sides[0][received], self._sides[1][sent]
+            penalties = [(node, penalty) for side in sides for node, penalty in side.items()]
+            if joint is None:
+                found[received, sent], choice = self._by_itself(reduced.core, penalties)
+            else:
+                total = joint.costs.copy()
+                for node, penalty in penalties:
                     total += penalty.reshape([-1 if node == other else 1 for other in nodes])
-            found[received, sent] = total.min()
-            self._choices[received, sent] = np.unravel_index(int(total.argmin()), total.shape)
+                found[received, sent] = total.min()
+                best = np.unravel_index(int(total.argmin()), total.shape)
+                choice = functools.partial(joint.complete, tuple(int(index) for index in best))
+            self._choices[received, sent] = choice
         return found
+
+    def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
+        """One pair of layouts, where what is left of the graph hangs together too closely for all at once."""
+        costs = dict(core.costs)
+        for node, penalty in penalties:
+            costs[node] = costs[node] + penalty
+        graph = CostGraph(costs, core.edges)
+        try:
+            choice = solve_by_elimination(graph, solve_ilp, self._blocks)
+        except ValueError:
+            return np.inf, dict
+        return graph.objective(choice), lambda: choice
 
     def objective(self, received: int, sent: int) -> float:
         """The cost of the whole program under a pair of layouts, bringing its results to theirs included."""

@@ -30,11 +30,21 @@ _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 @final
 class Reader:
-    """Appends operators for steps; `places` tells the operator of each value, `of_step` the last one of each step."""
+    """Appends operators for steps.
+
+    An element-wise function of a single tensor has no operator of its own: it is cut as the tensor is.
+
+    Attributes:
+        operators: those appended so far.
+        places: for each value the operator by which it is cut.
+        roots: for values that only rename or reshape another one, that one.
+        of_step: for each step the operator of its result, -1 where it has none.
+    """
 
     def __init__(self) -> None:
         self.operators: list[Operator] = []
         self.places: dict[Value, int] = {}
+        self.roots: dict[Value, Value] = {}
         self.of_step: list[int] = []
         self._constants: dict[tuple[Shape, int], int] = {}
         self._moved: dict[Operator, int] = {}
@@ -82,6 +92,7 @@ class Reader:
         if name in _RENAMES:
             self._rename(step)
         elif name in _RESHAPES:
+            self._is_same(step)
             self._put(step, self._reshape(self.place(step.inputs[0]), step.outputs[0].shape, step.trips))
         elif name == "broadcast_in_dim":
             self._put(step, self._broadcast(step))
@@ -112,6 +123,9 @@ class Reader:
         if kind in ("elementwise", "reduce") and all(self.is_constant(i) for i in operands):
             self._put(step, self._spread_constant(out))
             return
+        if kind == "elementwise" and (same := self._single(operands, out)) is not None:
+            self._put(step, same)
+            return
         if kind == "reduce" and self.operators[operands[0]].num_bytes == out.num_bytes and len(step.outputs) == 1:
             self._put(step, self._reshape(operands[0], out.shape, step.trips))
             return
@@ -139,6 +153,20 @@ class Reader:
         for other in step.outputs[1:]:
             self.places[other] = self.add("sibling", (first,), other, repeats=step.trips)
 
+    def _single(self, operands: Sequence[int], out: Value) -> int | None:
+        """The only operand that is no constant, if its elements are like the result's."""
+        tensors = {i for i in operands if not self.is_constant(i)}
+        if len(tensors) != 1:
+            return None
+        (place,) = tensors
+        operator = self.operators[place]
+        return place if (operator.shape, operator.itemsize) == (out.shape, _itemsize(out)) else None
+
+    def _is_same(self, step: Step) -> None:
+        """The step's result takes no memory of its own."""
+        source = step.inputs[0]
+        self.roots[step.outputs[0]] = self.roots.get(source, source)
+
     def _expanded(self, place: int, out: Value, repeats: float) -> int:
         """An operand of an element-wise operator, dimensions of size 1 spread out to those of the result."""
         shape = self.operators[place].shape
@@ -165,6 +193,7 @@ class Reader:
             if step.params.get("enters") and self.is_constant(place):
                 place = self.add("random", (), result)  # what a loop adds up from zeros may be cut in any way
             self.places[result] = place
+            self.roots[result] = self.roots.get(source, source)
         carried = step.params.get("carried")
         if carried is not None:
             self._carry(self.places[step.outputs[0]], self.place(carried))
@@ -202,6 +231,8 @@ class Reader:
 
     def _broadcast(self, step: Step) -> int:
         out, operand = step.outputs[0], self.place(step.inputs[0])
+        if out.size == step.inputs[0].size:
+            self._is_same(step)
         return self._spread_dims(operand, tuple(step.params["broadcast_dimensions"]), out, step.trips)
 
     def _slice_of_scan(self, step: Step) -> None:

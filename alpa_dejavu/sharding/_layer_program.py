@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import final
 
 from jax import core
@@ -19,6 +20,7 @@ from alpa_dejavu.sharding._from_jaxpr import Reader
 from alpa_dejavu.sharding._gradients import results
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._strategies import Facts
 from alpa_dejavu.sharding._update_shares import update_sources
 
 
@@ -42,11 +44,12 @@ class Trained:
 @final
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """A value that goes through memory inside one pass: its operator, and the steps from which to which it lives."""
+    """A value in memory: the operator by which it is cut, its whole bytes, and the steps in which it is there."""
 
     operator: int
-    first: int
-    last: int
+    num_bytes: float
+    first: int = 0
+    last: int = 0
 
 
 @final
@@ -59,7 +62,7 @@ class LayerProgram:
         num_forward, num_backward: how many operators belong to the two passes; the rest to the update.
         parameters: the operators that are parameters of the model.
         trained: those that are trained.
-        kept: operators whose results wait for the backward pass.
+        kept: what a micro-batch's forward pass makes that waits for the backward pass.
         inputs: of what the layer gets, what waits too.
         received, sent: operators whose results cross to the layers before, and after, in either pass.
         forward_records, backward_records: the operator behind each operator record of `features.layer_features`.
@@ -72,8 +75,8 @@ class LayerProgram:
     num_backward: int
     parameters: tuple[int, ...]
     trained: tuple[Trained, ...]
-    kept: tuple[int, ...]
-    inputs: tuple[int, ...]
+    kept: tuple[Lifetime, ...]
+    inputs: tuple[Lifetime, ...]
     received: tuple[int, ...]
     sent: tuple[int, ...]
     forward_records: tuple[int, ...]
@@ -81,6 +84,11 @@ class LayerProgram:
     update_records: tuple[int, ...]
     forward_temporaries: tuple[Lifetime, ...]
     backward_temporaries: tuple[Lifetime, ...]
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What the engine needs to know of the program on every mesh."""
+        return Facts.of(self.operators)
 
     def phase(self, operator: int) -> str:
         """The pass that an operator belongs to."""
@@ -183,7 +191,7 @@ class _Builder:
         received, sent = (sorted(set(side), key=order.__getitem__) for side in sides)
         return self._places(received), self._places(sent)
 
-    def _waiting(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _waiting(self) -> tuple[tuple[Lifetime, ...], tuple[Lifetime, ...]]:
         """What the backward pass reads of what forward made, and of what it got."""
         kept, inputs = [], []
         for layer in self.layers:
@@ -193,19 +201,22 @@ class _Builder:
             got = {var for var in layer.forward.invars if var not in layer.parameters}
             kept += [var for var in layer.backward.invars if var in made]
             inputs += [var for var in layer.backward.invars if var in got]
-        waiting = self._in_memory(kept, self._in_memory(inputs, ()))
-        return waiting, self._in_memory(inputs, ())
+        entered = self._in_memory(inputs)
+        return self._in_memory(kept, entered), entered
 
-    def _in_memory(self, variables: Sequence[core.Var], but: Sequence[int]) -> tuple[int, ...]:
-        """The operators that take memory for variables: a reshape shares its operand's, a parameter is there anyway."""
-        places = []
-        for place in self._places(variables):
-            while self.reader.operators[place].kind == "reshape":
-                (place,) = self.reader.operators[place].operands
-            places.append(place)
-        resident = {*but, *self._places(var for layer in self.layers for var in layer.parameters)}
-        there = (place for place in places if place not in resident and not self.reader.is_constant(place))
-        return tuple(dict.fromkeys(there))
+    def _in_memory(self, variables: Sequence[core.Var], but: Sequence[Lifetime] = ()) -> tuple[Lifetime, ...]:
+        """What variables take of memory: a reshape shares its operand's; parameters and constants are there anyway."""
+        reader = self.reader
+        resident = {self.values[var] for layer in self.layers for var in layer.parameters if var in self.values}
+        values = (self.values[var] for var in variables if var in self.values)
+        roots = dict.fromkeys(reader.roots.get(value, value) for value in values)
+        known = {one.operator for one in but}
+        found = []
+        for value in roots:
+            place = reader.place(value)
+            if value not in resident and place not in known and not reader.is_constant(place):
+                found.append(Lifetime(place, value.num_bytes))
+        return tuple(found)
 
     def _update(self) -> tuple[tuple[Trained, ...], tuple[int, ...]]:
         trained: dict[int, Trained] = {}
@@ -256,7 +267,7 @@ class _Builder:
                 for value in step.outputs if step.primitive not in ALIASES else ():
                     if value in fusion.in_memory and value not in held:
                         place = self.reader.place(value)
-                        found.append(Lifetime(place, start + n, start + last.get(value, n)))
+                        found.append(Lifetime(place, value.num_bytes, start + n, start + last.get(value, n)))
             start += len(one.steps)
         return tuple(found)
 

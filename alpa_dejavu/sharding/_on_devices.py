@@ -34,8 +34,8 @@ def layer_sharding(solver: BoundarySolver, received: int, sent: int, zero: int) 
             t.state_bytes / held.tiles(t.parameter) / ways[t.parameter] for t in program.trained
         ),
         gradient_bytes=sum(held.bytes((t.accumulator,)) / sharded.get(t.parameter, 1) for t in program.trained),
-        activation_bytes=held.bytes(program.kept),
-        input_bytes=held.bytes(program.inputs),
+        activation_bytes=sum(map(held.share_of, program.kept)),
+        input_bytes=sum(map(held.share_of, program.inputs)),
         temporary_bytes=max(held.peak(program.forward_temporaries), held.peak(program.backward_temporaries)),
         forward_shares=held.shares(program.forward_records),
         backward_shares=held.shares(program.backward_records),
@@ -74,6 +74,10 @@ class _Held:
         further = ways or {}
         return float(sum(self._operators[i].num_bytes / self.tiles(i) / further.get(i, 1) for i in places))
 
+    def share_of(self, value: Lifetime) -> float:
+        """Bytes of a value."""
+        return value.num_bytes / self.tiles(value.operator)
+
     def shares(self, places: Sequence[int]) -> FloatArray:
         """Which share of some operators' work a device does: partial sums are divided too."""
         lengths = self._shape
@@ -89,7 +93,7 @@ class _Held:
             return 0.0
         steps = np.zeros(max(one.last for one in lifetimes) + 2)
         for one in lifetimes:
-            num_bytes = self.bytes((one.operator,))
+            num_bytes = self.share_of(one)
             steps[one.first] += num_bytes
             steps[one.last + 1] -= num_bytes
         return float(np.cumsum(steps).max())

@@ -28,9 +28,13 @@ def tile(rank: int, cuts: dict[int, tuple[int, ...]], mesh_shape: Shape) -> Spec
     >>> tile(2, {0: (0,), 1: (1,)}, (4, 1))
     ((0,), ())
     """
-    return tuple(
-        tuple(axis for axis in cuts.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank)
-    )
+    return _tile(rank, tuple(cuts.items()), mesh_shape)
+
+
+@lru_cache(maxsize=1 << 16)
+def _tile(rank: int, cuts: tuple[tuple[int, tuple[int, ...]], ...], mesh_shape: Shape) -> Spec:
+    found = dict(cuts)
+    return tuple(tuple(axis for axis in found.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank))
 
 
 def is_replicated(spec: Spec) -> bool:

@@ -46,24 +46,47 @@ _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
 _BROADCAST_WITHIN = 6
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of a program whatever the mesh.
+
+    Attributes:
+        batch_dims: the batch dimension that each operator was found to have.
+        depths: how deep each lies.
+        users: who reads each operator's result.
+        replaces: for operators whose result takes over a parameter's memory, that parameter.
+    """
+
+    batch_dims: list[int | None]
+    depths: list[int]
+    users: list[list[int]]
+    replaces: dict[int, int]
+
+    @classmethod
+    def of(cls, operators: Sequence[Operator]) -> "Facts":
+        """Of some operators."""
+        batch_dims = operator_batch_dims(operators)
+        users: list[list[int]] = [[] for _ in operators]
+        for index, operator in enumerate(operators):
+            for operand in dict.fromkeys(operator.operands):
+                users[operand].append(index)
+        replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
+        return cls(batch_dims, operator_depths(operators, batch_dims), users, replaces)
+
+
 def operator_tables(
-    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions
+    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions, facts: Facts | None = None
 ) -> tuple[list[Table], list[int | None], list[int]]:
     """The table of each operator, the batch dimension that each was found to have, and how deep it lies.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.
     """
-    batch_dims = operator_batch_dims(operators)
+    facts = facts or Facts.of(operators)
+    batch_dims, depths, users, replaces = facts.batch_dims, facts.depths, facts.users, facts.replaces
     options = _relaxed(operators, batch_dims, mesh, options)
     costs = Costs(mesh, options)
-    depths = operator_depths(operators, batch_dims)
     max_depth = max(depths, default=0)
-    users: list[list[int]] = [[] for _ in operators]
-    for index, operator in enumerate(operators):
-        for operand in dict.fromkeys(operator.operands):
-            users[operand].append(index)
-    replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
     tables: list[Table] = []
     known: dict[tuple, Table] = {}
     equal: dict[tuple, Table] = {}

@@ -5,8 +5,11 @@ Not among the names of `alpa_dejavu.sharding`, since reading jaxprs takes jax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import gc
+from collections.abc import Hashable, Iterator, Sequence
 
+from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._chain import cheapest_chain
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
@@ -82,16 +85,47 @@ def sharded_layers(
         raise ValueError(
             f"there are {len(meshes)} meshes, {len(options)} options and {len(levels)} ZeRO levels; each mesh has one"
         )
-    programs = [layer_program([layer]) for layer in layers]
-    solvers: dict[tuple[LayerProgram, LogicalMesh, ShardingOptions], BoundarySolver] = {}
+    with _uncollected():
+        return _sharded_layers(layers, list(zip(meshes, options, levels, strict=True)))
+
+
+def _sharded_layers(
+    layers: Sequence[LayerJaxprs], configs: Sequence[tuple[LogicalMesh, ShardingOptions, int]]
+) -> ShardingTable:
+    kinds, programs = _kinds(layers)
+    solvers: dict[tuple[LogicalMesh, ShardingOptions], list[BoundarySolver]] = {}
     columns = []
-    for mesh, option, level in zip(meshes, options, levels, strict=True):
-        for program in programs:
-            if (program, mesh, option) not in solvers:
-                solvers[program, mesh, option] = BoundarySolver(program, mesh, option)
-        column = [solvers[program, mesh, option] for program in programs]
-        columns.append(_chain(column, level))
+    for mesh, option, level in configs:
+        if (mesh, option) not in solvers:
+            solvers[mesh, option] = [BoundarySolver(program, mesh, option) for program in programs]
+        columns.append(_chain([solvers[mesh, option][kind] for kind in kinds], level))
     return ShardingTable.of(list(zip(*columns, strict=True)))
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of garbage: it would walk through all jaxprs again and again, and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _kinds(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
+    """For each layer which program it is, and all unlike programs."""
+    by_key: dict[Hashable, int] = {}
+    numbers: dict[LayerProgram, int] = {}
+    kinds = []
+    for layer in layers:
+        key = layer_key(layer)
+        if key not in by_key:
+            program = layer_program([layer])
+            by_key[key] = numbers.setdefault(program, len(numbers))
+        kinds.append(by_key[key])
+    return kinds, list(numbers)
 
 
 def _chain(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
