@@ -89,7 +89,8 @@ def _cut(plan: Plan) -> str:
     rows: list[tuple[str, int]] = []
     for stage in plan.stages:
         shape = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host}"
-        text = f"{stage.num_layers} layers on {shape} as {'x'.join(map(str, stage.logical_mesh))}"
+        layers = f"{stage.num_layers} layer{'s' if stage.num_layers > 1 else ''}"
+        text = f"{layers} on {shape} as {'x'.join(map(str, stage.logical_mesh))}"
         if rows and rows[-1][0] == text:
             rows[-1] = (text, rows[-1][1] + 1)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import time
 from collections.abc import Callable
 from typing import Any, final
 
@@ -51,7 +52,9 @@ class PlanEstimator:
         from alpa_dejavu import layers
 
         self._layers = layers
+        started = time.perf_counter()
         self._traced = layers.trace(model or plan.model, batch=self._traced_batch)
+        self._seconds = {"trace": time.perf_counter() - started, "features": 0.0}
         self._models: dict[int, Model] = {}
 
     def estimate(self, plan: Plan) -> Planned:
@@ -75,16 +78,19 @@ class PlanEstimator:
             batch=plan.batch,
             **self._prices,
         )
+        named = {host.name for host in self.cluster.hosts}
+        both = zip(made.plan.stages, plan.stages, strict=True)
         stages = tuple(
-            dataclasses.replace(new, hosts=old.hosts) for new, old in zip(made.plan.stages, plan.stages, strict=True)
+            dataclasses.replace(new, hosts=old.hosts) if named >= {*old.hosts} else new for new, old in both
         )
-        return dataclasses.replace(
-            made, plan=dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option)
-        )
+        known = dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option).after(self._seconds)
+        return dataclasses.replace(made, plan=known)
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
         if num_layers not in self._models:
+            started = time.perf_counter()
             self._models[num_layers] = self._layers.model_of_step(self._traced, num_layers)
+            self._seconds["features"] += time.perf_counter() - started
         found = self._models[num_layers]
         if found.num_layers != num_layers:
             raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")

@@ -36,7 +36,7 @@ def estimate(
 
         planned = PlanEstimator(given, model, cluster).estimate(given)
     to = console()
-    print_planned(planned, to)
+    print_planned(planned, to, "estimated")
     to.print(f"the file says           {seconds(given.step_s)}")
     for line in lacking(planned.plan):
         to.print(line)

@@ -49,14 +49,15 @@ def print_plan(plan: Plan, to: Console) -> None:
     """The problem and its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     to.print(
-        f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: {plan.num_micro_batches} "
-        f"micro-batches, {plan.schedule}, {plan.num_layers} layers in {len(plan.stages)} stages"
+        f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
+        f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
+        f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
     )
     to.print(stage_table(plan))
 
 
-def print_planned(planned: Planned, to: Console) -> None:
-    """The plan, its figures, and what came next."""
+def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
+    """The plan, its figures, and what came next; `verb` is what took so long."""
     plan = planned.plan
     print_plan(plan, to)
     to.print(f"iteration time          {seconds(plan.step_s)}")
@@ -66,9 +67,18 @@ def print_planned(planned: Planned, to: Console) -> None:
     to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({rate / 1e12:.4g} TFLOP/s per device)")
     if plan.planning_s:
         steps = ", ".join(f"{step} {seconds(time)}" for step, time in plan.planning_s.items())
-        to.print(f"planned in              {seconds(plan.total_planning_s)} ({steps})")
+        to.print(f"{f'{verb} in':<24}{seconds(plan.total_planning_s)} ({steps})")
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its noun.
+
+    >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
+    ['1 stage', '2 stages', '2 batches']
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def host_names(stage: StagePlan) -> str:

@@ -33,8 +33,8 @@ def test_every_difference_is_named_and_the_costs_add_up():
     assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "remat", "ZeRO"]
     assert (found[0].first, found[0].second, found[0].cost_s) == ("4", "8", 4.0)
     assert (found[1].first, found[1].second, found[1].cost_s) == ("1f1b", "gpipe", 1.0)
-    assert found[2].first == "3 layers on 1x2 as 2x1, 1 layers on 1x2 as 1x2"
-    assert found[2].second == "2 times 1 layers on 1x2 as 2x1, 2 layers on 1x2 as 2x1"
+    assert found[2].first == "3 layers on 1x2 as 2x1, 1 layer on 1x2 as 1x2"
+    assert found[2].second == "2 times 1 layer on 1x2 as 2x1, 2 layers on 1x2 as 2x1"
     assert found[3].second == "none none layer"
     assert sum(one.cost_s for one in found) == pytest.approx(price(SECOND) - price(FIRST))
 

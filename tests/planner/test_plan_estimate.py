@@ -44,9 +44,18 @@ def test_it_is_the_estimate_of_the_plans_stages(traced):
     ).plan
     assert made.plan.step_s == expected.step_s
     assert [one.memory_bytes for one in made.plan.stages] == [one.memory_bytes for one in expected.stages]
-    assert [one.hosts for one in made.plan.stages] == [one.hosts for one in PLAN.stages]
+    assert [one.hosts for one in made.plan.stages] == [("host-0",)] * 2
+    assert list(made.plan.planning_s) == ["trace", "features", "cost table"]
     assert (made.plan.model, made.plan.batch) == ("gpt-125m", 32)
     assert traced == [("gpt-125m", 8)]
+
+
+def test_the_plans_hosts_stay_where_the_cluster_has_them():
+    there = tuple(dataclasses.replace(one, hosts=(f"host-{n}",)) for n, one in enumerate(PLAN.stages))
+    plan = dataclasses.replace(PLAN, stages=there)
+    two = dataclasses.replace(example_cluster(2, 2), name="example")
+    made = PlanEstimator(plan, cluster=two).estimate(plan).plan
+    assert [one.hosts for one in made.stages] == [("host-0",), ("host-1",)]
 
 
 def test_a_model_is_traced_once_for_all_numbers_of_micro_batches(traced):
