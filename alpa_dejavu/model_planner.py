@@ -22,8 +22,10 @@ from alpa_dejavu.space import search_space
 
 __all__ = ["plan_model"]
 
-_LAYERS = (16, 8, 32)
+_LAYERS = (16, 32)
 """Numbers of layers that are tried where the number is left open, the first one with every number of micro-batches."""
+_COUNTS = 2
+"""With how many of the best numbers of micro-batches slicings of given lengths and other numbers of layers are tried."""
 _RUNNERS_UP = 3
 
 
@@ -87,10 +89,13 @@ def plan_model(
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     source = _Source(model, batch // counts[len(counts) // 2], clock)
     first, *others = _LAYERS if layers is None else (layers,)
-    candidates = question.candidates(source, first, counts, clock)
-    best_counts = tuple(dict.fromkeys(candidate.run.num_micro_batches for candidate in candidates[:2]))
+    candidates = question.candidates(source, first, counts, clock, lengths=len(counts) <= _COUNTS)
+    best_counts = tuple(dict.fromkeys(candidate.run.num_micro_batches for candidate in candidates))[:_COUNTS] or counts
+    if len(counts) > _COUNTS:
+        others = [first, *others]
+        candidates = [candidate for candidate in candidates if candidate.run.num_micro_batches not in best_counts]
     for number in others:
-        more = question.candidates(source, number, best_counts or counts, clock)
+        more = question.candidates(source, number, best_counts, clock, lengths=True)
         candidates = sorted([*candidates, *more], key=lambda candidate: candidate.step_s)
     if not candidates:
         raise question.nothing(source, first, counts[-1])
@@ -161,13 +166,15 @@ class _Question:
     latency: LatencyModel
     communication: CommunicationModel
 
-    def candidates(self, source: _Source, layers: int, counts: Sequence[int], clock: _Clock) -> list[Candidate]:
+    def candidates(
+        self, source: _Source, layers: int, counts: Sequence[int], clock: _Clock, lengths: bool
+    ) -> list[Candidate]:
         """The slicer's proposals for each number of micro-batches, simulated, the shortest step first."""
         found: list[Candidate] = []
         for count in counts:
             model, table, space, run = self._table(source, layers, count)
             clock.lap("cost table")
-            found += proposals(model, table, self.cluster, space, run, self.slicer)
+            found += proposals(model, table, self.cluster, space, run, self.slicer, lengths)
             clock.lap("slicing")
         order = ranked(found, self.cluster)
         clock.lap("simulation")

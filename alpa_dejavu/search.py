@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
@@ -51,23 +51,21 @@ def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
 
 
 def proposals(
-    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer
+    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer, lengths: bool = True
 ) -> Iterator[Candidate]:
-    """The best slicing, and the best ones of 1, 2, 4 ... stages, as far as there are any; each once."""
+    """The best slicing, and with `lengths` the best ones with half as many stages, one less and one more."""
     problem = table.slicing_problem(cluster, space, run)
-    seen: set[tuple[StageChoice, ...]] = set()
-    for asked in (problem, *_counted(problem)):
-        found = slicer.slice(asked)
-        if found.found and found.stages not in seen:
-            seen.add(found.stages)
-            yield Candidate(model, table, space, run, found)
-
-
-def _counted(problem: SlicingProblem) -> Iterator[SlicingProblem]:
-    count = 1
-    while count <= min(problem.num_layers, problem.num_devices):
-        yield dataclasses.replace(problem, num_stages=count)
-        count *= 2
+    best = slicer.slice(problem)
+    if not best.found:
+        return
+    yield Candidate(model, table, space, run, best)
+    length = len(best.stages)
+    most = min(problem.num_layers, problem.num_devices)
+    for count in sorted({length // 2, length - 1, length + 1} - {0, length}) if lengths else ():
+        if count <= most:
+            other = slicer.slice(dataclasses.replace(problem, num_stages=count))
+            if other.found:
+                yield Candidate(model, table, space, run, other)
 
 
 def ranked(candidates: Sequence[Candidate], cluster: Cluster) -> list[Candidate]:

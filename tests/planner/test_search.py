@@ -8,7 +8,7 @@ from alpa_dejavu.communication import AlphaBeta, Free
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Run
-from alpa_dejavu.search import micro_batch_counts, proposals, ranked, stage_times
+from alpa_dejavu.search import Candidate, micro_batch_counts, proposals, ranked, stage_times
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 
@@ -33,13 +33,16 @@ def test_counts_divide_the_batch():
     assert len(micro_batch_counts(2**20)) <= 12
 
 
-def test_proposals_have_the_slicers_best_and_every_length_once():
+def test_proposals_have_the_slicers_best_and_neighbouring_lengths():
     proposed = found()
     best = slicer("dynamic").slice(table().slicing_problem(CLUSTER, SPACE, RUN))
     assert proposed[0].slicing.stages == best.stages
-    assert {len(c.slicing.stages) for c in proposed} >= {1, 2, 4}
-    assert len({c.slicing.stages for c in proposed}) == len(proposed)
-    assert all(c.slicing.cost_s >= best.cost_s for c in proposed)
+    length = len(best.stages)
+    lengths = [len(candidate.slicing.stages) for candidate in proposed]
+    assert lengths[1:] == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
+    assert all(candidate.slicing.cost_s >= best.cost_s for candidate in proposed)
+    alone = list(proposals(MODEL, table(), CLUSTER, SPACE, RUN, slicer("dynamic"), lengths=False))
+    assert [candidate.slicing.stages for candidate in alone] == [best.stages]
 
 
 def test_the_shortest_simulated_step_is_first():
@@ -50,7 +53,9 @@ def test_the_shortest_simulated_step_is_first():
 
 
 def test_a_stage_sends_what_its_neighbour_takes_in():
-    two = next(candidate for candidate in found() if len(candidate.slicing.stages) == 2)
+    problem = table().slicing_problem(CLUSTER, SPACE, RUN)
+    sliced = slicer("dynamic").slice(dataclasses.replace(problem, num_stages=2))
+    two = Candidate(MODEL, table(), SPACE, RUN, sliced)
     one, other = stage_times(two.table, two.slicing.stages, SPACE)
     entries = [(s.first, s.last, s.submesh, s.config) for s in two.slicing.stages]
     assert one.forward_send_s == two.table.boundary_forward_s[entries[1]] > 0

@@ -1,0 +1,170 @@
+"""Alpa's published best plans beside ours, by the same predictions.
+
+    python benchmarks/published_plans.py BENCHMARK_DIR [--json FILE] [--only NAME ...]
+
+BENCHMARK_DIR is the folder benchmark/alpa of Alpa 0.2.3, whose suites hold the plans that Alpa's search found on AWS
+p3.16xlarge. For each: the seconds of a step that we predict for it, for our plan with its number of micro-batches, and
+for our plan with a number of our own; its rank among all plans that we proposed, and its regret (its step over that of
+our plan, less 1). Nothing here was run on a GPU: both sides are predictions of one model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from alpa_dejavu import layers
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planned import Planned
+from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, Submesh
+
+MACHINE = "p3.16xlarge"
+SUITES = (
+    ("gpt", "suite_auto_gpt", "perf_test_suite"),
+    ("moe", "suite_auto_moe", "perf_test_suite"),
+    ("wresnet", "suite_wresnet", "perf_test_auto_suite"),
+)
+SIZES = {
+    "gpt": ("350m", "760m", "1.3b", "2.6b", "6.7b", "15b", "39b"),
+    "moe": ("380m", "690m", "1.3b", "2.4b", "10b", "27b", "70b"),
+    "wresnet": ("250m", "500m", "1b", "2b", "4b", "6.8b", "13b"),
+}
+"""Of the suites' cases, in their order: for 1, 2, 4 ... 64 GPUs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A plan of Alpa's suites."""
+
+    model: str
+    gpus: int
+    batch: int
+    micro_batches: int
+    layers: int
+    stages: tuple[GivenStage, ...]
+
+
+def main() -> int:
+    """Compares every plan; exit status 1 if one couldn't be."""
+    arguments = _arguments()
+    sys.path.insert(0, str(arguments.suites.resolve()))
+    published = [case for case in _published() if not arguments.only or case.model in arguments.only]
+    rows = [_compare(case) for case in tqdm(published, unit="plan")]
+    _show(rows)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"machine": MACHINE, "plans": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0 if all("error" not in row for row in rows) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", type=Path, help="the folder benchmark/alpa of Alpa's source at v0.2.3")
+    parser.add_argument("--json", type=Path, help="write the results here, too")
+    parser.add_argument("--only", nargs="+", help="only these models, such as gpt-39b")
+    arguments = parser.parse_args()
+    if not (arguments.suites / "suite_auto_gpt.py").is_file():
+        parser.error(f"{arguments.suites} has no suite_auto_gpt.py; give the folder benchmark/alpa of Alpa v0.2.3")
+    return arguments
+
+
+def _published() -> Iterator[Published]:
+    import importlib
+
+    for family, module, name in SUITES:
+        suite: dict[int, Any] = getattr(importlib.import_module(module), name)
+        for size, (gpus, (case,)) in zip(SIZES[family], suite.items(), strict=True):
+            given = case.parallel_args
+            # Alpa's transformers remat by the block, however many blocks a layer has; so ours are cut by the block.
+            blocks = given.num_auto_layers if family == "wresnet" else case.model_config.num_layers
+            each = blocks // given.num_auto_layers
+            stages = tuple(
+                GivenStage(
+                    each * min(ids), each * max(ids) + each - 1, Submesh(*shape), _config(logical, options, given)
+                )
+                for ids, shape, logical, options in zip(
+                    given.forward_stage_layer_ids,
+                    given.submesh_physical_shapes,
+                    given.submesh_logical_shapes,
+                    given.submesh_autosharding_option_dicts,
+                    strict=True,
+                )
+            )
+            yield Published(f"{family}-{size}", gpus, case.batch_size, case.num_micro_batches, blocks, stages)
+
+
+def _config(logical: tuple[int, int], options: dict[str, Any], given: Any) -> MeshConfig:
+    """Alpa's config as ours: where no batch dimension is forced, the solver is taken to choose data parallelism."""
+    free = "force_batch_dim_to_mesh_dim" not in options
+    across, along = (logical[0] * logical[1], 1) if free else logical
+    zero = 2 if given.prefer_reduce_scatter and across > 1 else 0
+    return MeshConfig(tuple(logical), across, along, dict(options), "layer" if given.use_remat else "none", zero)
+
+
+def _compare(case: Published) -> dict[str, Any]:
+    hosts = max(case.gpus // 8, 1)
+    cluster = named_cluster(MACHINE, hosts, min(case.gpus, 8))
+    row: dict[str, Any] = {"model": case.model, "gpus": case.gpus, "micro_batches": case.micro_batches}
+    try:
+        traced = layers.trace(case.model, batch=case.batch // case.micro_batches)
+        model = layers.model_of_step(traced, case.layers)
+        theirs = estimate(model, cluster, Run(case.micro_batches), case.stages, name=case.model, batch=case.batch)
+        same = plan_model(case.model, cluster, batch=case.batch, micro_batches=case.micro_batches, layers=case.layers)
+        free = plan_model(case.model, cluster, batch=case.batch)
+    except (NoPlanError, ValueError) as error:
+        return row | {"error": str(error)}
+    their_s = theirs.plan.step_s
+    faster = [same.plan.step_s, *(other.plan.step_s for other in same.runners_up)]
+    return row | {
+        "published_s": their_s,
+        "published_fits": _fits(theirs),
+        "ours_same_micro_batches_s": same.plan.step_s,
+        "ours_s": free.plan.step_s,
+        "ours_micro_batches": free.plan.num_micro_batches,
+        "ours_fits": _fits(free) and _fits(same),
+        "rank": 1 + sum(step < their_s * (1 - 1e-9) for step in faster),
+        "ranked_among": len(faster) + 1,
+        "regret_same_micro_batches": their_s / same.plan.step_s - 1,
+        "regret": their_s / free.plan.step_s - 1,
+    }
+
+
+def _fits(planned: Planned) -> bool:
+    return all(stage.memory_bytes <= stage.memory_limit_bytes for stage in planned.plan.stages)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    heads = ("model", "GPUs", "published s", "fits", "ours s", "micro-batches", "rank", "regret")
+    table = Table(*heads, "ours, micro-batches free", "regret", "ours fits")
+    for row in rows:
+        first = [row["model"], str(row["gpus"])]
+        if "error" in row:
+            table.add_row(*first, row["error"].split(";")[0])
+            continue
+        table.add_row(
+            *first,
+            f"{row['published_s']:.2f}",
+            "yes" if row["published_fits"] else "no",
+            f"{row['ours_same_micro_batches_s']:.2f}",
+            str(row["micro_batches"]),
+            f"{row['rank']} of {row['ranked_among']}",
+            f"{row['regret_same_micro_batches']:+.1%}",
+            f"{row['ours_s']:.2f} s in {row['ours_micro_batches']}",
+            f"{row['regret']:+.1%}",
+            "yes" if row["ours_fits"] else "no",
+        )
+    Console(width=170).print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

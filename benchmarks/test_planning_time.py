@@ -1,0 +1,100 @@
+"""How long planning takes, by its steps, and how that grows with the model and the cluster.
+
+    python benchmarks/test_planning_time.py [--json FILE] [--models NAME ...] [--repeat N]
+
+Each case is planned in a process of its own, from its start to the written plan, so that imports and tracing are paid
+every time. The seconds are wall time of this machine; Alpa's own search for GPT-39B on 64 GPUs took 2393 s on them.
+
+References:
+    Zheng et al., Alpa, OSDI 2022, table 5: 2393 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+CASES = (
+    ("gpt-1.3b", 1), ("gpt-2.6b", 1), ("gpt-6.7b", 2), ("gpt-15b", 4), ("gpt-39b", 8), ("gpt-39b", 32), ("gpt-76b", 16),
+    ("gpt-76b", 128),
+)  # fmt: skip
+"""Models, and hosts of 8 GPUs each."""
+CLUSTER = "p3.16xlarge"
+BATCH = 1024
+
+
+def main() -> int:
+    """Plans every case and shows the split; exit status 1 if a case couldn't be planned."""
+    arguments = _arguments()
+    cases = [case for case in CASES if not arguments.models or case[0] in arguments.models]
+    rows = [_case(model, hosts, arguments.repeat) for model, hosts in tqdm(cases, unit="case")]
+    _show(rows)
+    if arguments.json is not None:
+        heading = {"cores": os.cpu_count(), "python": platform.python_version(), "cluster": CLUSTER, "batch": BATCH}
+        arguments.json.write_text(json.dumps({**heading, "cases": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0 if all("error" not in row for row in rows) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the results here, too")
+    parser.add_argument("--models", nargs="+", choices=sorted({model for model, _ in CASES}), help="only these")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each (default: %(default)s)")
+    return parser.parse_args()
+
+
+def _case(model: str, hosts: int, repeat: int) -> dict[str, object]:
+    runs = [_plan(model, hosts) for _ in range(repeat)]
+    failed = [run for run in runs if "error" in run]
+    case: dict[str, object] = {"model": model, "gpus": 8 * hosts}
+    if failed:
+        return case | failed[0]
+    order = sorted(runs, key=lambda run: float(str(run["wall_s"])))
+    return case | order[len(order) // 2] | {"walls_s": [run["wall_s"] for run in runs]}
+
+
+def _plan(model: str, hosts: int) -> dict[str, object]:
+    """One planning from the command line to the written plan."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "plan.json")
+        command = [sys.executable, "-m", "alpa_dejavu", "plan", "--model", model, "--cluster", CLUSTER]
+        command += ["--hosts", str(hosts), "--batch", str(BATCH), "--json", str(path)]
+        started = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wall = time.perf_counter() - started
+        if done.returncode:
+            return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else f"exit {done.returncode}"}
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    split = {name: round(float(seconds), 4) for name, seconds in plan["planning_s"].items()}
+    return {"wall_s": round(wall, 3), "planning_s": split, "stages": len(plan["stages"])}
+
+
+def _show(rows: list[dict[str, object]]) -> None:
+    steps = list(dict.fromkeys(step for row in rows for step in dict(row.get("planning_s", {}))))  # type: ignore[call-overload]
+    table = Table("model", "GPUs", "whole s", *(f"{step} s" for step in steps), "stages")
+    for row in rows:
+        if "error" in row:
+            table.add_row(str(row["model"]), str(row["gpus"]), str(row["error"]))
+            continue
+        split = dict(row["planning_s"])  # type: ignore[call-overload]
+        walls = [float(wall) for wall in row["walls_s"]]  # type: ignore[attr-defined]
+        seconds = [f"{split.get(step, 0.0):.2f}" for step in steps]
+        whole = f"{statistics.median(walls):.2f}"
+        table.add_row(str(row["model"]), str(row["gpus"]), whole, *seconds, str(row["stages"]))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
