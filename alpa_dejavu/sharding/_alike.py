@@ -1,74 +1,43 @@
-"""Layers that are alike: found by a key that is the same for two layers if their jaxprs differ in names only."""
+"""Layers that are alike: a key that two layers have in common if they differ in the names of their variables only."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, final
+from collections.abc import Hashable, Iterable
 
 from jax import core
 
+from alpa_dejavu.features._structure import structure
+from alpa_dejavu.sharding._gradients import variables
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 
 
 def layer_key(layer: LayerJaxprs) -> Hashable:
-    """The key of a layer: its three jaxprs, variables numbered as they come, and what each is for."""
-    names = _Names()
+    """The key of a layer: what its jaxprs compute, how they hang together, and what each variable is for."""
+    jaxprs = [jaxpr for jaxpr in (layer.forward, layer.backward, layer.update) if jaxpr is not None]
+    numbers: dict[core.Var, int] = {}
+    wiring = tuple(
+        numbers.setdefault(var, len(numbers))
+        for jaxpr in jaxprs
+        for var in variables([*jaxpr.invars, *jaxpr.outvars])
+    )  # fmt: skip
+
+    def all_of(found: Iterable[core.Var]) -> tuple[int, ...]:
+        return tuple(sorted(numbers[var] for var in found if var in numbers))
+
+    def pairs(found: Iterable[tuple[core.Var, core.Var]]) -> tuple[tuple[int | None, int | None], ...]:
+        return tuple((numbers.get(a), numbers.get(b)) for a, b in found)
+
     return (
-        tuple(jaxpr and names.key(jaxpr) for jaxpr in (layer.forward, layer.backward, layer.update)),
-        names.all(layer.parameters),
-        tuple((names.number(a), names.number(b)) for a, b in layer.accumulators.items()),
-        tuple((names.number(a), names.number(b)) for a, b in layer.gradients.items()),
-        tuple((names.number(a), tuple(names.number(b) for b in found)) for a, found in layer.states.items()),
-        names.all(layer.shared),
+        (layer.backward is None, layer.update is None),
+        tuple(structure(jaxpr) for jaxpr in jaxprs),
+        wiring,
+        all_of(layer.parameters),
+        all_of(layer.shared),
+        pairs(layer.accumulators.items()),
+        pairs(layer.gradients.items()),
+        tuple(sorted((numbers.get(var, -1), _num_bytes(states)) for var, states in layer.states.items())),
     )
 
 
-@final
-class _Names:
-    """Numbers for variables in the order in which they come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[core.Var, int] = {}
-        self._inner: dict[int, tuple[Any, Hashable]] = {}
-
-    def number(self, var: core.Var) -> int:
-        """The variable's number."""
-        return self._numbers.setdefault(var, len(self._numbers))
-
-    def all(self, variables: frozenset[core.Var]) -> tuple[int, ...]:
-        """The numbers of those variables that came."""
-        return tuple(sorted(self._numbers[var] for var in variables if var in self._numbers))
-
-    def key(self, jaxpr: core.Jaxpr) -> Hashable:
-        """The key of a jaxpr."""
-        head = tuple((self.number(var), var.aval) for var in (*jaxpr.constvars, *jaxpr.invars))
-        eqns = tuple(
-            (
-                eqn.primitive.name,
-                tuple(self._atom(atom) for atom in eqn.invars),
-                tuple((self.number(var), var.aval) for var in eqn.outvars),
-                tuple((name, self._parameter(value)) for name, value in eqn.params.items()),
-            )
-            for eqn in jaxpr.eqns
-        )
-        return head, eqns, tuple(self._atom(atom) for atom in jaxpr.outvars)
-
-    def _atom(self, atom: core.Atom) -> Hashable:
-        return (atom.aval,) if isinstance(atom, core.Literal) else self.number(atom)
-
-    def _parameter(self, value: Any) -> Hashable:
-        """What a parameter says; inner jaxprs are compared by what they compute, functions by themselves."""
-        inner = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        if isinstance(inner, core.Jaxpr):
-            if id(inner) not in self._inner:
-                self._inner[id(inner)] = inner, _Names().key(inner)
-            return self._inner[id(inner)][1]
-        if isinstance(value, (tuple, list)):
-            return tuple(self._parameter(part) for part in value)
-        if callable(value):
-            return getattr(value, "__qualname__", type(value).__name__)
-        try:
-            hash(value)
-        except TypeError:
-            return repr(value)
-        return value
+def _num_bytes(found: Iterable[core.Var]) -> int:
+    return sum(var.aval.size * var.aval.dtype.itemsize for var in found)

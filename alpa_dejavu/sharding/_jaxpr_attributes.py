@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpa_dejavu.features._flatten import Step
-from alpa_dejavu.sharding._operator import ConvolutionDims, Dims, DotDims, Kind
+from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, Kind
 from alpa_dejavu.sharding._spec import Shape
 
 _KINDS: dict[str, Kind] = {
@@ -46,14 +46,30 @@ def _spreads(shape: Shape, out: Shape) -> bool:
     return not shape or (len(shape) == len(out) and all(a in (1, b) for a, b in zip(shape, out, strict=True)))
 
 
-def dot_dims(step: Step) -> DotDims:
-    """Of a `dot_general`."""
+def attributes_of_step(step: Step, kind: Kind) -> Attributes:
+    """The dimensions that the strategies of a step's kind need."""
+    params = step.params
+    if kind == "dot":
+        return _dot_dims(step)
+    if kind == "convolution":
+        return _convolution_dims(step)
+    if kind == "window":
+        return _window_dims(step)
+    if kind == "transpose":
+        return Dims(tuple(params["permutation"]))
+    if kind == "reduce":
+        return Dims(tuple(params["axes" if "axes" in params else "dimensions"]))
+    if kind == "sort":
+        return Dims((params.get("dimension", params.get("axis", len(step.inputs[0].shape) - 1)),))
+    return None
+
+
+def _dot_dims(step: Step) -> DotDims:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = step.params["dimension_numbers"]
     return DotDims(tuple(lhs_batch), tuple(rhs_batch), tuple(lhs_contract), tuple(rhs_contract))
 
 
-def convolution_dims(step: Step) -> ConvolutionDims:
-    """Of a `conv_general_dilated`."""
+def _convolution_dims(step: Step) -> ConvolutionDims:
     numbers = step.params["dimension_numbers"]
     lhs, rhs, out = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
     return ConvolutionDims(
@@ -62,7 +78,7 @@ def convolution_dims(step: Step) -> ConvolutionDims:
     )  # fmt: skip
 
 
-def window_dims(step: Step) -> Dims:
+def _window_dims(step: Step) -> Dims:
     """The width of the window along each dimension: 2 where it is one element wide and yet moves or pads."""
     rank = len(step.outputs[0].shape)
     if step.primitive == "rev":

@@ -11,9 +11,10 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver
+from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._chain import cheapest_chain
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
-from alpa_dejavu.sharding._layer_program import LayerProgram, layer_program
+from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._layer_sharding import (
     COLLECTIVE_KINDS,
     MEMORY,

@@ -1,0 +1,220 @@
+"""Building the program of some layers: their passes read one after the other, then what an update ties together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from jax import core
+
+from alpa_dejavu.features._flatten import Flattener, Step, Value
+from alpa_dejavu.features._fusion import Fusion
+from alpa_dejavu.features._kinds import ALIASES, kind_of
+from alpa_dejavu.sharding._from_jaxpr import read_steps
+from alpa_dejavu.sharding._gradients import results
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
+from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, Trained
+from alpa_dejavu.sharding._operator import Operator
+from alpa_dejavu.sharding._update_shares import update_sources
+from alpa_dejavu.sharding._writer import Writer
+
+
+def layer_program(layers: Sequence[LayerJaxprs]) -> LayerProgram:
+    """The program of some layers in a row."""
+    return _Builder(layers).build()
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Pass:
+    """One jaxpr, flattened: its values and steps."""
+
+    jaxpr: core.Jaxpr
+    inputs: list[Value]
+    outputs: list[Value]
+    steps: list[Step]
+
+
+@final
+class _Builder:
+    def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
+        self.layers = layers
+        self.writer = Writer()
+        self.values: dict[core.Var, Value] = {}
+
+    def build(self) -> LayerProgram:
+        """Forward passes in order, backward passes in the other order, then the updates."""
+        writer = self.writer
+        ahead, forward_records = self._passes([layer.forward for layer in self.layers])
+        num_forward = len(writer.operators)
+        backward = [layer.backward for layer in reversed(self.layers) if layer.backward is not None]
+        back, backward_records = self._passes(backward)
+        num_backward = len(writer.operators) - num_forward
+        received, sent = self._crossing(ahead, back)
+        kept, inputs = self._waiting()
+        trained, update_records = self._update()
+        return LayerProgram(
+            operators=tuple(writer.operators),
+            num_forward=num_forward,
+            num_backward=num_backward,
+            parameters=self._places(var for layer in self.layers for var in _ordered(layer)),
+            trained=trained,
+            kept=kept,
+            inputs=inputs,
+            received=received,
+            sent=sent,
+            forward_records=forward_records,
+            backward_records=backward_records,
+            update_records=update_records,
+            forward_temporaries=self._temporaries(ahead),
+            backward_temporaries=self._temporaries(back),
+        )
+
+    def _passes(self, jaxprs: Sequence[core.Jaxpr]) -> tuple[list[_Pass], tuple[int, ...]]:
+        """Reads the jaxprs; also the operator of each operator record."""
+        found, records = [], []
+        for jaxpr in jaxprs:
+            inputs = [self.values.setdefault(var, Value(var.aval)) for var in jaxpr.invars]
+            for value in inputs:
+                self.writer.source(value)
+            flat = Flattener()
+            outputs = flat.walk(jaxpr, inputs)
+            start = len(self.writer.of_step)
+            read_steps(self.writer, flat.steps)
+            for var, value in zip(jaxpr.outvars, outputs, strict=True):
+                if isinstance(var, core.Var):
+                    self.values.setdefault(var, value)
+            places = self.writer.of_step[start:]
+            found.append(_Pass(jaxpr, inputs, outputs, flat.steps))
+            records += [
+                place for place, step in zip(places, flat.steps, strict=True)
+                if step.primitive not in ALIASES and step.outputs
+            ]  # fmt: skip
+        return found, tuple(records)
+
+    def _places(self, variables: Iterable[core.Var]) -> tuple[int, ...]:
+        """The operators behind variables, each once, in order."""
+        return tuple(
+            dict.fromkeys(self.writer.place(self.values[var]) for var in variables if var in self.values)
+        )
+
+    def _crossing(self, ahead: Sequence[_Pass], back: Sequence[_Pass]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What crosses to the layers before and after: forward it comes from before, backward from after."""
+        shared = frozenset().union(*(layer.shared for layer in self.layers))
+        sides: tuple[list[core.Var], list[core.Var]] = ([], [])
+        known: set[core.Var] = set()
+        for passes, enters, leaves in ((ahead, 0, 1), (back, 1, 0)):
+            read = {var for one in passes for var in one.jaxpr.invars}
+            made = {var for one in passes for var in results(one.jaxpr)}
+            sides[enters].extend((read & shared) - made - known)
+            sides[leaves].extend((made & shared) - read)
+            known |= read | made
+        order = {var: n for n, var in enumerate(self.values)}
+        received, sent = (sorted(set(side), key=order.__getitem__) for side in sides)
+        return self._places(received), self._places(sent)
+
+    def _waiting(self) -> tuple[tuple[Lifetime, ...], tuple[Lifetime, ...]]:
+        """What the backward pass reads of what forward made, and of what it got."""
+        kept, inputs = [], []
+        for layer in self.layers:
+            if layer.backward is None:
+                continue
+            made = results(layer.forward)
+            got = {var for var in layer.forward.invars if var not in layer.parameters}
+            kept += [var for var in layer.backward.invars if var in made]
+            inputs += [var for var in layer.backward.invars if var in got]
+        entered = self._in_memory(inputs)
+        return self._in_memory(kept, entered), entered
+
+    def _in_memory(self, variables: Sequence[core.Var], but: Sequence[Lifetime] = ()) -> tuple[Lifetime, ...]:
+        """What variables take of memory: a reshape shares its operand's; parameters and constants are there anyway."""
+        writer = self.writer
+        resident = {self.values[var] for layer in self.layers for var in layer.parameters if var in self.values}
+        values = (self.values[var] for var in variables if var in self.values)
+        roots = dict.fromkeys(writer.roots.get(value, value) for value in values)
+        known = {one.operator for one in but}
+        found = []
+        for value in roots:
+            place = writer.place(value)
+            if value not in resident and place not in known and not writer.is_constant(place):
+                found.append(Lifetime(place, value.num_bytes))
+        return tuple(found)
+
+    def _update(self) -> tuple[tuple[Trained, ...], tuple[int, ...]]:
+        trained: dict[int, Trained] = {}
+        records: list[int] = []
+        for layer in self.layers:
+            accumulators = {result: operand for operand, result in layer.accumulators.items()}
+            for parameter, gradient in layer.gradients.items():
+                if parameter not in self.values or gradient not in self.values:
+                    continue
+                place = self.writer.place(self.values[parameter])
+                operand = accumulators.get(gradient)
+                state = sum(Value(var.aval).num_bytes for var in layer.states.get(parameter, ()))
+                made = self._trained(place, self.values[gradient], operand, state)
+                trained.setdefault(place, made)
+            if layer.update is not None:
+                sources = update_sources(layer)
+                records += [self._place_or(var) for var in sources]
+        return tuple(trained.values()), tuple(records)
+
+    def _place_or(self, var: core.Var | None) -> int:
+        return -1 if var is None or var not in self.values else self.writer.place(self.values[var])
+
+    def _trained(self, parameter: int, gradient: Value, operand: core.Var | None, state: float) -> Trained:
+        writer, place = self.writer, self.writer.place(gradient)
+        if operand is None:
+            accumulator = writer.add("parameter", (), gradient)
+            total = writer.add("elementwise", (accumulator, place), gradient, "add")
+        else:
+            accumulator, total = writer.place(self.values[operand]), place
+        sums = _sums(writer.operators, place, accumulator)
+        for index in sums:
+            writer.operators[index] = dataclasses.replace(writer.operators[index], gradient=True)
+        writer.operators.append(_output(writer.operators[total], total, accumulator))
+        if writer.operators[parameter].shape == gradient.shape:
+            updated = writer.add("elementwise", (parameter, total), gradient, "update")
+            writer.operators.append(_output(writer.operators[updated], updated, parameter))
+        return Trained(parameter, accumulator, sums, state)
+
+    def _temporaries(self, passes: Sequence[_Pass]) -> tuple[Lifetime, ...]:
+        found: list[Lifetime] = []
+        start = 0
+        for one in passes:
+            kinds = [kind_of(step) for step in one.steps]
+            fusion = Fusion(one.steps, kinds, one.inputs, one.outputs)
+            held = {fusion.root(value) for value in (*one.inputs, *one.outputs)}
+            last = {fusion.root(value): n for n, step in enumerate(one.steps) for value in step.inputs}
+            for n, step in enumerate(one.steps):
+                for value in step.outputs if step.primitive not in ALIASES else ():
+                    if value in fusion.in_memory and value not in held:
+                        place = self.writer.place(value)
+                        found.append(Lifetime(place, value.num_bytes, start + n, start + last.get(value, n)))
+            start += len(one.steps)
+        return tuple(found)
+
+
+def _ordered(layer: LayerJaxprs) -> list[core.Var]:
+    """The layer's parameters in the order in which the passes take them."""
+    taken = [*layer.forward.invars, *(layer.backward.invars if layer.backward is not None else ())]
+    return [var for var in dict.fromkeys(taken) if var in layer.parameters]
+
+
+def _output(operator: Operator, place: int, alias: int) -> Operator:
+    return dataclasses.replace(operator, kind="output", operands=(place,), name="", attributes=None, alias=alias)
+
+
+def _sums(operators: Sequence[Operator], place: int, accumulator: int) -> tuple[int, ...]:
+    """The products and reductions that a gradient is added up from, element by element or moved about."""
+    found, stack = [], [place]
+    while stack:
+        index = stack.pop()
+        operator = operators[index]
+        if operator.kind in ("dot", "convolution", "reduce"):
+            found.append(index)
+        elif operator.kind in ("transpose", "reshape") or operator.name in ("add", "convert", "multiply", "neg"):
+            stack += [i for i in operator.operands if i != accumulator and operators[i].rank]
+        elif operator.kind == "same_size" and len(operator.operands) == 1:
+            stack += operator.operands
+    return tuple(sorted(found))
