@@ -25,7 +25,7 @@ __all__ = ["plan_model"]
 _LAYERS = (16, 32)
 """Numbers of layers that are tried where the number is left open, the first one with every number of micro-batches."""
 _COUNTS = 2
-"""With how many of the best numbers of micro-batches slicings of given lengths and other numbers of layers are tried."""
+"""With how many of the best numbers of micro-batches other lengths and other numbers of layers are tried."""
 _RUNNERS_UP = 3
 
 

@@ -1,0 +1,117 @@
+"""Operations agree with XLA's own count of the module, unrolled where it has loops."""
+
+import jax
+import jax.numpy as jnp
+import jax_models
+import pytest
+
+from alpa_dejavu.features import layer_features
+from alpa_dejavu.models._suites import GPT, MoE, WideResNet
+from alpa_dejavu.models._transformer import transformer_step
+from alpa_dejavu.models._wresnet import wresnet_step
+
+
+def by_xla(function, *args):
+    return jax.jit(function).lower(*args).cost_analysis()["flops"]
+
+
+def by_us(function, *args):
+    return layer_features(jax.make_jaxpr(function)(*args).jaxpr).operators.total_flop
+
+
+STEPS = {
+    "gpt": transformer_step(GPT(128, 2, 4, vocabulary=512, sequence=64), 4),
+    "moe": transformer_step(MoE(128, 2, 4, num_heads=4, vocabulary=256, sequence=64, group=64), 4),
+    "wresnet": wresnet_step(WideResNet(8, 2, (1, 1, 1, 1), classes=16, image=64), 4),
+    "bert": (jax.value_and_grad(jax_models.bert), jax_models.bert_arguments()),
+    "vit": (jax.value_and_grad(jax_models.vit), jax_models.vit_arguments()),
+    "convolutions": (jax.value_and_grad(jax_models.convolutions), jax_models.convolution_arguments()),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_whole_steps(name):
+    step, arguments = STEPS[name]
+    assert by_us(step, *arguments) == pytest.approx(by_xla(step, *arguments), rel=0.01)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_a_scan_over_layers_counts_its_trips(wrap):
+    arguments = jax_models.stacked_arguments()
+    unrolled = by_xla(jax.value_and_grad(jax_models.unrolled, argnums=(0, 1)), *arguments)
+    scanned = jax.value_and_grad(wrap(jax_models.scanned), argnums=(0, 1))
+    assert by_us(scanned, *arguments) == pytest.approx(unrolled, rel=0.01)
+
+
+def test_remat_counts_what_is_computed_again():
+    weights = jax_models.block_weights()
+    x = jnp.zeros((jax_models.BATCH, jax_models.SEQUENCE, jax_models.HIDDEN))
+
+    def loss(weights, x):
+        return (jax.checkpoint(jax_models.block)(weights, x) ** 2).sum()
+
+    step = jax.value_and_grad(loss, argnums=(0, 1))
+    assert by_us(step, weights, x) == pytest.approx(by_xla(step, weights, x), rel=0.01)
+
+
+def with_vjp(function):
+    wrapped = jax.custom_vjp(function)
+    wrapped.defvjp(lambda w, x: (function(w, x), (w, x)), lambda kept, g: jax.vjp(function, *kept)[1](g))
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        jax.jit,
+        with_vjp,
+        lambda f: lambda w, x: jax.lax.cond(x[0, 0, 0] > 0, lambda: f(w, x), lambda: x),
+        lambda f: lambda w, x: jax.lax.while_loop(lambda c: c[0, 0, 0] < 1, lambda c: f(w, c), x),
+    ],
+)
+def test_calls_and_branches(through):
+    weights = jax_models.block_weights()
+    x = jnp.zeros((jax_models.BATCH, jax_models.SEQUENCE, jax_models.HIDDEN))
+    assert by_us(through(jax_models.block), weights, x) == pytest.approx(by_xla(jax_models.block, weights, x), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.argmax(x, -1),
+        lambda x: jnp.cumsum(x, 1),
+        lambda x: x.sum(-1),
+        lambda x: x**3,
+        lambda x: x**-2,
+        jax.nn.sigmoid,
+        jax.scipy.special.erfinv,
+        lambda x: jnp.sort(x, -1),
+        lambda x: x.astype(jnp.float16),
+        lambda x: jnp.zeros((512, 128)).at[jnp.arange(64)].add(x),
+        lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (3, 3), (2, 2), "SAME"),
+        lambda x: jax.vjp(lambda y: jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (2, 2), (2, 2), "SAME"), x)[0],
+    ],
+)
+def test_single_operations(function):
+    x = jnp.ones((64, 128))
+    assert by_us(function, x) == pytest.approx(by_xla(function, x), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("padding", "stride", "base", "window"),
+    [
+        ("SAME", (1, 1), (1, 1), (1, 1)),
+        ("VALID", (1, 1), (1, 1), (1, 1)),
+        ("SAME", (2, 3), (1, 1), (2, 1)),
+        ([(3, 1), (0, 2)], (1, 1), (1, 1), (1, 1)),
+        ([(3, 1), (0, 2)], (2, 3), (1, 2), (2, 1)),
+    ],
+)
+def test_convolutions_leave_out_padding_and_holes(padding, stride, base, window):
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, stride, padding, base, window, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    arguments = jnp.zeros((2, 9, 11, 4)), jnp.zeros((3, 3, 4, 6))
+    assert by_us(convolve, *arguments) == by_xla(convolve, *arguments)

@@ -1,0 +1,107 @@
+"""The suites' models by name: their sizes are the evaluation's, and they do train."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alpa_dejavu.layers import trace
+from alpa_dejavu.models import known_models, model_function
+from alpa_dejavu.models._experts import _two_best
+from alpa_dejavu.models._suites import GPT, SUITES, MoE, WideResNet
+from alpa_dejavu.models._transformer import transformer_step
+from alpa_dejavu.models._wresnet import wresnet_step
+
+
+def transformer_parameters(size):
+    """Alpa's count for a decoder whose embedding and head are two matrices, with learned positions."""
+    h, width = size.hidden, size.hidden * (8 if isinstance(size, MoE) else 4)
+    attention = h * 3 * h + 3 * h + h * h + h + 4 * h
+    dense = 2 * h * width + width + h
+    mixed = size.num_experts * 2 * h * width + h * size.num_experts if isinstance(size, MoE) else 0
+    blocks = size.num_blocks * attention
+    blocks += size.num_blocks * dense if not mixed else size.num_blocks // 2 * (dense + mixed)
+    return blocks + size.vocabulary * (2 * h + 1) + size.sequence * h + 2 * h
+
+
+def wresnet_parameters(size):
+    count, before = 7 * 7 * 3 * size.channels + 2 * size.channels, size.channels
+    for stage, num_blocks in enumerate(size.blocks):
+        c = size.channels * 2**stage
+        for n in range(num_blocks):
+            shapes = [(1, before, c), (9, c, c * size.width), (1, c * size.width, 4 * c)]
+            shapes += [(1, before, 4 * c)] if n == 0 else []
+            count += sum(places * a * b + 2 * b for places, a, b in shapes)
+            before = 4 * c
+    return count + before * size.classes + size.classes
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_parameters_are_the_architectures(name):
+    size = SUITES[name]
+    _, (state, _) = model_function(name)(8)
+    trained = state[0] if isinstance(size, WideResNet) else state
+    counted = sum(leaf.size for leaf in jax.tree.leaves(trained.parameters))
+    assert counted == (wresnet_parameters if isinstance(size, WideResNet) else transformer_parameters)(size)
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_parameters_are_what_the_name_says(name):
+    _, _, said = name.partition("-")
+    said_count = float(said[:-1]) * {"m": 1e6, "b": 1e9}[said[-1]]
+    size = SUITES[name]
+    counted = wresnet_parameters(size) if isinstance(size, WideResNet) else transformer_parameters(size)
+    untied = 0 if isinstance(size, WideResNet) else size.vocabulary * size.hidden
+    assert (counted - untied) == pytest.approx(said_count, rel=0.12)
+
+
+def test_a_wrong_name_lists_near_ones():
+    with pytest.raises(ValueError, match=r"no model named 'gpt-1.4b'; did you mean .*'gpt-1.3b'"):
+        model_function("gpt-1.4b")
+
+
+@pytest.mark.parametrize("name", ["gpt-125m", "moe-380m", "wresnet-250m"])
+def test_a_name_is_traced_like_any_function(name):
+    assert trace(name, batch=16, num_micro_batches=2).micro_batch == 8
+
+
+def filled(tree, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def fill(path, leaf):
+        if jnp.issubdtype(leaf.dtype, jnp.integer):
+            low = "labels" in jax.tree_util.keystr(path)
+            return jnp.array(rng.integers(int(low), 8, leaf.shape), leaf.dtype)
+        return jnp.array(rng.uniform(0, 0.1, leaf.shape) if leaf.ndim > 1 else np.ones(leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(fill, tree)
+
+
+@pytest.mark.parametrize(
+    "size", [GPT(16, 2, 2, vocabulary=32, sequence=8), MoE(16, 2, 2, num_heads=2, vocabulary=32, sequence=8, group=16)]
+)
+def test_language_models_run(size):
+    step, arguments = transformer_step(size, 4)
+    state, batch = filled(arguments)
+    after = jax.jit(step)(state, batch)
+    assert jax.tree.map(lambda leaf: leaf.shape, after) == jax.tree.map(lambda leaf: leaf.shape, state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after.parameters))
+    assert any((a != b).any() for a, b in zip(after.parameters[1].values(), state.parameters[1].values(), strict=True))
+
+
+def test_image_classifiers_run():
+    step, arguments = wresnet_step(WideResNet(8, 2, (1, 2), classes=8, image=32), 4)
+    state, batch = filled(arguments)
+    (trained, statistics), accuracy = jax.jit(step)(state, batch)
+    assert 0 <= float(accuracy) <= 1
+    assert jax.tree.structure((trained, statistics)) == jax.tree.structure(state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(statistics))
+
+
+def test_experts_places_are_limited():
+    gates = jax.nn.softmax(jnp.array(np.random.default_rng(0).normal(size=(2, 16, 4))))
+    combine = np.array(_two_best(gates))
+    assert combine.shape == (2, 16, 4, 8)
+    assert ((combine > 0).sum(axis=1) <= 1).all()
+    assert ((combine > 0).sum(axis=(2, 3)) <= 2).all()
+    assert (combine.sum(axis=(2, 3)) <= 1 + 1e-6).all()
