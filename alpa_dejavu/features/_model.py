@@ -52,24 +52,23 @@ def describe(
     parameters = frozenset(var for var, role in roles.items() if role == "parameter")
     gradients = updated.union(added.values())
     features = _Alike(parameters, added, gradients)
-    described = [features.of(jaxpr) for jaxpr in chain]
-    layers = []
-    for n in range(num_layers):
-        update = updates[n] if updates else None
-        ahead, back = described[n], described[-1 - n] if backward else _NOTHING
-        after = features.of(update).operators if update is not None else _NOTHING.operators
-        layers.append(
-            Layer(
-                name=f"layer {n}",
-                forward=ahead.operators,
-                backward=back.operators,
-                update=after,
-                forward_temporary_bytes=ahead.temporary_bytes,
-                backward_temporary_bytes=back.temporary_bytes,
-                exchanged_bytes=ahead.exchanged_bytes,
-            )
-        )
-    return Model(tuple(layers), tuple(_tensors(chain, updates, roles)), training=bool(backward))
+    ahead = [features.of(jaxpr) for jaxpr in forward]
+    back = [features.of(jaxpr) for jaxpr in backward] or [_NOTHING] * num_layers
+    after = [features.of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
+    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
+    return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
+
+
+def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: LayerFeatures) -> Layer:
+    return Layer(
+        name=f"layer {n}",
+        forward=forward.operators,
+        backward=backward.operators,
+        update=update.operators,
+        forward_temporary_bytes=forward.temporary_bytes,
+        backward_temporary_bytes=backward.temporary_bytes,
+        exchanged_bytes=forward.exchanged_bytes,
+    )
 
 
 @final
@@ -80,8 +79,10 @@ class _Alike:
         self._chosen = chosen
         self._known: dict[Hashable, LayerFeatures] = {}
 
-    def of(self, jaxpr: core.Jaxpr) -> LayerFeatures:
-        """What the jaxpr computes."""
+    def of(self, jaxpr: core.Jaxpr | None) -> LayerFeatures:
+        """What the jaxpr computes; nothing if there is none."""
+        if jaxpr is None:
+            return _NOTHING
         parameters, accumulators, gradients = self._chosen
         places = (
             tuple(n for n, var in enumerate(jaxpr.invars) if var in parameters),
@@ -139,9 +140,10 @@ def _tensors(
         made = -1 if role != "activation" else producers[var]
         tensors.append(Tensor(Value(var.aval).num_bytes, role, made, tuple(where)))
     kept: dict[core.Var, set[int]] = {}
+    made_by_updates = {var for update in updates if update is not None for var in _variables(update.outvars)}
     for layer, update in enumerate(updates):
         for var in update.invars if update is not None else ():
-            if var not in producers and var not in users:
+            if var not in producers and var not in users and var not in made_by_updates:
                 kept.setdefault(var, set()).add(layer)
     tensors += [Tensor(Value(var.aval).num_bytes, "optimizer", -1, tuple(sorted(where))) for var, where in kept.items()]
     return tensors

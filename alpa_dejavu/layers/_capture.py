@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jax import core
 from jax._src import api, config
-from jax._src.interpreters import partial_eval
+from jax._src.interpreters import ad, batching, partial_eval
 from jax.tree_util import tree_flatten, tree_unflatten
 
 gradient_p = core.Primitive("alpa_dejavu_gradient")
@@ -33,6 +33,19 @@ _state = threading.local()
 @gradient_p.def_abstract_eval
 def _avals(*operands: core.AbstractValue, loss: core.Jaxpr, num_captured: int) -> list[core.AbstractValue]:
     return [*(atom.aval for atom in loss.outvars), *(aval.at_least_vspace() for aval in operands[num_captured:])]
+
+
+def _refused(transformation: str) -> Callable[..., Any]:
+    def rule(*_args: Any, **_params: Any) -> Any:
+        raise NotImplementedError(
+            f"the train step takes its gradient under {transformation}; take it once, of the mean over the batch"
+        )
+
+    return rule
+
+
+batching.primitive_batchers[gradient_p] = _refused("jax.vmap")
+ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 
 
 @contextlib.contextmanager
@@ -72,12 +85,6 @@ def _catching(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _bind(fun: Any, primals: Sequence[Any], has_aux: bool) -> Any:
     leaves, tree = tree_flatten(tuple(primals))
-    for leaf in leaves:
-        if isinstance(leaf, core.Tracer) and not isinstance(leaf, partial_eval.DynamicJaxprTracer):
-            raise NotImplementedError(
-                f"the train step takes its gradient under {type(leaf).__name__[:-6]} (such as jax.vmap or jax.jvp); "
-                "take it once, of the mean over the batch"
-            )
     closed, shapes = jax.make_jaxpr(fun.call_wrapped, return_shape=True)(*primals)
     jaxpr, captured = closed.jaxpr, closed.consts
     loss = partial_eval.convert_constvars_jaxpr(jaxpr)

@@ -61,16 +61,28 @@ class Clusters:
                 f"the loss has {self._num} equations, so it can't be cut into {num_layers} layers; "
                 f"ask for 1 to {self._num}"
             )
-        begins, ends = self._allowed(num_layers)
-        table = _search(self._uses, begins, ends, num_layers, within=True)
+        table = self._within(num_layers)
         if not np.isfinite(table.most[self._num, num_layers]):
-            table = _search(self._uses, begins, ends, num_layers, within=False)
+            table = _search(self._uses, *self._allowed(num_layers), num_layers, within=False)
         cuts = [self._num]
         for number in range(num_layers, 0, -1):
             cuts.append(int(table.start[cuts[-1], number]))
         if cuts[-1] != 0 or min(cuts) < 0:
-            raise ValueError(f"the loss can't be cut into {num_layers} layers; ask for fewer")
+            raise ValueError(self._why_not(num_layers))
         return Clustering(tuple(reversed(cuts[:-1])), float(table.most[self._num, num_layers]))
+
+    def _why_not(self, num_layers: int) -> str:
+        """What is wrong with a number of layers, and which near ones there can be."""
+        near = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))[:7]
+        possible = [str(n) for n in sorted(near) if np.isfinite(self._within(n).most[self._num, n])]
+        return (
+            f"the loss can't be cut into {num_layers} layers that have at most {1 + self._eps:g} times the average of "
+            f"the operations each: they are in {int(self._heavy.sum())} equations (products, and calls that have any), "
+            f"which stay whole; ask for {' or '.join(possible) or 'another number of'} layers, or a larger eps"
+        )
+
+    def _within(self, num_layers: int) -> _Table:
+        return _search(self._uses, *self._allowed(num_layers), num_layers, within=True)
 
     def best_number(self) -> int:
         """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""

@@ -26,7 +26,8 @@ class LayeredStep:
     Attributes:
         forward: of each of the L layers, in order.
         backward: of each layer, in the order of the forward ones; empty for inference. No equations: nothing to do.
-        updates: the optimizer's jaxpr of each layer, None where it has none; empty for inference.
+        updates: the optimizer's jaxpr of each layer, None where it has none; empty for inference. One may take what
+            another makes, and the other way round.
         accumulators: operands of the backward layers that gradients are added to, and the results of that.
         data: operands that are part of the batch, or made of it.
     """

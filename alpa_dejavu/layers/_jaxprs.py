@@ -24,6 +24,17 @@ def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -
     return core.Jaxpr((), tuple(taken), tuple(results), tuple(equations), effects)
 
 
+def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
+    """Which equations make something that is wanted, or that another such equation takes, or have effects."""
+    needed = {atom for atom in wanted if isinstance(atom, core.Var)}
+    alive = []
+    for equation in reversed(equations):
+        alive.append(bool(equation.effects) or any(var in needed for var in equation.outvars))
+        if alive[-1]:
+            needed.update(atom for atom in equation.invars if isinstance(atom, core.Var))
+    return alive[::-1]
+
+
 def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
     """A jaxpr's equations on these operands, and its results: all that it makes gets new variables."""
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))

@@ -2,17 +2,18 @@
 
 An equation belongs to the layer of its largest operand that belongs to one: of gradients and parameters, to begin with,
 then of what is made of them. What works up the optimizer's state before it meets a gradient belongs to the layer that
-takes its result. A jitted function on several layers' gradients is divided itself.
+takes its result. A jitted function on several layers' gradients is divided itself. Layers' parts may take from each
+other, both ways: all of them make the norm of all gradients, and all take it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import final
 
 from jax import core
 
-from alpa_dejavu.layers._jaxprs import MARKER, body, jaxpr_of, named, renamed
+from alpa_dejavu.layers._jaxprs import MARKER, body, jaxpr_of, live_equations, named, renamed
 
 
 def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers: int) -> tuple[core.Jaxpr | None, ...]:
@@ -26,10 +27,11 @@ def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers
     division = _Division(owners)
     names: dict[core.Var, core.Atom] = {}
     division.walk(update.eqns, names)
+    wanted = {named(names, atom) for atom in update.outvars if isinstance(atom, core.Var)}
+    division.leave_out_dead(wanted)
     division.assign_rest()
     layers, equations = division.layers, division.equations
     makers = {var: n for equation, n in zip(equations, layers, strict=True) for var in equation.outvars}
-    wanted = {named(names, atom) for atom in update.outvars if isinstance(atom, core.Var)}
     for equation, n in zip(equations, layers, strict=True):
         wanted.update(a for a in equation.invars if isinstance(a, core.Var) and makers.get(a, n) != n)
     divided: list[core.Jaxpr | None] = [None] * num_layers
@@ -72,13 +74,23 @@ class _Division:
                 if layer >= 0:
                     self._owners.update((var, layer) for var in equation.outvars)
 
+    def leave_out_dead(self, wanted: Collection[core.Atom]) -> None:
+        """Leaves out the equations whose results aren't wanted, by the step or by another equation."""
+        alive = live_equations(self.equations, wanted)
+        self.layers = [layer for layer, is_alive in zip(self.layers, alive, strict=True) if is_alive]
+        self.equations = [equation for equation, is_alive in zip(self.equations, alive, strict=True) if is_alive]
+
     def assign_rest(self) -> None:
-        """From the last equation on: what has no layer gets that of the first layer that takes its results."""
+        """From the last equation on: what has no layer gets that of the first layer that takes its results.
+
+        What no layer takes, such as a count of steps, is the first layer's that has a part at all.
+        """
+        first = min((layer for layer in self.layers if layer >= 0), default=0)
         takers: dict[core.Var, int] = {}
         for n in range(len(self.equations) - 1, -1, -1):
             equation = self.equations[n]
             if self.layers[n] < 0:
-                self.layers[n] = min((takers[var] for var in equation.outvars if var in takers), default=0)
+                self.layers[n] = min((takers[var] for var in equation.outvars if var in takers), default=first)
             for atom in equation.invars:
                 if isinstance(atom, core.Var):
                     takers[atom] = min(self.layers[n], takers.get(atom, self.layers[n]))

@@ -1,0 +1,36 @@
+"""Model functions by name: the user's own, and what is wrong with a name."""
+
+import sys
+import textwrap
+
+import pytest
+
+from alpa_dejavu.layers import resolve, trace
+
+
+def test_functions_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_model.py").write_text(
+        textwrap.dedent("""
+        def train(batch_size):
+            raise LookupError(f"no data for {batch_size}")
+
+        not_a_function = 3
+        """)
+    )
+    (tmp_path / "broken_model.py").write_text("import a_package_that_nobody_has")
+    path = list(sys.path)
+    assert callable(resolve("my_own_model:train"))
+    with pytest.raises(LookupError, match="no data for 8"):
+        trace("my_own_model:train", batch=8)
+    with pytest.raises(ValueError, match="no function 'trian'; did you mean 'train'"):
+        resolve("my_own_model:trian")
+    with pytest.raises(TypeError, match="is int, not a function"):
+        resolve("my_own_model:not_a_function")
+    with pytest.raises(ValueError, match="no module 'my_one_model'"):
+        resolve("my_one_model:train")
+    with pytest.raises(ModuleNotFoundError, match="a_package_that_nobody_has"):
+        resolve("broken_model:train")
+    with pytest.raises(TypeError, match="the model is 3"):
+        resolve(3)
+    assert sys.path == path
