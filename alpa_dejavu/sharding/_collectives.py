@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._spec import Shape, Spec, num_tiles, replicated
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, num_tiles, replicated
 from alpa_dejavu.sharding._table import Strategy
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """Collectives that an operator causes: `num_bytes` of each, as `CommunicationModel.seconds` takes them."""
+    """Collectives that an operator causes; see `Collective`."""
 
     operator: int
     kind: str
     num_bytes: float
     axis: int
     count: float
+    batched: bool = False
+    divided: bool = False
 
 
-def collectives(operators: Sequence[Operator], strategies: Sequence[Strategy], mesh_shape: Shape) -> list[Sent]:
+def collectives(
+    operators: Sequence[Operator], strategies: Sequence[Strategy], mesh_shape: Shape, batch_dims: Sequence[int | None]
+) -> list[Sent]:
     """All collectives of a program.
 
     A tensor that several operators need in the same other way is brought there once.
@@ -32,6 +36,7 @@ def collectives(operators: Sequence[Operator], strategies: Sequence[Strategy], m
         operators: the program.
         strategies: what was chosen for each.
         mesh_shape: the lengths of the mesh's axes.
+        batch_dims: the batch dimension of each operator's result, None where it has none.
     """
     found: list[Sent] = []
     brought: set[tuple[int, Spec]] = set()
@@ -39,15 +44,20 @@ def collectives(operators: Sequence[Operator], strategies: Sequence[Strategy], m
     for index, (operator, strategy) in enumerate(zip(operators, strategies, strict=True)):
         if index not in shared:
             num_bytes = operator.num_bytes / num_tiles(strategy.output, mesh_shape)
-            found += [Sent(index, "all_reduce", num_bytes, axis, operator.repeats) for axis in strategy.all_reduce]
+            batched, divided = batch_dims[index] is not None, 0 in axes_of(strategy.output)
+            found += [
+                Sent(index, "all_reduce", num_bytes, axis, operator.repeats, batched, divided)
+                for axis in strategy.all_reduce
+            ]
         for position, source in enumerate(operator.operands):
             tensor, held = operators[source], strategies[source].output
             wanted = _wanted(strategy, position, tensor.rank)
             if held != wanted and tensor.rank and (source, wanted) not in brought:
                 brought.add((source, wanted))
+                batched = batch_dims[source] is not None
                 found += [
-                    Sent(index, kind, num_bytes, axis, operator.repeats)
-                    for kind, num_bytes, axis in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
+                    Sent(index, kind, num_bytes, axis, operator.repeats, batched, divided)
+                    for kind, num_bytes, axis, divided in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
                 ]
     return found
 
@@ -76,23 +86,25 @@ def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) 
     return found
 
 
-def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int]]:
-    """Kind, bytes and axis of the collectives that turn one sharding into another.
+def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int, bool]]:
+    """Kind, bytes and axis of the collectives that turn one sharding into another, and whether axis 0 cuts these bytes.
 
     An axis that moves from one dimension to another is an all-to-all of what a device holds; one that goes away is an
     all-gather; one that comes is a cut, which costs nothing.
 
     >>> resharding(64, ((0,), ()), ((), (0,)), (4, 1))
-    [('all_to_all', 16.0, 0)]
+    [('all_to_all', 16.0, 0, True)]
     >>> resharding(64, ((0,), (1,)), ((0,), ()), (2, 4))
-    [('all_gather', 32.0, 1)]
+    [('all_gather', 32.0, 1, True)]
     """
     before = {axis: dim for dim, axes in enumerate(source) for axis in axes}
     after = {axis: dim for dim, axes in enumerate(target) for axis in axes}
     held = num_bytes / num_tiles(source, mesh_shape)
-    found = [("all_to_all", held, axis) for axis, dim in before.items() if after.get(axis, dim) != dim]
+    divided = 0 in before
+    found = [("all_to_all", held, axis, divided) for axis, dim in before.items() if after.get(axis, dim) != dim]
     for axis in before:
         if axis not in after:
             held *= mesh_shape[axis]
-            found.append(("all_gather", held, axis))
+            divided = divided and axis != 0
+            found.append(("all_gather", held, axis, divided))
     return found

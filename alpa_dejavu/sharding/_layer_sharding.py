@@ -17,6 +17,7 @@ PHASES = ("forward", "backward", "gradient", "update")
 """The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
 MICRO_BATCH_PHASES = 2
 MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")
+BoolArray = NDArray[np.bool_]
 
 
 @final
@@ -31,6 +32,8 @@ class Collective:
         axis: of the logical mesh; all groups along it do the same at a time.
         phase: one of `PHASES`.
         count: how many there are; a scan's trips count.
+        batched: whether what is sent has a batch dimension: then its bytes grow as the micro-batch does.
+        divided: whether mesh axis 0 cuts what `num_bytes` counts: then it shrinks as that axis gets longer.
     """
 
     kind: str
@@ -38,6 +41,8 @@ class Collective:
     axis: int
     phase: str
     count: float = 1.0
+    batched: bool = False
+    divided: bool = False
 
     @property
     def when(self) -> str:
@@ -53,30 +58,72 @@ class LayerSharding:
     Attributes:
         mesh_shape: of the logical mesh.
         collectives: all of them.
-        parameter_bytes, optimizer_bytes, gradient_bytes: what stays for the whole training.
-        activation_bytes: what waits for the backward pass, of one micro-batch, made by the layer itself.
-        input_bytes: of that, what the layer gets from the one before: all that waits where the layer is rematerialised.
-        temporary_bytes: the peak of what lives only while the layer computes.
-        forward_shares, backward_shares, update_shares: for each operator record of `features.layer_features`, in that
-            order, which share of it one device computes.
+        memory_parts: bytes by role (`MEMORY`), by whether they grow with the micro-batch, and by whether mesh axis 0
+            cuts them; shape (6, 2, 2). Parameters, optimizer state and gradients stay for the whole training;
+            activations are what the layer makes and keeps for its backward pass, of one micro-batch; inputs are what
+            it keeps of what it gets from the layer before; temporaries are those of the moment at which most of them
+            live.
+        forward_cuts, backward_cuts, update_cuts: for each operator record of `features.layer_features`, in that order,
+            which mesh axes divide its work; shape (records, axes).
         cost: the engine's objective.
         input_layout, output_layout: how the main tensor is cut at the boundary to the layer before, and after.
     """
 
     mesh_shape: Shape
     collectives: tuple[Collective, ...]
-    parameter_bytes: float
-    optimizer_bytes: float
-    gradient_bytes: float
-    activation_bytes: float
-    input_bytes: float
-    temporary_bytes: float
-    forward_shares: FloatArray
-    backward_shares: FloatArray
-    update_shares: FloatArray
+    memory_parts: FloatArray
+    forward_cuts: BoolArray
+    backward_cuts: BoolArray
+    update_cuts: BoolArray
     cost: float
     input_layout: Spec | None = None
     output_layout: Spec | None = None
+
+    @property
+    def forward_shares(self) -> FloatArray:
+        """Which share of each forward record one device computes, shape (records,)."""
+        return self._shares(self.forward_cuts)
+
+    @property
+    def backward_shares(self) -> FloatArray:
+        """Which share of each backward record one device computes, shape (records,)."""
+        return self._shares(self.backward_cuts)
+
+    @property
+    def update_shares(self) -> FloatArray:
+        """Which share of each record of the update one device computes, shape (records,)."""
+        return self._shares(self.update_cuts)
+
+    def _shares(self, cuts: BoolArray) -> FloatArray:
+        return 1 / np.where(cuts, np.array(self.mesh_shape, dtype=np.float64), 1.0).prod(axis=1)
+
+    def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
+        """The same choices with mesh axis 0 of another length, and micro-batches so many times as large.
+
+        Bytes follow; the engine's objective stays as it was. Axis 0 must have been longer than 1, or nothing is known
+        of how it would cut.
+
+        Args:
+            length: of axis 0.
+            batch_ratio: samples in a micro-batch over samples in one of those that this was solved for.
+
+        Raises:
+            ValueError: for an axis 0 of length 1 here.
+        """
+        if self.mesh_shape[0] == 1 and length > 1:
+            raise ValueError(f"axis 0 has length 1, which says nothing of length {length}: solve for length 2 instead")
+        shorter = self.mesh_shape[0] / length
+        factors = np.array([[1.0, shorter], [batch_ratio, batch_ratio * shorter]])
+        return dataclasses.replace(
+            self,
+            mesh_shape=(length, *self.mesh_shape[1:]),
+            collectives=tuple(
+                dataclasses.replace(one, num_bytes=one.num_bytes * float(factors[int(one.batched), int(one.divided)]))
+                for one in self.collectives
+                if one.axis or length > 1
+            ),
+            memory_parts=self.memory_parts * factors,
+        )
 
     def communicated(self) -> tuple[FloatArray, FloatArray]:
         """Bytes and numbers of collectives, each of shape (phases, kinds, axes)."""
@@ -90,7 +137,8 @@ class LayerSharding:
 
     def memory(self) -> FloatArray:
         """Bytes of each of `MEMORY`, in order."""
-        return np.array([getattr(self, f"{name}_bytes") for name in MEMORY])
+        found: FloatArray = self.memory_parts.sum(axis=(1, 2))
+        return found
 
 
 @final

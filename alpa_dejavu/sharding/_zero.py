@@ -64,24 +64,23 @@ def phased(
     owner = {index: trained.parameter for trained in program.trained for index in trained.sums}
     totals: dict[Collective, float] = {}
 
-    def count(kind: str, num_bytes: float, axis: int, phase: str, times: float) -> None:
-        key = Collective(kind, num_bytes, axis, phase)
-        totals[key] = totals.get(key, 0.0) + times
+    def count(collective: Collective, times: float) -> None:
+        totals[collective] = totals.get(collective, 0.0) + times
 
     for one in sent:
         division = divisions.get(owner.get(one.operator, -1))
-        phase = program.phase(one.operator)
+        kind, phase = one.kind, program.phase(one.operator)
         if one.kind == "all_reduce" and one.operator in owner:
             scattered = division is not None and one.axis in division.axes
+            kind = "reduce_scatter" if scattered else "all_reduce"
             phase = "backward" if scattered and level >= 3 else "gradient"
-            count("reduce_scatter" if scattered else "all_reduce", one.num_bytes, one.axis, phase, one.count)
-        else:
-            count(one.kind, one.num_bytes, one.axis, phase, one.count)
+        count(Collective(kind, one.num_bytes, one.axis, phase, 1.0, one.batched, one.divided), one.count)
     for parameter, division in divisions.items():
-        whole = program.operators[parameter].num_bytes / num_tiles(strategies[parameter].output, mesh_shape)
-        held = whole / division.ways
-        for axis in division.axes:
+        spec = strategies[parameter].output
+        held = program.operators[parameter].num_bytes / num_tiles(spec, mesh_shape) / division.ways
+        for gathered, axis in enumerate(division.axes, 1):
             held *= mesh_shape[axis]
+            divided = 0 in (*axes_of(spec), *division.axes[gathered:])
             for phase in ("update",) if level < 3 else ("forward", "backward"):
-                count("all_gather", held, axis, phase, 1.0)
+                count(Collective("all_gather", held, axis, phase, divided=divided), 1.0)
     return tuple(dataclasses.replace(key, count=times) for key, times in totals.items())
