@@ -11,6 +11,7 @@ from typing import final
 
 from jax import core
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.features._flatten import Value
 from alpa_dejavu.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.features._structure import structure
@@ -19,6 +20,7 @@ from alpa_dejavu.problem import Layer, Model, Operators, Tensor
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
 
 
+@collector_paused()
 def describe(
     forward: Sequence[core.Jaxpr],
     backward: Sequence[core.Jaxpr] = (),

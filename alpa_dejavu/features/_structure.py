@@ -13,6 +13,7 @@ from typing import Any
 
 from jax import core
 
+_PLAIN = frozenset({int, bool, float, str, type(None)})
 _known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
 _numbers: dict[Hashable, int] = {}
 
@@ -31,11 +32,11 @@ def _key(jaxpr: core.Jaxpr) -> Hashable:
 
     def made(var: core.Var) -> Hashable:
         places[var] = len(places)
-        return var.aval.str_short(), getattr(var.aval, "weak_type", False)
+        return _array(var.aval)
 
     def read(atom: core.Atom) -> Hashable:
-        if isinstance(atom, core.Literal):
-            return "literal", str(atom.val), atom.aval.str_short()
+        if type(atom) is core.Literal:
+            return "literal", str(atom.val), _array(atom.aval)
         return places[atom]
 
     operands = tuple(made(var) for var in (*jaxpr.constvars, *jaxpr.invars))
@@ -51,7 +52,16 @@ def _key(jaxpr: core.Jaxpr) -> Hashable:
     return len(jaxpr.constvars), operands, equations, tuple(read(atom) for atom in jaxpr.outvars)
 
 
+def _array(aval: Any) -> Hashable:
+    """What tells an array from others."""
+    if type(aval) is core.ShapedArray:
+        return aval.shape, aval.dtype, aval.weak_type
+    return aval.str_short(), getattr(aval, "weak_type", False)
+
+
 def _parameter(value: Any) -> Hashable:
+    if type(value) in _PLAIN:
+        return type(value), value
     if isinstance(value, core.ClosedJaxpr):
         return "jaxpr", structure(value.jaxpr)
     if isinstance(value, core.Jaxpr):

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 from jax import core, lax
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named
@@ -39,6 +40,7 @@ class LayeredStep:
     data: frozenset[core.Var]
 
 
+@collector_paused()
 def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = 0.5) -> LayeredStep:
     """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
 

@@ -9,6 +9,7 @@ from typing import Any, final
 import jax
 from jax import core
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
@@ -56,6 +57,7 @@ class TracedStep:
         return sum(var.aval.size for var in self.loss.invars if var not in self.data and var.aval.ndim)
 
 
+@collector_paused()
 def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_micro_batches: int = 1) -> TracedStep:
     """Traces a model function's train step; nothing is computed.
 

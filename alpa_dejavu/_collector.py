@@ -1,0 +1,19 @@
+"""Python's garbage collector, paused while large graphs are built: it would look through them again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Within, nothing is collected that refers to itself; afterwards the collector is as it was."""
+    was_running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_running:
+            gc.enable()
