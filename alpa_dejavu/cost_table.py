@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._ranges import FloatArray, range_sum
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory import StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.memory import StageMemory, successors_that_fit
 from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import Cluster, Device, Model, Run, SearchSpace, SlicingProblem, Submesh
 
@@ -118,7 +118,7 @@ def cost_table(
     memory: list[tuple[StageMemory | None, ...]] = []
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = _allowed(model, submesh, cluster, space.allowed_imbalance)
-        kept = [None if config is None else stage_memory(pricing.memory, config) for config in configs]
+        kept = [None if config is None else pricing.memory(config) for config in configs]
         memory.append(tuple(kept))
         for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
             if config is None or stage is None:

@@ -10,15 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_max, touched_sum
-from alpa_dejavu.problem import MeshConfig, Model, Run
+from alpa_dejavu.problem import MemoryShares, Model, Run
 from alpa_dejavu.problem._slicing import NO_LIMIT
 
 __all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
-
-_REPLICATED_SHARE = 10 / 34
-"""The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
-al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, equation 2, without the attention's."""
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,19 +94,19 @@ class StageMemory:
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
-def stage_memory(memory: ModelMemory, config: MeshConfig) -> StageMemory:
-    """What each device of a mesh keeps: parameters and gradients divided among tensor-parallel devices, activations
-    among all but for what stays whole, and among data-parallel devices what the config's ZeRO level says.
+def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
+    """What each device keeps of a stage, given its share of the whole tensors.
+
+    With `remat` a layer keeps what it takes in alone, and computes the rest again before its backward.
     """
-    along, across = config.tensor_parallel, config.data_parallel
-    sharing = along * (across if config.zero >= 2 else 1)
-    keeping = along * (across if config.zero == 3 else 1)
-    activation_share = (_REPLICATED_SHARE + (1 - _REPLICATED_SHARE) / along) / across
-    again = config.remat == "layer"
+    kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
+    computing = memory.remat_temporaries if remat else memory.temporaries
     return StageMemory(
-        resident=(memory.parameters + memory.gradients) / keeping + memory.optimizer / sharing,
-        per_micro_batch=(memory.layer_inputs if again else memory.activations) * activation_share,
-        temporary=(memory.remat_temporaries if again else memory.temporaries) * activation_share,
+        resident=memory.parameters * shares.parameters
+        + memory.gradients * shares.gradients
+        + memory.optimizer * shares.optimizer,
+        per_micro_batch=kept,
+        temporary=computing * shares.temporaries,
     )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._even import EvenSharding
 from alpa_dejavu._ranges import FloatArray, range_sum
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.problem import Cluster, Device, MeshConfig, Model, Operators, Submesh
+from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory
+from alpa_dejavu.problem import Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
 
 __all__ = ["KINDS", "Pricing"]
 
@@ -39,56 +41,92 @@ class Pricing:
         self._model, self._cluster, self._device = model, cluster, device
         self._latency, self._communication = latency, communication
         self._boundary = Boundary.of(model)
-        self.memory = ModelMemory.of(model)
-        self._predicted: dict[tuple[int, float, float], float] = {}
+        self._whole = ModelMemory.of(model)
+        self._sharding = model.sharding or EvenSharding(model)
+        self._divisions: dict[tuple[int, int, int], Division] = {}
+        self._predicted: dict[int, tuple[Operators, float]] = {}
+        self._sent: dict[tuple[Submesh, int, int, int, str], FloatArray] = {}
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
         """Shape (len(KINDS), L, L)."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
-        per_step = self._per_step_s(submesh, config)
-        return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), *per_step])
+        update = range_sum(self._operators_s(config, "step")) + self._device.step_s
+        sync = self._combined_s(submesh, config, "step")
+        return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), sync, update])
 
-    def _operators_s(self, operators: Operators, across: float, along: float) -> float:
-        """Seconds of a layer's operators divided among devices; alike layers share their operators."""
-        key = id(operators), across, along
-        if key not in self._predicted:
-            self._predicted[key] = self._latency.predict(operators.split(across, along), self._device).total_s
-        return self._predicted[key]
+    def memory(self, config: MeshConfig) -> StageMemory:
+        """What each device keeps."""
+        return stage_memory(self._whole, self._division(config).memory(), config.remat == "layer")
+
+    def _division(self, config: MeshConfig) -> Division:
+        key = config.data_parallel, config.tensor_parallel, config.zero
+        if key not in self._divisions:
+            self._divisions[key] = self._sharding.on(*key)
+        return self._divisions[key]
+
+    def _operators_s(self, config: MeshConfig, phase: str) -> list[float]:
+        """Seconds of each layer's operators on one device; alike layers share their operators."""
+        division, found = self._division(config), []
+        for n in range(self._model.num_layers):
+            operators = division.operators(n, phase)
+            if id(operators) not in self._predicted:
+                self._predicted[id(operators)] = operators, self._latency.predict(operators, self._device).total_s
+            found.append(self._predicted[id(operators)][1])
+        return found
 
     def _compute_s(self, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """All layers' operators divided among the devices, and the start of the computations."""
-        ways, start = (config.data_parallel, config.tensor_parallel), self._device.dispatch_s
-        forward = [self._operators_s(layer.forward, *ways) for layer in self._model.layers]
+        start, forward = self._device.dispatch_s, self._operators_s(config, "forward")
         if not self._model.training:
-            return range_sum(forward) + start, np.zeros_like(self.memory.gradients)
-        backward = [self._operators_s(layer.backward, *ways) for layer in self._model.layers]
+            return range_sum(forward) + start, np.zeros_like(self._whole.gradients)
+        backward = self._operators_s(config, "backward")
         if config.remat == "layer":
-            backward = [
-                own + again if len(layer.backward) else own
-                for own, again, layer in zip(backward, forward, self._model.layers, strict=True)
-            ]
+            backward = self._again(backward, forward)
         return range_sum(forward) + start, range_sum(backward) + start
 
+    def _again(self, backward: Sequence[float], forward: Sequence[float]) -> list[float]:
+        """Backward with the forward pass before it, where there is a backward pass."""
+        pairs = zip(backward, forward, self._model.layers, strict=True)
+        return [own + again if len(layer.backward) else own for own, again, layer in pairs]
+
     def _collective_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
-        """What tensor-parallel devices add up for each micro-batch, and with ZeRO-3 what data-parallel ones gather."""
-        across, along = config.groups(submesh)
-        group = Group(self._cluster, along, concurrent=len(across))
-        price = self._communication.seconds
-        exchanged = [
-            0.5 * float(price("all_reduce", np.array(layer.exchanged_bytes) / len(across), group).sum())
-            for layer in self._model.layers
-        ]
-        forward = range_sum(exchanged)
-        backward = forward * (2 if config.remat == "layer" else 1) if self._model.training else np.zeros_like(forward)
-        if config.zero == 3:
-            sharing = Group(self._cluster, across, concurrent=len(along))
-            gathered = price("all_gather", self.memory.parameters / len(along), sharing)
-            forward = forward + gathered
-            if self._model.training:
-                scattered = price("reduce_scatter", self.memory.gradients / len(along), sharing)
-                backward = backward + gathered + scattered
-        return forward, backward
+        """What the devices of a stage send each other for each micro-batch."""
+        forward = self._exchanges_s(submesh, config, "forward")
+        ahead = range_sum(forward) + self._combined_s(submesh, config, "forward")
+        if not self._model.training:
+            return ahead, np.zeros_like(ahead)
+        backward = self._exchanges_s(submesh, config, "backward")
+        if config.remat == "layer":
+            backward = self._again(backward, forward)
+        return ahead, range_sum(backward) + self._combined_s(submesh, config, "backward")
+
+    def _exchanges_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> list[float]:
+        """Of each layer, one exchange after the other."""
+        division, known = self._division(config), dict[tuple[int, ...], float]()
+        found = []
+        for n in range(self._model.num_layers):
+            exchanges = division.exchanges(n, phase)
+            key = tuple(id(one) for one in exchanges)
+            if key not in known:
+                known[key] = sum(float(self._sent_s(submesh, config, one) @ one.counts) for one in exchanges)
+            found.append(known[key])
+        return found
+
+    def _combined_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
+        """Of each range of layers, all sent as one."""
+        key = submesh, config.data_parallel, config.tensor_parallel, config.zero, phase
+        if key not in self._sent:
+            exchanges = self._division(config).combined(phase)
+            total = np.zeros_like(self._whole.parameters)
+            self._sent[key] = sum((self._sent_s(submesh, config, one) * one.counts for one in exchanges), total)
+        return self._sent[key]
+
+    def _sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
+        """Each of some collectives; all groups along an axis are at it at a time."""
+        hosts = config.groups(submesh)
+        group = Group(self._cluster, hosts[exchange.axis], concurrent=len(hosts[1 - exchange.axis]))
+        return np.asarray(self._communication.seconds(exchange.kind, exchange.num_bytes, group))
 
     def _boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
         """What a stage takes in from its neighbours, forward and backward.
@@ -108,23 +146,6 @@ class Pricing:
             taken(bound.forward_bytes, bound.forward_tensors),
             taken(bound.backward_bytes, bound.backward_tensors),
         )
-
-    def _per_step_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
-        """Synchronising the gradients of data-parallel devices; the optimizer and what the runtime adds."""
-        if not self._model.training:
-            return np.zeros_like(self.memory.gradients), np.full_like(self.memory.gradients, self._device.step_s)
-        across, along = config.groups(submesh)
-        group = Group(self._cluster, across, concurrent=len(along))
-        price, gradients = self._communication.seconds, self.memory.gradients / len(along)
-        if config.zero == 0:
-            sync = price("all_reduce", gradients, group)
-        elif config.zero == 2:
-            sync = price("reduce_scatter", gradients, group) + price("all_gather", gradients, group)
-        else:
-            sync = np.zeros_like(gradients)
-        ways = len(along) * (len(across) if config.zero else 1)
-        update = [self._operators_s(layer.update, 1, ways) for layer in self._model.layers]
-        return np.asarray(sync), range_sum(update) + self._device.step_s
 
 
 def with_micro_batch(model: Model, ratio: float) -> Model:
@@ -159,4 +180,6 @@ def with_micro_batch(model: Model, ratio: float) -> Model:
         else tensor
         for tensor in model.tensors
     )
-    return dataclasses.replace(model, layers=layers, tensors=tensors)
+    larger = dataclasses.replace(model, layers=layers, tensors=tensors)
+    sharding = None if model.sharding is None else model.sharding.with_micro_batch(larger, ratio)
+    return dataclasses.replace(larger, sharding=sharding)

@@ -6,15 +6,20 @@ from alpa_dejavu.features import describe
 from alpa_dejavu.layers._cut import cut_into_layers
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.problem import Model
+from alpa_dejavu.sharded import with_sharding
+from alpa_dejavu.sharding._solved import SolvedLayers
+from alpa_dejavu.sharding.layers import layers_of
 
 
 def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none") -> Model:
     """The layers of a traced step, described; see `cut_into_layers`.
 
+    How logical meshes divide them is solved by the sharding engine, on each mesh when it is first asked for.
+
     Raises:
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
     """
     layered = cut_into_layers(traced, num_layers, remat=remat)
-    return describe(
-        layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
-    )
+    layers = layered.forward, layered.backward, layered.updates, layered.accumulators
+    model = describe(*layers, traced.micro_batch, layered.data)
+    return with_sharding(model, SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch)))

@@ -5,6 +5,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 """
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link
+from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Layer, Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators
@@ -13,11 +14,15 @@ from alpa_dejavu.problem._run import Run
 from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
+    "PHASES",
     "Cluster",
     "Device",
+    "Division",
+    "Exchange",
     "Host",
     "Layer",
     "Link",
+    "MemoryShares",
     "MeshConfig",
     "Model",
     "NoPlanError",
@@ -26,6 +31,7 @@ __all__ = [
     "Plan",
     "Run",
     "SearchSpace",
+    "Sharding",
     "Slicing",
     "SlicingProblem",
     "StageChoice",

@@ -6,6 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._division import Sharding
 from alpa_dejavu.problem._operators import Operators
 
 ROLES = ("parameter", "gradient", "optimizer", "input", "activation")
@@ -71,12 +72,15 @@ class Tensor:
 class Model:
     """The layers of a step and all tensors that outlive one layer.
 
+    `sharding` says how the devices of a logical mesh divide the layers; without one all is divided evenly.
+
     Raises ValueError without layers, or where a tensor names a position that doesn't exist.
     """
 
     layers: tuple[Layer, ...]
     tensors: tuple[Tensor, ...]
     training: bool = True
+    sharding: Sharding | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:

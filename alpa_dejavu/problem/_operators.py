@@ -24,6 +24,10 @@ _COLUMNS = (
 KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
 
 
+Ways = float | NDArray[np.int64]
+"""Among how many devices: one number, or one for each operator."""
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Operator:
@@ -88,8 +92,8 @@ class Operators:
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         return cls(tuple(records), **columns)
 
-    def split(self, data_parallel: float, tensor_parallel: float = 1) -> Operators:
-        """What each device computes and moves when every operator is divided evenly.
+    def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
+        """What each device computes and moves when operators are divided evenly, all alike or each its own way.
 
         Tensor parallelism divides everything, data parallelism all but what has no batch dimension.
 
@@ -97,8 +101,9 @@ class Operators:
         >>> Operators.of([add]).split(4, 2).flop
         array([2.5])
         """
-        _check.positive("operators", "data_parallel", data_parallel)
-        _check.positive("operators", "tensor_parallel", tensor_parallel)
+        for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
+            if np.size(ways):
+                _check.positive("operators", name, float(np.min(ways)))
         shares: dict[str, Any] = {"transcendental": self.transcendental / data_parallel / tensor_parallel}
         for name in ("flop", "read_bytes", "written_bytes"):
             whole = getattr(self, f"unbatched_{name}")

@@ -86,25 +86,25 @@ def sharded_layers(
         raise ValueError(
             f"there are {len(meshes)} meshes, {len(options)} options and {len(levels)} ZeRO levels; each mesh has one"
         )
-    with _uncollected():
+    with uncollected():
         return _sharded_layers(layers, list(zip(meshes, options, levels, strict=True)))
 
 
 def _sharded_layers(
     layers: Sequence[LayerJaxprs], configs: Sequence[tuple[LogicalMesh, ShardingOptions, int]]
 ) -> ShardingTable:
-    kinds, programs = _kinds(layers)
+    kinds, programs = kinds_of(layers)
     solvers: dict[tuple[LogicalMesh, ShardingOptions], list[BoundarySolver]] = {}
     columns = []
     for mesh, option, level in configs:
         if (mesh, option) not in solvers:
             solvers[mesh, option] = [BoundarySolver(program, mesh, option) for program in programs]
-        columns.append(_chain([solvers[mesh, option][kind] for kind in kinds], level))
+        columns.append(chain_on([solvers[mesh, option][kind] for kind in kinds], level))
     return ShardingTable.of(list(zip(*columns, strict=True)))
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without the collector of garbage: it would walk through all jaxprs again and again, and find nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -115,7 +115,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _kinds(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
+def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
     """For each layer which program it is, and all unlike programs."""
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
@@ -129,7 +129,7 @@ def _kinds(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]
     return kinds, list(numbers)
 
 
-def _chain(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
+def chain_on(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
     layouts = cheapest_chain([solver.costs for solver in solvers])
     known: dict[tuple[int, int, int], LayerSharding] = {}
     found = []

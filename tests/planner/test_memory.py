@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 from models import chain
 
+from alpa_dejavu._even import EvenSharding
 from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
 from alpa_dejavu.problem._slicing import NO_LIMIT
 
 ALONE = MeshConfig((1, 1), 1, 1)
+
+
+def kept_by(model, config):
+    """Of a model divided evenly."""
+    division = EvenSharding(model).on(config.data_parallel, config.tensor_parallel, config.zero)
+    return stage_memory(ModelMemory.of(model), division.memory(), config.remat == "layer")
 
 
 def test_each_kind_by_hand():
@@ -36,10 +43,10 @@ def test_gradients_are_counted_where_nothing_accumulates():
 
 
 def test_sharding_divides_what_it_divides():
-    memory = ModelMemory.of(chain(1))
-    across = stage_memory(memory, MeshConfig((4, 1), 4, 1, zero=2))
-    along = stage_memory(memory, MeshConfig((1, 4), 1, 4))
-    whole = stage_memory(memory, MeshConfig((4, 1), 4, 1))
+    model = chain(1)
+    across = kept_by(model, MeshConfig((4, 1), 4, 1, zero=2))
+    along = kept_by(model, MeshConfig((1, 4), 1, 4))
+    whole = kept_by(model, MeshConfig((4, 1), 4, 1))
     assert across.resident[0, 0] == 1000 + 1000 + 2000 / 4
     assert whole.resident[0, 0] == 1000 + 1000 + 2000
     assert along.resident[0, 0] == 4000 / 4
@@ -86,8 +93,8 @@ def test_no_activations_set_no_limit():
 
 
 def test_one_device_keeps_all():
-    memory = ModelMemory.of(chain(2))
-    assert stage_memory(memory, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
+    model = chain(2)
+    assert kept_by(model, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
 
 
 def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
@@ -98,8 +105,8 @@ def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
         Tensor(20.0, "activation", 0, (1, 2)),  # what layer 1 takes in
         Tensor(300.0, "activation", 0, (3,)),  # what layer 0 keeps for its own backward
     )
-    memory = ModelMemory.of(Model(layers, tensors))
-    plain, again = (stage_memory(memory, MeshConfig((1, 1), 1, 1, remat=remat)) for remat in ("none", "layer"))
+    model = Model(layers, tensors)
+    plain, again = (kept_by(model, MeshConfig((1, 1), 1, 1, remat=remat)) for remat in ("none", "layer"))
     assert plain.per_micro_batch[0, 1] == 330
     assert again.per_micro_batch[0, 1] == 30
     assert plain.temporary[0, 1] == 7
@@ -107,6 +114,6 @@ def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
 
 
 def test_zero_shares_more_with_each_level():
-    memory = ModelMemory.of(chain(1))
-    kept = [stage_memory(memory, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
+    model = chain(1)
+    kept = [kept_by(model, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
     assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]

@@ -1,0 +1,79 @@
+"""How the devices of a logical mesh divide a model's work: what each computes, sends and keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem._operators import Operators
+
+if TYPE_CHECKING:
+    from alpa_dejavu.problem._model import Model
+
+FloatArray = NDArray[np.float64]
+PHASES = ("forward", "backward", "step")
+"""The first two come for each micro-batch, the last one once a step."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exchange:
+    """Collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
+
+    `num_bytes` as a communication model takes them: what each device holds before an all-reduce, a reduce-scatter or an
+    all-to-all, and after an all-gather. `counts` says how often each happens.
+    """
+
+    kind: str
+    axis: int
+    num_bytes: FloatArray
+    counts: FloatArray
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class MemoryShares:
+    """Which share of the whole tensors of layers i..j one device keeps, each a number or of shape (L, L)."""
+
+    parameters: FloatArray | float
+    gradients: FloatArray | float
+    optimizer: FloatArray | float
+    activations: FloatArray | float
+    layer_inputs: FloatArray | float
+    temporaries: FloatArray | float
+
+
+class Division(Protocol):
+    """A model divided among the devices of one logical mesh, at one ZeRO level."""
+
+    def operators(self, layer: int, phase: str) -> Operators:
+        """What one device computes of a layer; in the phase "step" the optimizer's update."""
+        ...
+
+    def exchanges(self, layer: int, phase: str) -> Sequence[Exchange]:
+        """What a layer's devices send one after the other, arrays of shape (number of unlike collectives,)."""
+        ...
+
+    def combined(self, phase: str) -> Sequence[Exchange]:
+        """What the devices of a stage of layers i..j send as one, arrays of shape (L, L)."""
+        ...
+
+    def memory(self) -> MemoryShares:
+        """What one device keeps."""
+        ...
+
+
+class Sharding(Protocol):
+    """A model divided on any logical mesh."""
+
+    def on(self, data_parallel: int, tensor_parallel: int, zero: int) -> Division:
+        """On one mesh, at one ZeRO level (0, 2, 3)."""
+        ...
+
+    def with_micro_batch(self, model: Model, ratio: float) -> Sharding:
+        """For the same model with a micro-batch that is `ratio` times as large."""
+        ...

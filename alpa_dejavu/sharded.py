@@ -1,0 +1,165 @@
+"""A model divided as the sharding engine divides it: solved on two lengths of the data-parallel axis, scaled to others.
+
+The engine forces the batch onto axis 0, so what it chooses there for two devices holds for more: what the axis divides
+shrinks as it grows, and what has a batch dimension grows with the micro-batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._ranges import FloatArray, range_sum
+from alpa_dejavu.problem import Exchange, MemoryShares, Model, Operators
+from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
+
+__all__ = ["ModelSharding", "Solved", "with_sharding"]
+
+Solved = Callable[[int, int], Sequence[Sequence[LayerSharding]]]
+"""From lengths of the axes (1 or 2; any) to a row for each of `ZERO`: the layers on that mesh."""
+ZERO = (0, 2, 3)
+_PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
+
+
+def with_sharding(model: Model, solved: Solved) -> Model:
+    """The model divided as the engine says; `solved` is asked when a mesh is first needed."""
+    return dataclasses.replace(model, sharding=ModelSharding(model, solved))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelSharding:
+    """The layers on any mesh.
+
+    Attributes:
+        model: whose operators are divided.
+        solved: what the engine chose for the micro-batch that was traced.
+        batch_ratio: samples of a micro-batch over those of that one.
+    """
+
+    model: Model
+    solved: Solved
+    batch_ratio: float = 1.0
+
+    def on(self, data_parallel: int, tensor_parallel: int, zero: int) -> ShardedDivision:
+        """On one mesh, at one ZeRO level."""
+        solved_for = min(data_parallel, 2)
+        layers = self.solved(solved_for, tensor_parallel)[ZERO.index(zero)]
+        scale = _Scale(solved_for / data_parallel, self.batch_ratio)
+        return ShardedDivision(self, tuple(layers), (data_parallel, tensor_parallel), scale)
+
+    def with_micro_batch(self, model: Model, ratio: float) -> ModelSharding:
+        """For the model with a micro-batch that is `ratio` times as large."""
+        return dataclasses.replace(self, model=model, batch_ratio=self.batch_ratio * ratio)
+
+    @cached_property
+    def whole(self) -> FloatArray:
+        """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
+        alone = _Scale(1.0, self.batch_ratio)
+        return np.stack([alone.memory(layer) for layer in self.solved(1, 1)[0]], axis=-1)
+
+    @cached_property
+    def divided(self) -> dict[tuple[int, bytes, tuple[int, int]], Operators]:
+        """Operators that were divided before: layers that are alike share theirs."""
+        return {}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Scale:
+    """From what was solved for to what is asked: by the length of axis 0, and by the micro-batch."""
+
+    shorter: float
+    batch: float
+
+    def num_bytes(self, collective: Collective) -> float:
+        """Of a collective."""
+        ratio = self.batch if collective.batched else 1.0
+        return collective.num_bytes * ratio * (self.shorter if collective.divided else 1.0)
+
+    def memory(self, layer: LayerSharding) -> NDArray[np.float64]:
+        """Of a layer, by role."""
+        return np.asarray(layer.memory_parts @ np.array([1.0, self.shorter]) @ np.array([1.0, self.batch]))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardedDivision:
+    """The layers on one mesh."""
+
+    sharding: ModelSharding
+    layers: tuple[LayerSharding, ...]
+    shape: tuple[int, int]
+    scale: _Scale
+
+    def operators(self, layer: int, phase: str) -> Operators:
+        """What one device computes of a layer: records divided by the axes that cut them."""
+        own, cut = self.sharding.model.layers[layer], self.layers[layer]
+        whole, cuts = {
+            "forward": (own.forward, cut.forward_cuts),
+            "backward": (own.backward, cut.backward_cuts),
+            "step": (own.update, cut.update_cuts),
+        }[phase]
+        key = id(whole), cuts.tobytes(), self.shape
+        if key not in self.sharding.divided:
+            across, along = (np.where(cuts[:, axis], self.shape[axis], 1) for axis in (0, 1))
+            ways = (1, across * along) if phase == "step" else (across, along)
+            self.sharding.divided[key] = whole.split(*ways)
+        return self.sharding.divided[key]
+
+    def exchanges(self, layer: int, phase: str) -> Sequence[Exchange]:
+        """Collectives of activations: one waits for the other."""
+        return [] if phase == "step" else self._exchanges[id(self.layers[layer]), phase]
+
+    @cached_property
+    def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
+        return {
+            (id(layer), phase): self._of(layer, phase)
+            for layer in {id(layer): layer for layer in self.layers}.values()
+            for phase in ("forward", "backward")
+        }
+
+    def _of(self, layer: LayerSharding, phase: str) -> list[Exchange]:
+        sent: dict[tuple[str, int], list[Collective]] = {}
+        for one in layer.collectives:
+            if one.phase == phase and one.batched:
+                sent.setdefault((one.kind, one.axis), []).append(one)
+        return [
+            Exchange(
+                kind,
+                axis,
+                np.array([self.scale.num_bytes(one) for one in alike]),
+                np.array([one.count for one in alike], dtype=np.float64),
+            )
+            for (kind, axis), alike in sent.items()
+        ]
+
+    def combined(self, phase: str) -> Sequence[Exchange]:
+        """Collectives of parameters and gradients: the runtime combines those of a stage."""
+        totals: dict[tuple[str, int], NDArray[np.float64]] = {}
+        for n, layer in enumerate(self.layers):
+            for one in layer.collectives:
+                if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
+                    total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.layers)))
+                    total[n] += self.scale.num_bytes(one) * one.count
+        ranges = {key: range_sum(total.tolist()) for key, total in totals.items()}
+        return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
+
+    def memory(self) -> MemoryShares:
+        """By what the layers keep on this mesh, over what they keep on one device."""
+        here = np.stack([self.scale.memory(layer) for layer in self.layers], axis=-1)
+        whole = self.sharding.whole
+        shares = [_share(here[n], whole[n]) for n in range(len(MEMORY))]
+        parameters, optimizer, gradients, activations, inputs, temporaries = shares
+        return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)
+
+
+def _share(here: NDArray[np.float64], whole: NDArray[np.float64]) -> FloatArray:
+    """Of layers i..j; all of it where there is nothing to divide."""
+    part, total = range_sum(here.tolist()), range_sum(whole.tolist())
+    return np.divide(part, total, out=np.ones_like(part), where=total > 0)

@@ -1,0 +1,46 @@
+"""The layers of one model on any mesh, each mesh solved when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import final
+
+from alpa_dejavu.sharded import ZERO
+from alpa_dejavu.sharding._boundary_solve import BoundarySolver
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._layer_sharding import LayerSharding
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding.layers import chain_on, kinds_of, uncollected
+
+_ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
+"""What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
+
+
+@final
+class SolvedLayers:
+    """Rows of shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`."""
+
+    def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
+        self._layers = layers
+        self._known: dict[tuple[int, int], list[list[LayerSharding]]] = {}
+
+    def __call__(self, data_parallel: int, tensor_parallel: int) -> list[list[LayerSharding]]:
+        """A row for each ZeRO level."""
+        shape = data_parallel, tensor_parallel
+        if shape not in self._known:
+            with uncollected():
+                self._known[shape] = self._solved(LogicalMesh(shape, _ALPHA, _BETA))
+        return self._known[shape]
+
+    @cached_property
+    def _kinds(self) -> tuple[list[int], list[LayerProgram]]:
+        return kinds_of(self._layers)
+
+    def _solved(self, mesh: LogicalMesh) -> list[list[LayerSharding]]:
+        kinds, programs = self._kinds
+        options = ShardingOptions(force_batch_dim_to_mesh_dim=0)
+        solvers = [BoundarySolver(program, mesh, options) for program in programs]
+        return [chain_on([solvers[kind] for kind in kinds], level) for level in ZERO]
