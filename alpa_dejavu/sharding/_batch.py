@@ -11,11 +11,16 @@ from alpa_dejavu.sharding._spec import Shape
 _SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibling")
 
 
-def operator_batch_dims(operators: Sequence[Operator]) -> list[int | None]:
+def operator_batch_dims(operators: Sequence[Operator], thorough: bool = False) -> list[int | None]:
     """The batch dimension of each operator's result, or None where it has none.
 
     The first dimension of the first product (of each pipeline stage) is taken to be the batch; from there it is
     carried forward to results and then backward to operands.
+
+    Args:
+        operators: the program.
+        thorough: Alpa's pass stops there; True goes on for as long as more is found: what is computed again in the
+            backward pass may hang together with the first product by an operand alone.
     """
     batch: list[int | None] = [None] * len(operators)
     waiting = True
@@ -24,6 +29,16 @@ def operator_batch_dims(operators: Sequence[Operator]) -> list[int | None]:
             waiting = True
         elif operator.kind in ("dot", "convolution") and waiting and operator.rank:
             waiting, batch[index] = False, 0
+    unknown = len(batch)
+    _carry(operators, batch)
+    while thorough and batch.count(None) < unknown:
+        unknown = batch.count(None)
+        _carry(operators, batch)
+    return batch
+
+
+def _carry(operators: Sequence[Operator], batch: list[int | None]) -> None:
+    """Once through the program, forward and then backward."""
     for index, operator in enumerate(operators):
         if batch[index] is None:
             batch[index] = _forward(operators, operator, batch)
@@ -33,7 +48,6 @@ def operator_batch_dims(operators: Sequence[Operator]) -> list[int | None]:
             for position, operand in enumerate(operators[index].operands):
                 if batch[operand] is None:
                     batch[operand] = _backward(operators, operators[index], position, dim)
-    return batch
 
 
 def _forward(operators: Sequence[Operator], operator: Operator, batch: Sequence[int | None]) -> int | None:

@@ -48,18 +48,15 @@ class Held:
             found[batched, divided] += share
         return found
 
-    def peak(self, lifetimes: Sequence[Lifetime]) -> FloatArray:
-        """What a device has of values at the moment at which it has most."""
-        if not lifetimes:
-            return np.zeros((2, 2))
-        steps = np.zeros((max(one.last for one in lifetimes) + 2, 2, 2))
+    def alive(self, lifetimes: Sequence[Lifetime]) -> FloatArray:
+        """What a device has of values at each moment, shape (moments, 2, 2)."""
+        steps = np.zeros((max((one.last for one in lifetimes), default=-1) + 2, 2, 2))
         for one in lifetimes:
             batched, divided, share = self._share(one.operator, one.num_bytes, ())
             steps[one.first, batched, divided] += share
             steps[one.last + 1, batched, divided] -= share
-        alive = np.cumsum(steps, axis=0)
-        most: FloatArray = alive[alive.sum(axis=(1, 2)).argmax()]
-        return most
+        found: FloatArray = np.cumsum(steps, axis=0).clip(min=0.0)
+        return found
 
     def _share(self, place: int, num_bytes: float, further: tuple[int, ...]) -> tuple[int, int, float]:
         axes = (*self.axes(place), *further)
@@ -67,3 +64,22 @@ class Held:
         for axis in axes:
             share /= self.mesh_shape[axis]
         return int(self._batch_dims[place] is not None), int(0 in axes), share
+
+
+def undominated_moments(alive: FloatArray) -> FloatArray:
+    """The moments at which most may be alive, however the parts are scaled; the one of the largest sum comes first.
+
+    >>> undominated_moments(np.array([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 9.0]], [[1.0, 0.0], [0.0, 1.0]]]))
+    array([[[0., 0.],
+            [0., 9.]],
+    <BLANKLINE>
+           [[1., 0.],
+            [0., 2.]]])
+    """
+    left = alive.reshape(-1, 4)
+    left = left[np.argsort(-left.sum(axis=1), kind="stable")]
+    kept = []
+    while len(left):
+        kept.append(left[0])
+        left = left[(left > left[0]).any(axis=1)]
+    return np.array(kept).reshape(-1, 2, 2)

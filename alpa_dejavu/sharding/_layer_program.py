@@ -78,7 +78,7 @@ class LayerProgram:
     @cached_property
     def facts(self) -> Facts:
         """What the engine needs to know of the program on every mesh."""
-        return Facts.of(self.operators)
+        return Facts.of(self.operators, thorough=True)
 
     def phase(self, operator: int) -> str:
         """The pass that an operator belongs to."""

@@ -63,6 +63,8 @@ class LayerSharding:
             activations are what the layer makes and keeps for its backward pass, of one micro-batch; inputs are what
             it keeps of what it gets from the layer before; temporaries are those of the moment at which most of them
             live.
+        temporary_moments: temporaries of all the moments at which most of them may live once the parts are scaled,
+            shape (moments, 2, 2); the first one's are in `memory_parts`.
         forward_cuts, backward_cuts, update_cuts: for each operator record of `features.layer_features`, in that order,
             which mesh axes divide its work; shape (records, axes).
         cost: the engine's objective.
@@ -72,6 +74,7 @@ class LayerSharding:
     mesh_shape: Shape
     collectives: tuple[Collective, ...]
     memory_parts: FloatArray
+    temporary_moments: FloatArray
     forward_cuts: BoolArray
     backward_cuts: BoolArray
     update_cuts: BoolArray
@@ -114,6 +117,8 @@ class LayerSharding:
             raise ValueError(f"axis 0 has length 1, which says nothing of length {length}: solve for length 2 instead")
         shorter = self.mesh_shape[0] / length
         factors = np.array([[1.0, shorter], [batch_ratio, batch_ratio * shorter]])
+        moments = self.temporary_moments * factors
+        moments = moments[np.argsort(-moments.sum(axis=(1, 2)), kind="stable")]
         return dataclasses.replace(
             self,
             mesh_shape=(length, *self.mesh_shape[1:]),
@@ -122,7 +127,8 @@ class LayerSharding:
                 for one in self.collectives
                 if one.axis or length > 1
             ),
-            memory_parts=self.memory_parts * factors,
+            memory_parts=np.concatenate([self.memory_parts[:-1] * factors, moments[:1]]),
+            temporary_moments=moments,
         )
 
     def communicated(self) -> tuple[FloatArray, FloatArray]:

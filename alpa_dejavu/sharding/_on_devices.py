@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
-from alpa_dejavu.sharding._held import Held
+from alpa_dejavu.sharding._held import Held, undominated_moments
 from alpa_dejavu.sharding._layer_sharding import LayerSharding
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._zero import phased, zero_divisions
@@ -25,10 +25,13 @@ def layer_sharding(solver: BoundarySolver, received: int, sent: int, zero: int) 
     divisions = zero_divisions(program, strategies, shape, zero)
     further = {parameter: division.axes for parameter, division in divisions.items()}
     held = Held(program, strategies, shape)
+    passes = [held.alive(program.forward_temporaries), held.alive(program.backward_temporaries)]
+    moments = undominated_moments(np.concatenate(passes))
     return LayerSharding(
         mesh_shape=shape,
         collectives=phased(program, strategies, causes, divisions, shape, zero),
-        memory_parts=_memory(held, further, zero),
+        memory_parts=np.stack([*_staying(held, further, zero), moments[0]]),
+        temporary_moments=moments,
         forward_cuts=_cuts(held, program.forward_records),
         backward_cuts=_cuts(held, program.backward_records),
         update_cuts=_update_cuts(held, program.update_records, further),
@@ -38,19 +41,15 @@ def layer_sharding(solver: BoundarySolver, received: int, sent: int, zero: int) 
     )
 
 
-def _memory(held: Held, further: dict[int, tuple[int, ...]], zero: int) -> FloatArray:
-    """Bytes of each of `MEMORY`, in parts."""
+def _staying(held: Held, further: dict[int, tuple[int, ...]], zero: int) -> list[FloatArray]:
+    """Bytes of each of `MEMORY` but the temporaries, in parts."""
     program = held.program
     sharded = further if zero >= 3 else {}
     parameters = [(place, held.whole(place), sharded.get(place, ())) for place in program.parameters]
     states = [(t.parameter, t.state_bytes, further.get(t.parameter, ())) for t in program.trained]
     gradients = [(t.accumulator, held.whole(t.accumulator), sharded.get(t.parameter, ())) for t in program.trained]
     kept, inputs = ([(one.operator, one.num_bytes, ()) for one in row] for row in (program.kept, program.inputs))
-    passes = [held.peak(program.forward_temporaries), held.peak(program.backward_temporaries)]
-    return np.stack([
-        *(held.parts(values) for values in (parameters, states, gradients, kept, inputs)),
-        max(passes, key=np.sum),
-    ])  # fmt: skip
+    return [held.parts(values) for values in (parameters, states, gradients, kept, inputs)]
 
 
 def _cuts(held: Held, places: Sequence[int]) -> NDArray[np.bool_]:

@@ -63,9 +63,9 @@ class Facts:
     replaces: dict[int, int]
 
     @classmethod
-    def of(cls, operators: Sequence[Operator]) -> "Facts":
-        """Of some operators."""
-        batch_dims = operator_batch_dims(operators)
+    def of(cls, operators: Sequence[Operator], thorough: bool = False) -> "Facts":
+        """Of some operators; `thorough` is about batch dimensions (see `operator_batch_dims`)."""
+        batch_dims = operator_batch_dims(operators, thorough)
         users: list[list[int]] = [[] for _ in operators]
         for index, operator in enumerate(operators):
             for operand in dict.fromkeys(operator.operands):
