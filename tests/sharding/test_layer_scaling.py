@@ -59,7 +59,7 @@ def test_scaling_a_solve_is_solving_there(model, other, zero, length, batch):
     for n, (one, there) in enumerate(zip(base, direct, strict=True)):
         scaled = one.on(length, batch / 16)
         if n == 0 and model in EMBEDDING and other > 1 and length > 2:
-            assert seconds(scaled) <= seconds(there) * 1.25
+            assert seconds(scaled) <= seconds(there) * 1.02
         else:
             assert_same(scaled, there)
 
@@ -74,17 +74,21 @@ def test_what_is_sent_along_the_two_axes(model):
                 assert sent.divided, "activations are cut by axis 0, to which the batch is forced"
     zero3 = [sent for one in solved(model, 16, (2, 2), 3) for sent in one.collectives if sent.axis == 0]
     gathers = [sent for sent in zero3 if sent.kind == "all_gather"]
-    assert gathers and not any(sent.batched or sent.divided for sent in gathers)
+    assert gathers
+    assert not any(sent.batched or sent.divided for sent in gathers)
 
 
 def test_parts_of_memory_add_up_and_say_what_scales():
     first, second = solved("gpt", 16, (2, 2))[1], solved("gpt", 16, (2, 2), 2)[1]
     np.testing.assert_allclose(first.memory(), first.memory_parts.sum(axis=(1, 2)))
     parts = dict(zip(MEMORY, first.memory_parts, strict=True))
-    assert parts["parameter"][0, 0] > 0 and parts["parameter"][1].sum() == 0
-    assert parts["activation"][1, 1] > 0 and parts["activation"][0].sum() == 0
+    assert parts["parameter"][0, 0] > 0
+    assert parts["parameter"][1].sum() == 0
+    assert parts["activation"][1, 1] > 0
+    assert parts["activation"][0].sum() == 0
     divided = dict(zip(MEMORY, second.memory_parts, strict=True))["optimizer"]
-    assert divided[0, 1] == pytest.approx(parts["optimizer"][0, 0] / 2) and divided[0, 0] == 0
+    assert divided[0, 1] == pytest.approx(parts["optimizer"][0, 0] / 2)
+    assert divided[0, 0] == 0
 
 
 def test_temporaries_peak_at_another_moment_once_scaled():
@@ -99,7 +103,8 @@ def test_temporaries_peak_at_another_moment_once_scaled():
 
 def test_an_axis_of_one_device_sends_nothing():
     alone = solved("gpt", 16, (2, 2))[1].on(1)
-    assert alone.collectives and not [sent for sent in alone.collectives if sent.axis == 0]
+    assert alone.collectives
+    assert not [sent for sent in alone.collectives if sent.axis == 0]
     num_bytes, _ = alone.communicated()
     assert num_bytes.shape == (len(PHASES), len(COLLECTIVE_KINDS), 2)
     with pytest.raises(ValueError, match="solve for length 2"):
