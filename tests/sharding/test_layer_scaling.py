@@ -59,7 +59,7 @@ def test_scaling_a_solve_is_solving_there(model, other, zero, length, batch):
     for n, (one, there) in enumerate(zip(base, direct, strict=True)):
         scaled = one.on(length, batch / 16)
         if n == 0 and model in EMBEDDING and other > 1 and length > 2:
-            assert seconds(scaled) <= seconds(there) * 1.02
+            assert seconds(scaled) <= seconds(there) * (1.1 if zero else 1.02)
         else:
             assert_same(scaled, there)
 
