@@ -81,23 +81,3 @@ class EvenDivision:
         sharing = 1 / (along * (across if self.zero >= 2 else 1))
         activations = (REPLICATED_SHARE + (1 - REPLICATED_SHARE) / along) / across
         return MemoryShares(keeping, keeping, sharing, activations, activations, activations)
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class EvenSharding:
-    """A model divided evenly on any mesh."""
-
-    model: Model
-
-    @cached_property
-    def _whole(self) -> ModelMemory:
-        return ModelMemory.of(self.model)
-
-    def on(self, data_parallel: int, tensor_parallel: int, zero: int) -> EvenDivision:
-        """On one mesh."""
-        return EvenDivision(self.model, self._whole, data_parallel, tensor_parallel, zero)
-
-    def with_micro_batch(self, model: Model, ratio: float) -> EvenSharding:
-        """The larger model, divided evenly."""
-        return EvenSharding(model)

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._even import EvenSharding
+from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._ranges import FloatArray, range_sum
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
@@ -42,7 +42,6 @@ class Pricing:
         self._latency, self._communication = latency, communication
         self._boundary = Boundary.of(model)
         self._whole = ModelMemory.of(model)
-        self._sharding = model.sharding or EvenSharding(model)
         self._divisions: dict[tuple[int, int, int], Division] = {}
         self._predicted: dict[int, tuple[Operators, float]] = {}
         self._sent: dict[tuple[Submesh, int, int, int, str], FloatArray] = {}
@@ -62,7 +61,12 @@ class Pricing:
     def _division(self, config: MeshConfig) -> Division:
         key = config.data_parallel, config.tensor_parallel, config.zero
         if key not in self._divisions:
-            self._divisions[key] = self._sharding.on(*key)
+            sharding = self._model.sharding
+            self._divisions[key] = (
+                EvenDivision(self._model, self._whole, *key)
+                if sharding is None
+                else sharding.on(self._model.layers, *key)
+            )
         return self._divisions[key]
 
     def _operators_s(self, config: MeshConfig, phase: str) -> list[float]:
@@ -180,6 +184,5 @@ def with_micro_batch(model: Model, ratio: float) -> Model:
         else tensor
         for tensor in model.tensors
     )
-    larger = dataclasses.replace(model, layers=layers, tensors=tensors)
-    sharding = None if model.sharding is None else model.sharding.with_micro_batch(larger, ratio)
-    return dataclasses.replace(larger, sharding=sharding)
+    sharding = None if model.sharding is None else model.sharding.with_micro_batch(ratio)
+    return dataclasses.replace(model, layers=layers, tensors=tensors, sharding=sharding)

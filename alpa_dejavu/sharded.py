@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_sum
-from alpa_dejavu.problem import Exchange, MemoryShares, Model, Operators
+from alpa_dejavu.problem import Exchange, Layer, MemoryShares, Operators
 from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
 
-__all__ = ["ModelSharding", "Solved", "with_sharding"]
+__all__ = ["ModelSharding", "Solved"]
 
 Solved = Callable[[int, int], Sequence[Sequence[LayerSharding]]]
 """From lengths of the axes (1 or 2; any) to a row for each of `ZERO`: the layers on that mesh."""
@@ -26,36 +26,29 @@ ZERO = (0, 2, 3)
 _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
 
 
-def with_sharding(model: Model, solved: Solved) -> Model:
-    """The model divided as the engine says; `solved` is asked when a mesh is first needed."""
-    return dataclasses.replace(model, sharding=ModelSharding(model, solved))
-
-
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelSharding:
-    """The layers on any mesh.
+    """The layers of a model on any mesh.
 
     Attributes:
-        model: whose operators are divided.
-        solved: what the engine chose for the micro-batch that was traced.
+        solved: what the engine chose for the micro-batch that was traced; asked when a mesh is first needed.
         batch_ratio: samples of a micro-batch over those of that one.
     """
 
-    model: Model
     solved: Solved
     batch_ratio: float = 1.0
 
-    def on(self, data_parallel: int, tensor_parallel: int, zero: int) -> ShardedDivision:
+    def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> ShardedDivision:
         """On one mesh, at one ZeRO level."""
         solved_for = min(data_parallel, 2)
-        layers = self.solved(solved_for, tensor_parallel)[ZERO.index(zero)]
+        cuts = self.solved(solved_for, tensor_parallel)[ZERO.index(zero)]
         scale = _Scale(solved_for / data_parallel, self.batch_ratio)
-        return ShardedDivision(self, tuple(layers), (data_parallel, tensor_parallel), scale)
+        return ShardedDivision(self, tuple(layers), tuple(cuts), (data_parallel, tensor_parallel), scale)
 
-    def with_micro_batch(self, model: Model, ratio: float) -> ModelSharding:
-        """For the model with a micro-batch that is `ratio` times as large."""
-        return dataclasses.replace(self, model=model, batch_ratio=self.batch_ratio * ratio)
+    def with_micro_batch(self, ratio: float) -> ModelSharding:
+        """For a micro-batch that is `ratio` times as large."""
+        return dataclasses.replace(self, batch_ratio=self.batch_ratio * ratio)
 
     @cached_property
     def whole(self) -> FloatArray:
@@ -93,13 +86,14 @@ class ShardedDivision:
     """The layers on one mesh."""
 
     sharding: ModelSharding
+    whole: tuple[Layer, ...]
     layers: tuple[LayerSharding, ...]
     shape: tuple[int, int]
     scale: _Scale
 
     def operators(self, layer: int, phase: str) -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
-        own, cut = self.sharding.model.layers[layer], self.layers[layer]
+        own, cut = self.whole[layer], self.layers[layer]
         whole, cuts = {
             "forward": (own.forward, cut.forward_cuts),
             "backward": (own.backward, cut.backward_cuts),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from alpa_dejavu.features import describe
 from alpa_dejavu.layers._cut import cut_into_layers
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.problem import Model
-from alpa_dejavu.sharded import with_sharding
+from alpa_dejavu.sharded import ModelSharding
 from alpa_dejavu.sharding._solved import SolvedLayers
 from alpa_dejavu.sharding.layers import layers_of
 
@@ -22,4 +24,5 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
     layered = cut_into_layers(traced, num_layers, remat=remat)
     layers = layered.forward, layered.backward, layered.updates, layered.accumulators
     model = describe(*layers, traced.micro_batch, layered.data)
-    return with_sharding(model, SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch)))
+    solved = SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch))
+    return dataclasses.replace(model, sharding=ModelSharding(solved))

@@ -6,8 +6,9 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
+from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
-from alpa_dejavu.problem._model import Layer, Model, Tensor
+from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan
 from alpa_dejavu.problem._run import Run

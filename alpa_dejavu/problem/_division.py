@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._operators import Operators
-
-if TYPE_CHECKING:
-    from alpa_dejavu.problem._model import Model
 
 FloatArray = NDArray[np.float64]
 PHASES = ("forward", "backward", "step")
@@ -68,12 +66,12 @@ class Division(Protocol):
 
 
 class Sharding(Protocol):
-    """A model divided on any logical mesh."""
+    """How any logical mesh divides some layers."""
 
-    def on(self, data_parallel: int, tensor_parallel: int, zero: int) -> Division:
-        """On one mesh, at one ZeRO level (0, 2, 3)."""
+    def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> Division:
+        """The layers on one mesh, at one ZeRO level (0, 2, 3)."""
         ...
 
-    def with_micro_batch(self, model: Model, ratio: float) -> Sharding:
-        """For the same model with a micro-batch that is `ratio` times as large."""
+    def with_micro_batch(self, ratio: float) -> Sharding:
+        """For a micro-batch that is `ratio` times as large."""
         ...

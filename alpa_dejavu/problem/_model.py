@@ -7,36 +7,9 @@ from typing import final
 
 from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._division import Sharding
-from alpa_dejavu.problem._operators import Operators
+from alpa_dejavu.problem._layer import Layer
 
 ROLES = ("parameter", "gradient", "optimizer", "input", "activation")
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class Layer:
-    """One layer: what it computes forward, backward and in the optimizer's update.
-
-    Attributes:
-        name: for people.
-        forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
-        update: operators of the optimizer's step, once for all micro-batches.
-        forward_temporary_bytes, backward_temporary_bytes: the peak of what lives only inside the computation.
-        exchanged_bytes: what a tensor-parallel group must add up for this layer and one micro-batch, forward and
-            backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
-    """
-
-    name: str
-    forward: Operators
-    backward: Operators
-    update: Operators
-    forward_temporary_bytes: float = 0.0
-    backward_temporary_bytes: float = 0.0
-    exchanged_bytes: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
-            _check.not_negative(f"layer {self.name}", field, getattr(self, field))
 
 
 @final

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from models import chain
 
-from alpa_dejavu._even import EvenSharding
+from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
 from alpa_dejavu.problem._slicing import NO_LIMIT
@@ -14,8 +14,9 @@ ALONE = MeshConfig((1, 1), 1, 1)
 
 def kept_by(model, config):
     """Of a model divided evenly."""
-    division = EvenSharding(model).on(config.data_parallel, config.tensor_parallel, config.zero)
-    return stage_memory(ModelMemory.of(model), division.memory(), config.remat == "layer")
+    whole = ModelMemory.of(model)
+    division = EvenDivision(model, whole, config.data_parallel, config.tensor_parallel, config.zero)
+    return stage_memory(whole, division.memory(), config.remat == "layer")
 
 
 def test_each_kind_by_hand():
