@@ -6,6 +6,7 @@ import jax_models
 import pytest
 
 from alpa_dejavu.features import layer_features
+from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.models._suites import GPT, MoE, WideResNet
 from alpa_dejavu.models._transformer import transformer_step
 from alpa_dejavu.models._wresnet import wresnet_step
@@ -19,20 +20,37 @@ def by_us(function, *args):
     return layer_features(jax.make_jaxpr(function)(*args).jaxpr).operators.total_flop
 
 
+def train_step(loss, parameters, batch):
+    """Plain gradient descent."""
+
+    def step(parameters, batch):
+        return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, jax.grad(loss)(parameters, batch))
+
+    return step, (parameters, batch)
+
+
 STEPS = {
     "gpt": transformer_step(GPT(128, 2, 4, vocabulary=512, sequence=64), 4),
     "moe": transformer_step(MoE(128, 2, 4, num_heads=4, vocabulary=256, sequence=64, group=64), 4),
     "wresnet": wresnet_step(WideResNet(8, 2, (1, 1, 1, 1), classes=16, image=64), 4),
-    "bert": (jax.value_and_grad(jax_models.bert), jax_models.bert_arguments()),
-    "vit": (jax.value_and_grad(jax_models.vit), jax_models.vit_arguments()),
-    "convolutions": (jax.value_and_grad(jax_models.convolutions), jax_models.convolution_arguments()),
+    "bert": train_step(jax_models.bert, *jax_models.bert_arguments()),
+    "vit": train_step(jax_models.vit, *jax_models.vit_arguments()),
+    "convolutions": train_step(jax_models.convolutions, *jax_models.convolution_arguments()),
+    "unrolled": train_step(jax_models.unrolled, *jax_models.stacked_arguments()),
 }
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_whole_steps(name):
+    """Forward, backward and update: as one jaxpr, and cut into layers whose gradients are accumulated."""
     step, arguments = STEPS[name]
-    assert by_us(step, *arguments) == pytest.approx(by_xla(step, *arguments), rel=0.01)
+    counted = by_xla(step, *arguments)
+    assert by_us(step, *arguments) == pytest.approx(counted, rel=0.01)
+    layered = cut_into_layers(trace(lambda: (step, arguments)), 2)
+    parts = [*layered.forward, *layered.backward, *filter(None, layered.updates)]
+    accumulating = sum(var.aval.size for var in layered.accumulators)
+    together = sum(layer_features(part).operators.total_flop for part in parts) - accumulating
+    assert together == pytest.approx(counted, rel=0.01)
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])

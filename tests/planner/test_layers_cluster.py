@@ -9,11 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alpa_dejavu.layers import trace
 from alpa_dejavu.layers._cluster import Clusters
+from alpa_dejavu.models._suites import GPT, MoE, WideResNet
+from alpa_dejavu.models._transformer import transformer_step
+from alpa_dejavu.models._wresnet import wresnet_step
 
 alpa_layers = pytest.importorskip("alpa.pipeline_parallel.layer_construction")
 
 alpa_util = pytest.importorskip("alpa.util")
+
+
+def loss_of(step, arguments):
+    """The loss of a train step as a function of all that it takes, and its arguments' shapes."""
+    loss = trace(lambda: (step, arguments)).loss
+    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in loss.invars]
+    return lambda *values: jax.core.eval_jaxpr(loss, (), *values), shapes
+
 
 MODELS = {
     "mlp": (jax_models.mlp, jax_models.mlp_arguments()),
@@ -22,6 +34,12 @@ MODELS = {
     "convolutions": (jax_models.convolutions, jax_models.convolution_arguments(8)),
     "jitted blocks": (lambda *args: jax_models.bert(*args, jax.jit(jax_models.block)), jax_models.bert_arguments(4)),
 }
+SUITES = {
+    "gpt": loss_of(*transformer_step(GPT(16, 2, 2, vocabulary=32, sequence=8), 4)),
+    "moe": loss_of(*transformer_step(MoE(16, 2, 2, num_heads=2, vocabulary=32, sequence=8, group=16), 4)),
+    "wresnet": loss_of(*wresnet_step(WideResNet(4, 2, (1, 1), classes=8, image=32), 4)),
+}
+CASES = [*itertools.product(MODELS, (1, 2, 3, 5, 8)), *itertools.product(SUITES, (2, 3))]
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +64,37 @@ def our_ends(jaxpr, num_layers, eps=0.5):
         return None
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("num_layers", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(("name", "num_layers"), CASES)
 def test_layers_are_alpas(name, num_layers):
-    function, arguments = MODELS[name]
+    function, arguments = (MODELS | SUITES)[name]
     jaxpr = jax.make_jaxpr(function)(*arguments)
     assert our_ends(jaxpr, num_layers) == alpa_ends(jaxpr, num_layers)
+
+
+@pytest.mark.parametrize("name", ["bert", "convolutions", "gpt"])
+def test_a_traced_step_has_the_layers_of_alpas_option(name):
+    """From the loss function to the equations between Alpa's markers, with all of its defaults."""
+    function, arguments = (MODELS | SUITES)[name]
+
+    def scalar(first, rest):
+        result = function(first, *rest)
+        return result[0] if isinstance(result, list) else result
+
+    def step(state, rest):
+        return jax.grad(scalar, allow_int=True)(state, rest)
+
+    first, *rest = arguments
+    marked = jax.make_jaxpr(alpa_layers.AutoLayerOption(layer_num=3).transform(scalar))(first, rest)
+    inside = [[]]
+    for equation in marked.eqns:
+        if equation.primitive.name != "pipeline_marker":
+            inside[-1].append(equation.primitive)
+        elif equation.params["mark_type"] == "end":
+            inside.append([])
+    loss = trace(lambda: (step, (first, rest))).loss
+    ends = (0, *Clusters(loss.eqns).cut(3).ends)
+    ours = [[e.primitive for e in loss.eqns[start:end]] for start, end in itertools.pairwise(ends)]
+    assert ours == inside[:-1]
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.1, 2.0])
