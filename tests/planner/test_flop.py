@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import jax_models
 import pytest
+from jax._src.prng import threefry_2x32
 
 from alpa_dejavu.features import layer_features
 from alpa_dejavu.layers import cut_into_layers, trace
@@ -113,6 +114,16 @@ def test_calls_and_branches(through):
 def test_single_operations(function):
     x = jnp.ones((64, 128))
     assert by_us(function, x) == pytest.approx(by_xla(function, x), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "function", [threefry_2x32, lambda key, x: jax.random.bits(jax.random.wrap_key_data(key), x.shape)]
+)
+def test_random_numbers_count_their_rounds(function):
+    """They are a loop on CPUs, which XLA counts a trip of; elsewhere they are unrolled."""
+    arguments = jnp.zeros(2, jnp.uint32), jnp.zeros(4096, jnp.uint32)
+    unrolled = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",))
+    assert by_us(function, *arguments) == pytest.approx(unrolled.cost_analysis()["flops"], rel=0.001)
 
 
 @pytest.mark.parametrize(
