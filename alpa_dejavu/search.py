@@ -1,14 +1,13 @@
-"""The search around the slicer: numbers of micro-batches and of stages, ranked by the simulated step.
+"""Candidates: what the slicer proposes, and the step that the simulation of the schedule gives it.
 
-The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock. So
-it proposes, for every number of micro-batches, the best slicing of any length and the best ones of some lengths, and
-the simulation of the schedule chooses among those.
+The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock; so
+plans are compared by their simulated step.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.cost_table import CostTable
@@ -16,10 +15,7 @@ from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, Stage
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "micro_batch_counts", "proposals", "ranked", "simulated", "stage_times"]
-
-_SIMULATED = 12
-"""How many of the proposals, the best ones by the closed form, are simulated."""
+__all__ = ["Candidate", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times"]
 
 
 @final
@@ -50,28 +46,25 @@ def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
     return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
 
 
-def proposals(
-    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer, lengths: bool = True
-) -> Iterator[Candidate]:
-    """The best slicing, and with `lengths` the best ones with half as many stages, one less and one more."""
-    problem = table.slicing_problem(cluster, space, run)
-    best = slicer.slice(problem)
-    if not best.found:
-        return
-    yield Candidate(model, table, space, run, best)
-    length = len(best.stages)
-    most = min(problem.num_layers, problem.num_devices)
-    for count in sorted({length // 2, length - 1, length + 1} - {0, length}) if lengths else ():
+def proposed(
+    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer
+) -> Candidate | None:
+    """The slicer's answer; None if nothing fits."""
+    slicing = slicer.slice(table.slicing_problem(cluster, space, run))
+    return Candidate(model, table, space, run, slicing) if slicing.found else None
+
+
+def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
+    """The best slicings of the same layers with half as many stages, one less and one more, simulated."""
+    problem = candidate.table.slicing_problem(cluster, candidate.space, candidate.run)
+    length, most = len(candidate.slicing.stages), min(problem.num_layers, problem.num_devices)
+    found = []
+    for count in sorted({length // 2, length - 1, length + 1} - {0, length}):
         if count <= most:
             other = slicer.slice(dataclasses.replace(problem, num_stages=count))
             if other.found:
-                yield Candidate(model, table, space, run, other)
-
-
-def ranked(candidates: Sequence[Candidate], cluster: Cluster) -> list[Candidate]:
-    """The best by the closed form, simulated, the shortest step first."""
-    best = sorted(candidates, key=lambda candidate: candidate.slicing.cost_s)[:_SIMULATED]
-    return sorted((simulated(candidate, cluster) for candidate in best), key=lambda candidate: candidate.step_s)
+                found.append(simulated(dataclasses.replace(candidate, slicing=other), cluster))
+    return found
 
 
 def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:

@@ -8,7 +8,7 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
-from alpa_dejavu.search import proposals, ranked
+from alpa_dejavu.search import neighbours, proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
@@ -20,7 +20,8 @@ MODEL = chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 def test_a_plan_of_ours_is_estimated_at_what_it_was_planned_at():
     run, space = Run(8), search_space(CLUSTER, 4, remat=("none", "layer"), zero=(0, 2))
     table = cost_table(MODEL, CLUSTER, space, run, AnalyticLatency(), AlphaBeta())
-    for candidate in ranked(list(proposals(MODEL, table, CLUSTER, space, run, slicer("dynamic"))), CLUSTER):
+    best = proposed(MODEL, table, CLUSTER, space, run, slicer("dynamic"))
+    for candidate in [simulated(best, CLUSTER), *neighbours(best, CLUSTER, slicer("dynamic"))]:
         given = [
             GivenStage(s.first, s.last, space.submeshes[s.submesh], space.configs[s.submesh][s.config])
             for s in candidate.slicing.stages
