@@ -59,12 +59,12 @@ class BoundedSearch:
         return self._counted(bound)
 
     def _cheapest(self, bound: float, successors: int) -> tuple[FloatArray, NDArray[np.int64]]:
-        """For each size, first and last layer, the least weight of a choice and which; shape (sizes, L, L)."""
+        """For each first and last layer and size, the least weight of a choice and which; shape (L, L, sizes)."""
         allowed = (self._costs <= bound) & (self._room >= successors)
         weights = np.where(allowed, self._weights, np.inf)
         picked = [ids[weights[:, :, ids].argmin(axis=2)] for ids in self._of_size]
         least = [np.take_along_axis(weights, which[:, :, None], axis=2)[:, :, 0] for which in picked]
-        return np.array(least), np.array(picked)
+        return np.stack(least, axis=-1), np.stack(picked, axis=-1)
 
     def _unlimited(self, bound: float) -> _Answer:
         """By (first layer, devices left): with the room for successors taken for granted beyond none."""
@@ -73,15 +73,16 @@ class BoundedSearch:
         rest = np.full((num_layers + 1, devices + 1), np.inf)
         rest[num_layers, 0] = 0.0
         taken = np.full((num_layers + 1, devices + 1, 2), -1, dtype=np.int64)
+        after = np.full((num_layers, len(self._sizes), devices + 1), np.inf)
         for first in range(num_layers - 1, -1, -1):
-            for n, size in enumerate(self._sizes):
-                _relax(rest[first], taken[first], rest[first + 1 :], least[n, first, first:], n, size)
+            self._shift(rest[first + 1], after[first])
+            _relax(rest[first], taken[first], after[first:], least[first, first:])
         used = self._used(rest[0])
         stages: list[StageChoice] = []
         first, left = 0, used
         while first < num_layers and math.isfinite(rest[0, used]):
-            n, length = (int(x) for x in taken[first, left])
-            stages.append(self._stage(first, first + length, int(which[n, first, first + length])))
+            length, n = (int(x) for x in taken[first, left])
+            stages.append(self._stage(first, first + length, int(which[first, first + length, n])))
             first, left = first + length + 1, left - self._sizes[n]
         return float(rest[0, used]), tuple(stages)
 
@@ -93,14 +94,13 @@ class BoundedSearch:
         rest[0, num_layers, 0] = 0.0
         taken = np.full((most + 1, num_layers + 1, devices + 1, 2), -1, dtype=np.int64)
         which = []
-        sizes = list(enumerate(self._sizes))
         for count in range(1, most + 1):
             least, picked = self._cheapest(bound, count - 1)
             which.append(picked)
+            after = np.full((num_layers, len(self._sizes), devices + 1), np.inf)
+            self._shift(rest[count - 1, 1:], after)
             for first in range(num_layers - count, -1, -1):
-                after = rest[count - 1, first + 1 :]
-                for n, size in sizes:
-                    _relax(rest[count, first], taken[count, first], after, least[n, first, first:], n, size)
+                _relax(rest[count, first], taken[count, first], after[first:], least[first, first:])
         used = [self._used(rest[count, 0]) for count in range(most + 1)]
         counts = range(1, most + 1) if self._problem.num_stages is None else [self._problem.num_stages]
         totals = [float(rest[count, 0, used[count]]) if count <= most else math.inf for count in counts]
@@ -110,11 +110,16 @@ class BoundedSearch:
         stages: list[StageChoice] = []
         first, left, total = 0, used[count], min(totals)
         while count:
-            n, length = (int(x) for x in taken[count, first, left])
+            length, n = (int(x) for x in taken[count, first, left])
             last = first + length
-            stages.append(self._stage(first, last, int(which[count - 1][n, first, last])))
+            stages.append(self._stage(first, last, int(which[count - 1][first, last, n])))
             first, left, count = first + length + 1, left - self._sizes[n], count - 1
         return total, tuple(stages)
+
+    def _shift(self, sums: FloatArray, after: FloatArray) -> None:
+        """What comes after a stage of each size, by the devices left before it: (..., sizes, devices + 1)."""
+        for n, size in enumerate(self._sizes):
+            after[..., n, size:] = sums[..., : sums.shape[-1] - size]
 
     def _used(self, sums: FloatArray) -> int:
         """How many devices the whole pipeline takes."""
@@ -124,16 +129,17 @@ class BoundedSearch:
         return StageChoice(first, last, *divmod(choice, self._num_configs))
 
 
-def _relax(
-    best: FloatArray, taken: NDArray[np.int64], after: FloatArray, weights: FloatArray, kind: int, size: int
-) -> None:
-    """Betters `best` (by devices) with a first stage of any length on `size` devices, then `after` (by length)."""
-    usable = np.flatnonzero(np.isfinite(weights))
+def _relax(best: FloatArray, taken: NDArray[np.int64], after: FloatArray, weights: FloatArray) -> None:
+    """Sets `best` (by devices) to a first stage of any length and size, then what comes after it.
+
+    `weights` is (lengths, sizes), `after` (lengths, sizes, devices + 1); `taken` gets the place of the first stage.
+    """
+    flat = weights.ravel()
+    usable = np.flatnonzero(flat < np.inf)
     if not len(usable):
         return
-    sums = weights[usable, None] + after[usable, : after.shape[1] - size]
+    sums = after.reshape(len(flat), -1)[usable]
+    sums += flat[usable, None]
     pick = sums.argmin(axis=0)
-    least = sums[pick, np.arange(sums.shape[1])]
-    better = least < best[size:]
-    best[size:][better] = least[better]
-    taken[size:][better] = np.stack([np.full(pick.shape, kind), usable[pick]], axis=1)[better]
+    best[:] = sums[pick, np.arange(len(best))]
+    taken[:, 0], taken[:, 1] = np.divmod(usable[pick], weights.shape[1])
