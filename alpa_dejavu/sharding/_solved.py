@@ -28,7 +28,7 @@ class SolvedLayers:
         self._known: dict[tuple[int, int], list[list[LayerSharding]]] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int) -> list[list[LayerSharding]]:
-        """A row for each ZeRO level."""
+        """A row for each ZeRO level; they are one where there is nobody to share with."""
         shape = data_parallel, tensor_parallel
         if shape not in self._known:
             with uncollected():
@@ -43,4 +43,7 @@ class SolvedLayers:
         kinds, programs = self._kinds
         options = ShardingOptions(force_batch_dim_to_mesh_dim=0)
         solvers = [BoundarySolver(program, mesh, options) for program in programs]
-        return [chain_on([solvers[kind] for kind in kinds], level) for level in ZERO]
+        chain = [solvers[kind] for kind in kinds]
+        if mesh.shape[0] == 1:
+            return [chain_on(chain, 0)] * len(ZERO)
+        return [chain_on(chain, level) for level in ZERO]
