@@ -41,8 +41,8 @@ def simulate(
         num_micro_batches: B.
         schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
         sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
-            on the stream that computes. "buffered": the sender goes on at once and the receiver waits for what it takes
-            from its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
+            on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
+            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
             overlap-friendly schedule, "blocking" in the others.
         cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
             device that has a core for itself. None: each device has its own.
@@ -67,9 +67,9 @@ def simulate(
     if sends is None:
         sends = "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
     _check.one_of("simulate", "sends", sends, SENDS)
-    forward_sends = tuple(stage.forward_send_s > 0 for stage in stages)
-    backward_sends = tuple(stage.backward_send_s > 0 for stage in stages)
-    tasks = program(schedule, len(stages), num_micro_batches, sends, forward_sends, backward_sends)
+    names = ("forward_send_s", "backward_send_s", "start_s")
+    takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
+    tasks = program(schedule, len(stages), num_micro_batches, sends, *takes_time)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
     forward, backward, ahead, back, update = (
         _spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)
@@ -100,6 +100,9 @@ def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArr
                 stage.backward_send_s,
                 stage.per_step_s - (stage.synchronisation_s if trains else 0.0),
                 0.0,
+                stage.start_s,
+                stage.forward_post_s,
+                stage.backward_post_s,
             ]
             for stage in stages
         ]

@@ -19,7 +19,7 @@ def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any]) -> Pl
         ValueError: every difference, with what the plan has and what there is.
     """
     assert isinstance(plan, Plan), "the option reads plan files when it is made"
-    differences = [*_of_step(plan, given), *_of_cluster(plan, given["virtual_mesh"])]
+    differences = [*_of_step(plan, given), *cluster_differences(plan, given["virtual_mesh"])]
     if differences:
         name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
         raise ValueError(f"{name}: {'; '.join(differences)}; plan again for this step and cluster, or change them")
@@ -48,7 +48,8 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def _of_cluster(plan: Plan, mesh: Any) -> Iterator[str]:
+def cluster_differences(plan: Plan, mesh: Any) -> Iterator[str]:
+    """What a plan asks for that Alpa's virtual mesh hasn't."""
     hosts, devices = int(mesh.num_hosts), int(mesh.num_devices_per_host)
     if plan.num_devices != hosts * devices:
         there = f"{hosts * devices} ({hosts} hosts of {devices})"

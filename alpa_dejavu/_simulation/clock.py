@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._simulation.program import BACKWARD_SEND, FORWARD_SEND, Program
+from alpa_dejavu._simulation.program import BACKWARD_SEND, FORWARD_SEND, START, Program
 
 __all__ = ["own_devices", "shared_cores"]
 
@@ -40,7 +40,8 @@ def shared_cores(
     """As `own_devices`, where all computations together have so many cores: each device gets an even share of them.
 
     A stage of d devices counts d times, and goes at most at the speed that its seconds are for: with c cores and n
-    devices computing, at min(1, c / n). Transfers take their time whoever computes.
+    devices computing, at min(1, c / n). Transfers and starts take their time
+    whoever computes.
 
     Args:
         program: of N tasks.
@@ -50,7 +51,8 @@ def shared_cores(
     """
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()
-    weight = [0 if k in (FORWARD_SEND, BACKWARD_SEND) else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
+    idle = (FORWARD_SEND, BACKWARD_SEND, START)
+    weight = [0 if k in idle else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
     waiting = [{n for n in group if n >= 0} for group in zip(*program.waits, strict=True)]
     followers: list[list[int]] = [[] for _ in range(size)]
     for n, group in enumerate(waiting):

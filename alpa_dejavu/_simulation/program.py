@@ -20,11 +20,16 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._simulation.ticks import ticks
 
-__all__ = ["BACKWARD", "BACKWARD_SEND", "FORWARD", "FORWARD_SEND", "RECEIVE", "SENDS", "UPDATE", "Program", "program"]
+__all__ = [
+    "BACKWARD", "BACKWARD_SEND", "FORWARD", "FORWARD_SEND", "POSTS", "RECEIVE", "SENDS", "START", "UPDATE", "Program",
+    "program",
+]  # fmt: skip
 
 SENDS = ("blocking", "buffered", "overlapped")
-FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE = range(6)
-"""What a task is; up to UPDATE in the order in which a `Timeline` has them."""
+FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE, START = range(7)
+POSTS = (7, 8)
+"""What a task is; up to UPDATE in the order in which a `Timeline` has them. `POSTS`
+hold up a sender that goes on at once."""
 
 
 @final
@@ -54,13 +59,16 @@ def program(
     sends: str,
     forward_sends: tuple[bool, ...],
     backward_sends: tuple[bool, ...],
+    starts: tuple[bool, ...] = (),
 ) -> Program:
     """The graph of a step of S stages and B micro-batches.
 
-    Schedule and sends are as in `simulate`; the last two say for each stage whether its transfer to the next (previous)
-    stage takes time.
+    Schedule and sends are as in `simulate`; the last three say for each stage whether its transfer to the next
+    (previous) stage, and its start, takes time.
     """
     builder = _Builder(num_stages, num_micro_batches, sends, (forward_sends, backward_sends))
+    for stage in itertools.compress(range(num_stages), starts):
+        builder.last[stage] = builder.add(START, stage, 0, -1)
     early = schedule == "1f1b_overlap_friendly" and sends != "overlapped"
     for together in _tasks(schedule, num_stages, num_micro_batches):
         arrivals = [builder.arrival(*task) for task in together]
@@ -142,7 +150,10 @@ class _Builder:
             task = self.add(send, source, batch, self.last[source], self.last[target])
             self.last[source] = self.last[target] = task
             return task
-        before = self._made[kind][source * self._size + batch] if self._sends == "overlapped" else self.last[source]
+        if self._sends == "overlapped":
+            before = self._made[kind][source * self._size + batch]
+        else:
+            before = self.last[source] = self.add(POSTS[kind], source, batch, self.last[source])
         task = self._link[kind][source] = self.add(send, source, batch, before, self._link[kind][source])
         if self._sends == "buffered":
             task = self.last[target] = self.add(RECEIVE, target, batch, self.last[target], task)

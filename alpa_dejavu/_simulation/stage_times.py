@@ -29,6 +29,9 @@ class StageTimes:
         resident_bytes: on each device, all the time.
         temporary_bytes: on each device, while it computes.
         memory_limit_bytes: of each device.
+        forward_post_s, backward_post_s: what sending holds up the stage itself, besides the transfer, if sends are
+            "buffered" and the transfer takes time.
+        start_s: from the step's start until the stage can begin, where the program launches one after the other.
         devices: of the stage; counted where devices share cores.
 
     Raises ValueError for what is negative or not finite, and for a part that is larger than its whole.
@@ -47,6 +50,9 @@ class StageTimes:
     temporary_bytes: float = 0.0
     memory_limit_bytes: float = math.inf
     devices: int = 1
+    start_s: float = 0.0
+    forward_post_s: float = 0.0
+    backward_post_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

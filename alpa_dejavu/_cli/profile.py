@@ -1,0 +1,101 @@
+"""`alpa-dejavu profile`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
+from alpa_dejavu._cli.parameters import PLAN_FILE
+from alpa_dejavu._cli.tables import new_table, print_plan
+from alpa_dejavu._json_file import write_whole
+from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.measurement import Measured
+    from alpa_dejavu.simulate import StageTimes
+
+
+@click.command()
+@click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
+@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
+@click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
+@click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
+def profile(
+    plan_path: pathlib.Path, model: str | None, steps: int, local: int | None, html_path: pathlib.Path | None
+) -> None:
+    """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted."""
+    check_outputs(html_path)
+    given = read_plan(plan_path)
+    with progress().status(f"running {plan_path}"), _cluster(local):
+        from alpa_dejavu._alpa import connection
+        from alpa_dejavu._alpa import profile as measure
+        from alpa_dejavu.plan_estimate import PlanEstimator
+
+        with connection(given) as cluster:
+            planned = PlanEstimator(given, model, cluster).estimate(given)
+            found = measure(given, planned.timeline.stages, steps, model)
+    to = console()
+    print_plan(planned.plan, to)
+    to.print(measured_table(planned.plan, planned.timeline.stages, found))
+    for line in measured_lines(given, planned.plan, found):
+        to.print(line)
+    if html_path is not None:
+        from alpa_dejavu.report import html_report
+
+        write_whole(html_path, html_report(planned, found.timeline))
+        to.print(f"wrote {html_path}")
+
+
+@contextlib.contextmanager
+def _cluster(local: int | None) -> Iterator[None]:
+    """A Ray cluster on this machine's CPU if one is asked for."""
+    if local is None:
+        yield
+        return
+    # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from alpa_dejavu.local_cluster import local_cluster
+
+    with local_cluster(devices=local):
+        yield
+
+
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
+    """A row for each stage: seconds of a micro-batch, and of what comes once a step; → stands before the measured ones.
+
+    Measured is what the worker is busy with for a forward or backward, computing it (shown apart) and starting it,
+    sending and receiving.
+    """
+    columns = ("forward", "→", "computing", "backward", "→", "computing", "to next", "→", "once a step", "→")
+    table = new_table(("stage", "layers"), columns)
+    rows = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
+    for n, (stage, ours, theirs, computing) in enumerate(rows):
+        first, last = stage.layers
+        cells = (
+            ours.forward_s, theirs.forward_s, computing[0], ours.backward_s, theirs.backward_s, computing[1],
+            ours.forward_send_s, theirs.forward_send_s, ours.per_step_s, theirs.per_step_s,
+        )  # fmt: skip
+        table.add_row(str(n), str(first) if first == last else f"{first}-{last}", *map(seconds, cells))
+    return table
+
+
+def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
+    """The step as predicted, measured, and simulated from the measured stages."""
+    ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
+    low, high = min(found.steps_s), max(found.steps_s)
+    return [
+        f"iteration time          measured {seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+        f"{seconds(low)} to {seconds(high)})",
+        f"predicted               {seconds(plan.step_s)}: measured is {ratio:.2f} times that",
+        f"the file says           {seconds(given.step_s)}",
+        f"simulated from measured {seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
+    ]
