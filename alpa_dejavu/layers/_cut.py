@@ -31,6 +31,7 @@ class LayeredStep:
             another makes, and the other way round.
         accumulators: operands of the backward layers that gradients are added to, and the results of that.
         data: operands that are part of the batch, or made of it.
+        gradients: for each operand that is trained the accumulated gradients of it, one of each layer that uses it.
     """
 
     forward: tuple[core.Jaxpr, ...]
@@ -38,6 +39,7 @@ class LayeredStep:
     updates: tuple[core.Jaxpr | None, ...]
     accumulators: Mapping[core.Var, core.Var]
     data: frozenset[core.Var]
+    gradients: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
 
 
 @collector_paused()
@@ -67,7 +69,8 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
     owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
-    return LayeredStep(chain.forward, chain.backward, updates, chain.accumulators, traced.data)
+    gradients = {var: tuple(each for _, each in found) for var, found in chain.gradients.items()}
+    return LayeredStep(chain.forward, chain.backward, updates, chain.accumulators, traced.data, gradients)
 
 
 def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:

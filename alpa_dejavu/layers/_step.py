@@ -24,5 +24,5 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
     layered = cut_into_layers(traced, num_layers, remat=remat)
     layers = layered.forward, layered.backward, layered.updates, layered.accumulators
     model = describe(*layers, traced.micro_batch, layered.data)
-    solved = SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch))
+    solved = SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch, layered.gradients))
     return dataclasses.replace(model, sharding=ModelSharding(solved))

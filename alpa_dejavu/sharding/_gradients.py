@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import final
 
 from jax import core
+
+from alpa_dejavu.features._flatten import Flattener, Value
+from alpa_dejavu.features._structure import structure
 
 Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
 
@@ -19,63 +24,126 @@ def results(jaxpr: core.Jaxpr) -> set[core.Var]:
     return set(variables(jaxpr.outvars)).difference(jaxpr.invars)
 
 
-def pair_gradients(update: core.Jaxpr, parameters: Collection[core.Var], gradients: Collection[core.Var]) -> Pairs:
-    """For each parameter that an update changes its gradient and its state.
+@final
+class Groups:
+    """The operands of updates, put together by what is made of them: a parameter, its gradient and its state are one.
 
-    A new parameter that is made of one old parameter and one gradient of its shape tells which belong together. Where
-    every new parameter depends on all gradients, as with clipping by the global norm, they are paired by their shapes,
-    in order.
+    Numbers tie nothing: all parameters depend on the norm of all gradients. Done once for updates that are alike.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[list[int]]] = {}
+
+    def of(self, update: core.Jaxpr) -> list[list[core.Var]]:
+        """The groups, each in the order of the operands."""
+        number = structure(update)
+        if number not in self._known:
+            self._known[number] = _groups(update)
+        return [[update.invars[place] for place in group] for group in self._known[number]]
+
+
+def _groups(update: core.Jaxpr) -> list[list[int]]:
+    inputs = [Value(var.aval) for var in update.invars]
+    made_of: dict[Value, frozenset[int]] = {
+        value: frozenset((place,)) for place, value in enumerate(inputs) if value.shape
+    }
+    root = list(range(len(inputs)))
+
+    def find(place: int) -> int:
+        while root[place] != place:
+            root[place] = place = root[root[place]]
+        return place
+
+    flat = Flattener()
+    flat.walk(update, inputs)
+    for step in flat.steps:
+        reached = frozenset().union(*(made_of.get(value, frozenset()) for value in step.inputs))
+        for value in step.outputs:
+            if reached and value.shape:
+                made_of[value] = reached
+                first, *others = map(find, reached)
+                for other in others:
+                    root[find(other)] = find(first)
+    found: dict[int, list[int]] = {}
+    for place, value in enumerate(inputs):
+        if value.shape:
+            found.setdefault(find(place), []).append(place)
+    return list(found.values())
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Roles:
+    """What is known of the operands of all layers' updates.
+
+    Attributes:
+        parameters: of the model.
+        gradients: results of the backward layers.
+        others: what else the step makes itself, so that it is no state.
+        pairs: for parameters their gradients in each layer; None where that isn't known.
+    """
+
+    parameters: Collection[core.Var]
+    gradients: Collection[core.Var]
+    others: Collection[core.Var]
+    pairs: Mapping[core.Var, Collection[core.Var]] | None = None
+
+
+def pair_gradients(
+    groups: Iterable[Sequence[core.Var]], roles: Roles, own: Iterable[core.Var], made: Collection[core.Var]
+) -> Pairs:
+    """For each parameter of a layer that is trained its gradient and its state.
+
+    Where an update works on several parameters as one, what they have is dealt out by shapes, in order.
 
     Args:
-        update: the optimizer's jaxpr.
-        parameters: of the model.
-        gradients: results of the backward pass.
+        groups: the operands of the layer's update that belong together.
+        roles: of operands.
+        own: the layer's parameters, in order.
+        made: what the layer's backward pass makes.
     """
-    own = [var for var in update.invars if var in parameters]
-    sums = [var for var in update.invars if var in gradients]
-    sources = _sources(update)
     pairs: dict[core.Var, core.Var] = {}
     states: dict[core.Var, tuple[core.Var, ...]] = {}
-    for result in variables(update.outvars):
-        reached = sources.get(result, frozenset())
-        mine, theirs = _alike(own, reached, result), _alike(sums, reached, result)
-        if len(mine) == 1 and len(theirs) == 1 and mine[0] not in pairs:
-            pairs[mine[0]] = theirs[0]
-            states[mine[0]] = tuple(_alike(update.invars, reached - {*mine, *theirs}, result))
-    left = [var for var in sums if var not in pairs.values()]
-    for parameter in (var for var in own if var not in pairs):
+    if roles.pairs is not None:
+        for parameter in own:
+            pairs.update((parameter, var) for var in roles.pairs.get(parameter, ()) if var in made)
+    for group in groups:
+        sums = [var for var in group if var in roles.gradients and var in made]
+        if roles.pairs is None:
+            pairs.update(_by_shape([var for var in group if var in roles.parameters], sums))
+        mine = [parameter for parameter, gradient in pairs.items() if gradient in sums or parameter in group]
+        rest = [
+            var for var in group
+            if var not in roles.parameters and var not in roles.gradients and var not in roles.others
+        ]  # fmt: skip
+        states.update(_dealt(rest, mine))
+    return pairs, {parameter: states.get(parameter, ()) for parameter in pairs}
+
+
+def _by_shape(parameters: Sequence[core.Var], gradients: Sequence[core.Var]) -> dict[core.Var, core.Var]:
+    left, found = list(gradients), {}
+    for parameter in parameters:
         match = next((var for var in left if _shape(var) == _shape(parameter)), None)
         if match is not None:
             left.remove(match)
-            pairs[parameter] = match
-    known = {*own, *sums, *(var for state in states.values() for var in state)}
-    rest = [var for var in update.invars if var not in known]
-    _deal_states(rest, [var for var in pairs if var not in states], states)
-    return pairs, states
+            found[parameter] = match
+    return found
 
 
-def _deal_states(
-    rest: Sequence[core.Var], parameters: Sequence[core.Var], states: dict[core.Var, tuple[core.Var, ...]]
-) -> None:
-    """Gives each parameter its share of the states of its shape."""
+def _dealt(rest: Sequence[core.Var], parameters: Sequence[core.Var]) -> dict[core.Var, tuple[core.Var, ...]]:
+    """Gives each parameter its share of the states: those of its shape, and the largest one those of no one's."""
+    if not parameters:
+        return {}
+    found: dict[core.Var, tuple[core.Var, ...]] = {}
     for shape in dict.fromkeys(map(_shape, parameters)):
         alike = [var for var in parameters if _shape(var) == shape]
         own = [var for var in rest if _shape(var) == shape]
-        states.update((var, tuple(own[n :: len(alike)])) for n, var in enumerate(alike))
+        found.update((var, tuple(own[n :: len(alike)])) for n, var in enumerate(alike))
+    dealt = {var for own in found.values() for var in own}
+    largest = max(parameters, key=lambda var: int(var.aval.size))
+    found[largest] += tuple(var for var in rest if var not in dealt)
+    return found
 
 
 def _shape(var: core.Var) -> tuple[int, ...]:
     return tuple(getattr(var.aval, "shape", ()))
-
-
-def _alike(candidates: Iterable[core.Var], reached: Collection[core.Var], result: core.Var) -> list[core.Var]:
-    return [var for var in candidates if var in reached and _shape(var) == _shape(result)]
-
-
-def _sources(jaxpr: core.Jaxpr) -> dict[core.Var, frozenset[core.Var]]:
-    """For each value the operands that it is made of."""
-    found: dict[core.Var, frozenset[core.Var]] = {var: frozenset((var,)) for var in jaxpr.invars}
-    for eqn in jaxpr.eqns:
-        reached = frozenset().union(*(found.get(var, frozenset()) for var in variables(eqn.invars)))
-        found.update(dict.fromkeys(eqn.outvars, reached))
-    return found

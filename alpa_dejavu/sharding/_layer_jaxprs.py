@@ -8,7 +8,7 @@ from typing import final
 
 from jax import core
 
-from alpa_dejavu.sharding._gradients import pair_gradients, results, variables
+from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, results
 
 
 @final
@@ -45,6 +45,7 @@ def layers_of(
     accumulators: Mapping[core.Var, core.Var] | None = None,
     data: Collection[core.Var] | None = None,
     micro_batch: int | None = None,
+    gradients: Mapping[core.Var, Collection[core.Var]] | None = None,
 ) -> list[LayerJaxprs]:
     """The layers of a step, from what `alpa_dejavu.features.describe` takes too.
 
@@ -56,6 +57,8 @@ def layers_of(
         data: the operands that are part of the batch; all else that comes from outside is a parameter. None: what an
             update changes is a parameter, and what doesn't begin with `micro_batch` rows.
         micro_batch: samples in a micro-batch.
+        gradients: for parameters that are trained the gradients that the backward layers have for them, accumulated.
+            None: they are found from what the updates do.
     """
     added = dict(accumulators or {})
     chain = [*forward, *backward]
@@ -67,15 +70,18 @@ def layers_of(
     for n, jaxpr in enumerate(chain):
         crossing = (var for var in jaxpr.invars if var in makers)
         shared.update(var for var in crossing if (makers[var] - n) % len(forward))
-    layers = []
+    between = {var for update in updates if update is not None for var in results(update)}
+    roles = Roles(parameters, {var for jaxpr in backward for var in results(jaxpr)}, between | set(makers), gradients)
+    groups, layers = Groups(), []
     for n, jaxpr in enumerate(forward):
         back = backward[n] if backward and backward[n].eqns else None
         update = updates[n] if updates else None
         read = {*jaxpr.invars, *(back.invars if back is not None else ())}
         made = results(jaxpr) | (results(back) if back is not None else set())
-        pairs, states = (
-            pair_gradients(update, parameters, variables(back.outvars)) if update is not None and back is not None
-            else ({}, {})
+        taken = dict.fromkeys((*jaxpr.invars, *(back.invars if back is not None else ())))
+        pairs, states = pair_gradients(
+            groups.of(update) if update is not None else (), roles, [var for var in taken if var in parameters],
+            results(back) if back is not None else (),
         )  # fmt: skip
         layers.append(
             LayerJaxprs(
