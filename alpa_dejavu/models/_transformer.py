@@ -1,7 +1,7 @@
 """GPT and its mixture-of-experts variant in half precision, with single-precision master copies.
 
-Blocks normalise after their residual connection, as BERT's do: that is what Alpa's evaluation ran. A block is a jitted
-function, so blocks that are alike are traced once.
+Blocks normalise after their residual connection, as BERT's do, and embeddings are looked up by products with one-hot
+vectors: that is what Alpa's evaluation ran. A block is a jitted function, so blocks that are alike are traced once.
 
 References:
     Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
@@ -67,7 +67,8 @@ def _width(size: GPT | MoE) -> int:
 
 def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
     first, *blocks, last = groups
-    x = first["tokens"][batch["tokens"]] + first["positions"]
+    positions = jnp.broadcast_to(jnp.arange(size.sequence), batch["tokens"].shape)
+    x = _looked_up(first["tokens"], batch["tokens"]) + _looked_up(first["positions"], positions)
     x = _norm(x, first["scale"], first["shift"])
     for block in blocks:
         x = _block(block, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
@@ -76,6 +77,10 @@ def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
     per_token = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
     present = jnp.where(batch["labels"] > 0, 1.0, 0.0)
     return (present * per_token).sum() / present.sum()
+
+
+def _looked_up(table: jax.Array, rows: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype) @ table
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
