@@ -42,9 +42,14 @@ class ModelSharding:
     def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> ShardedDivision:
         """On one mesh, at one ZeRO level."""
         solved_for = min(data_parallel, 2)
-        cuts = self.solved(solved_for, tensor_parallel)[ZERO.index(zero)]
-        scale = _Scale(solved_for / data_parallel, self.batch_ratio)
-        return ShardedDivision(self, tuple(layers), tuple(cuts), (data_parallel, tensor_parallel), scale)
+        row = self._scaled(self.solved(solved_for, tensor_parallel)[ZERO.index(zero)], data_parallel)
+        return ShardedDivision(self, tuple(layers), row)
+
+    def _scaled(self, row: Sequence[LayerSharding], length: int) -> tuple[LayerSharding, ...]:
+        """Layers that are alike stay one object."""
+        known = {id(layer): layer for layer in row}
+        scaled = {key: layer.on(length, self.batch_ratio) for key, layer in known.items()}
+        return tuple(scaled[id(layer)] for layer in row)
 
     def with_micro_batch(self, ratio: float) -> ModelSharding:
         """For a micro-batch that is `ratio` times as large."""
@@ -53,31 +58,12 @@ class ModelSharding:
     @cached_property
     def whole(self) -> FloatArray:
         """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
-        alone = _Scale(1.0, self.batch_ratio)
-        return np.stack([alone.memory(layer) for layer in self.solved(1, 1)[0]], axis=-1)
+        return np.stack([layer.memory() for layer in self._scaled(self.solved(1, 1)[0], 1)], axis=-1)
 
     @cached_property
-    def divided(self) -> dict[tuple[int, bytes, tuple[int, int]], Operators]:
+    def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
         """Operators that were divided before: layers that are alike share theirs."""
         return {}
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class _Scale:
-    """From what was solved for to what is asked: by the length of axis 0, and by the micro-batch."""
-
-    shorter: float
-    batch: float
-
-    def num_bytes(self, collective: Collective) -> float:
-        """Of a collective."""
-        ratio = self.batch if collective.batched else 1.0
-        return collective.num_bytes * ratio * (self.shorter if collective.divided else 1.0)
-
-    def memory(self, layer: LayerSharding) -> NDArray[np.float64]:
-        """Of a layer, by role."""
-        return np.asarray(layer.memory_parts @ np.array([1.0, self.shorter]) @ np.array([1.0, self.batch]))
 
 
 @final
@@ -88,8 +74,6 @@ class ShardedDivision:
     sharding: ModelSharding
     whole: tuple[Layer, ...]
     layers: tuple[LayerSharding, ...]
-    shape: tuple[int, int]
-    scale: _Scale
 
     def operators(self, layer: int, phase: str) -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
@@ -99,9 +83,10 @@ class ShardedDivision:
             "backward": (own.backward, cut.backward_cuts),
             "step": (own.update, cut.update_cuts),
         }[phase]
-        key = id(whole), cuts.tobytes(), self.shape
+        shape = cut.mesh_shape
+        key = id(whole), cuts.tobytes(), shape
         if key not in self.sharding.divided:
-            across, along = (np.where(cuts[:, axis], self.shape[axis], 1) for axis in (0, 1))
+            across, along = (np.where(cuts[:, axis], shape[axis], 1) for axis in (0, 1))
             ways = (1, across * along) if phase == "step" else (across, along)
             self.sharding.divided[key] = whole.split(*ways)
         return self.sharding.divided[key]
@@ -127,7 +112,7 @@ class ShardedDivision:
             Exchange(
                 kind,
                 axis,
-                np.array([self.scale.num_bytes(one) for one in alike]),
+                np.array([one.num_bytes for one in alike]),
                 np.array([one.count for one in alike], dtype=np.float64),
             )
             for (kind, axis), alike in sent.items()
@@ -140,13 +125,13 @@ class ShardedDivision:
             for one in layer.collectives:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
                     total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.layers)))
-                    total[n] += self.scale.num_bytes(one) * one.count
+                    total[n] += one.num_bytes * one.count
         ranges = {key: range_sum(total.tolist()) for key, total in totals.items()}
         return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""
-        here = np.stack([self.scale.memory(layer) for layer in self.layers], axis=-1)
+        here = np.stack([layer.memory() for layer in self.layers], axis=-1)
         whole = self.sharding.whole
         shares = [_share(here[n], whole[n]) for n in range(len(MEMORY))]
         parameters, optimizer, gradients, activations, inputs, temporaries = shares

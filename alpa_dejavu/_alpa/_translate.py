@@ -8,6 +8,9 @@ from typing import Any
 
 from alpa_dejavu.features import describe
 from alpa_dejavu.problem import MeshConfig, Model, SearchSpace, Submesh
+from alpa_dejavu.sharded import ModelSharding
+from alpa_dejavu.sharding._solved import SolvedLayers
+from alpa_dejavu.sharding.layers import layers_of
 
 
 def model_of(
@@ -19,11 +22,11 @@ def model_of(
 ) -> Model:
     """Alpa's pipeline layers (forward ones, then backward ones from the last to the first) as a model."""
     jaxprs = [layer.closed_jaxpr().jaxpr for layer in layers]
-    if inference:
-        return describe(jaxprs, micro_batch=micro_batch)
-    half = len(jaxprs) // 2
+    half = len(jaxprs) if inference else len(jaxprs) // 2
     updates = [None if layer is None else layer.closed_jaxpr().jaxpr for layer in apply_grad_layers]
-    return describe(jaxprs[:half], jaxprs[: half - 1 : -1], updates, accumulators, micro_batch)
+    parts = jaxprs[:half], jaxprs[: half - 1 : -1], () if inference else updates, {} if inference else accumulators
+    solved = SolvedLayers(layers_of(*parts, micro_batch=micro_batch))
+    return dataclasses.replace(describe(*parts, micro_batch), sharding=ModelSharding(solved))
 
 
 def space_of(
