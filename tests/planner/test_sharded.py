@@ -1,0 +1,116 @@
+"""A model divided as the sharding engine divides it: what is computed, sent and kept, on any mesh and micro-batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.pricing import with_micro_batch
+
+BLOCKS, HIDDEN, BATCH = 4, 128, 16
+
+
+def blocks(batch_size=BATCH):
+    """Blocks of two products, with momentum: one more number for each parameter."""
+    up, down = jnp.zeros((HIDDEN, 4 * HIDDEN)), jnp.zeros((4 * HIDDEN, HIDDEN))
+    weights = [(up, down) for _ in range(BLOCKS)]
+
+    def step(state, batch):
+        def loss(weights):
+            x = batch
+            for up, down in weights:
+                x = jnp.tanh(x + jax.nn.relu(x @ up) @ down)
+            return (x**2).mean()
+
+        gradients = jax.grad(loss)(state[0])
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, state[1], gradients)
+        return jax.tree.map(lambda w, m: w - 0.1 * m, state[0], momentum), momentum
+
+    return step, ((weights, jax.tree.map(jnp.zeros_like, weights)), jnp.zeros((batch_size, HIDDEN)))
+
+
+@functools.cache
+def model():
+    return model_of_step(trace(blocks, batch=BATCH), BLOCKS)
+
+
+def on(data_parallel, tensor_parallel, zero=0, of=None):
+    whole = of or model()
+    return whole.sharding.on(whole.layers, data_parallel, tensor_parallel, zero)
+
+
+def sent(exchanges, kind, axis):
+    """Bytes of a kind along an axis; of the whole range of layers where they are by range."""
+    found = 0.0
+    for one in exchanges:
+        if (one.kind, one.axis) == (kind, axis):
+            found += float(one.num_bytes[0, -1] if one.num_bytes.ndim == 2 else one.num_bytes @ one.counts)
+    return found
+
+
+def test_one_device_does_all_and_sends_nothing():
+    alone = on(1, 1)
+    for n, layer in enumerate(model().layers):
+        assert alone.operators(n, "forward").total_flop == layer.forward.total_flop
+        assert alone.operators(n, "backward").total_flop == layer.backward.total_flop
+        assert not any(len(alone.exchanges(n, phase)) for phase in ("forward", "backward"))
+    assert not any(len(alone.combined(phase)) for phase in ("forward", "backward", "step"))
+    assert np.allclose(np.triu(alone.memory().parameters), np.triu(np.ones((BLOCKS, BLOCKS))))
+
+
+def test_data_parallel_devices_divide_the_batch_and_add_up_all_gradients_once():
+    apart = on(4, 1)
+    for n, layer in enumerate(model().layers):
+        assert apart.operators(n, "forward").product_flop == pytest.approx(layer.forward.product_flop / 4)
+        assert apart.operators(n, "backward").product_flop == pytest.approx(layer.backward.product_flop / 4)
+        assert sent(apart.exchanges(n, "backward"), "all_reduce", 0) == 0
+    assert sent(apart.combined("step"), "all_reduce", 0) == pytest.approx(model().parameter_bytes)
+    assert apart.memory().parameters[0, -1] == pytest.approx(1)
+    assert apart.memory().activations[0, -1] == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_tensor_parallel_devices_add_up_once_a_block_in_each_pass():
+    along = on(1, 2)
+    activation = BATCH * HIDDEN * 4
+    for phase in ("forward", "backward"):
+        assert sent(along.exchanges(1, phase), "all_reduce", 1) == pytest.approx(activation)
+    assert along.operators(1, "forward").product_flop == pytest.approx(model().layers[1].forward.product_flop / 2)
+    assert along.memory().parameters[0, -1] == pytest.approx(1 / 2)
+    assert sent(along.combined("step"), "all_reduce", 0) == 0
+
+
+def test_zero_shares_states_then_parameters():
+    second, third = on(4, 1, 2), on(4, 1, 3)
+    assert second.memory().optimizer[0, -1] == pytest.approx(1 / 4, rel=0.05)
+    assert second.memory().parameters[0, -1] == pytest.approx(1)
+    assert third.memory().parameters[0, -1] == pytest.approx(1 / 4, rel=0.05)
+    whole = model().parameter_bytes
+    assert sent(second.combined("step"), "reduce_scatter", 0) == pytest.approx(whole, rel=0.05)
+    assert sent(second.combined("step"), "all_gather", 0) == pytest.approx(whole, rel=0.05)
+    for phase in ("forward", "backward"):
+        assert sent(third.combined(phase), "all_gather", 0) == pytest.approx(whole, rel=0.05)
+
+
+def test_a_larger_micro_batch_sends_more_for_itself_and_the_same_once_a_step():
+    larger = with_micro_batch(model(), 2.0)
+    one, two = on(2, 2), on(2, 2, of=larger)
+    before, after = (sent(each.exchanges(1, "forward"), "all_reduce", 1) for each in (one, two))
+    assert after == pytest.approx(2 * before)
+    assert before > 0
+    before, after = (sent(each.combined("step"), "all_reduce", 0) for each in (one, two))
+    assert after == before > 0
+    assert two.operators(1, "forward").product_flop == pytest.approx(2 * one.operators(1, "forward").product_flop)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4, 2), (8, 2)])
+def test_longer_data_parallel_axes_are_what_solving_there_gives(shape):
+    """The planner solves for two devices on that axis, and scales."""
+    scaled = on(*shape)
+    solved = model().sharding.solved(*shape)[0]
+    for layer, direct in zip(scaled.layers, solved, strict=True):
+        for bytes_here, bytes_there in zip(layer.communicated()[0], direct.communicated()[0], strict=True):
+            assert np.allclose(bytes_here, bytes_there, rtol=0.01, atol=64)
+        assert np.array_equal(layer.forward_cuts, direct.forward_cuts)
