@@ -42,7 +42,6 @@ class LayeredStep:
     gradients: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
 
 
-@collector_paused()
 def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = 0.5) -> LayeredStep:
     """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
 
@@ -65,7 +64,8 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     rows = _rows(traced.loss, clusters.cut(number).ends)
     if traced.update is None:
         return LayeredStep(tuple(rows), (), (), {}, traced.data)
-    chain = chain_of(rows, traced.gradients, traced.loss.outvars[0], remat == "layer")
+    with collector_paused():
+        chain = chain_of(rows, traced.gradients, traced.loss.outvars[0], remat == "layer")
     owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
     owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)

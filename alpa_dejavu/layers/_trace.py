@@ -57,7 +57,6 @@ class TracedStep:
         return sum(var.aval.size for var in self.loss.invars if var not in self.data and var.aval.ndim)
 
 
-@collector_paused()
 def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_micro_batches: int = 1) -> TracedStep:
     """Traces a model function's train step; nothing is computed.
 
@@ -76,7 +75,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     name = function if isinstance(function, str) else getattr(function, "__qualname__", repr(function))
     returned = model_function() if batch is None else model_function(batch)
     arguments = Arguments.of(name, returned, batch, num_micro_batches)
-    with capturing():
+    with collector_paused(), capturing():
         outer = jax.make_jaxpr(arguments.calling(_plain(arguments.step)))(*arguments.leaves).jaxpr
     names: dict[core.Var, core.Atom] = {}
     equations = inlined(outer.eqns, names, lambda equation: len(outer.eqns) == 1 or holds(equation, gradient_p))

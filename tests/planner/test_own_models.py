@@ -1,0 +1,91 @@
+"""Models of one's own, as module:function: planned for as the named ones are, and their errors are their own."""
+
+import sys
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.cli import main
+from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.plan_file import read_plan
+
+SOURCE = """
+    import jax
+    from alpa_dejavu.models import model_function
+
+    def gpt(batch_size):
+        return model_function("gpt-125m")(batch_size)
+
+    def fails(batch_size):
+        return {}["nothing"]
+
+    def fails_in_its_step(batch_size):
+        def step(state, batch):
+            return jax.grad(lambda weight: loss(weight, batch))(state)
+
+        return step, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in ((3, 4), (batch_size, 5)))
+
+    def loss(weight, batch):
+        return (batch @ weight).sum()
+
+    def fails_backward(batch_size):
+        function = jax.custom_vjp(loss)
+        function.defvjp(lambda weight, batch: (loss(weight, batch), None), rule)
+
+        def step(state, batch):
+            return jax.grad(lambda weight: function(jax.nn.silu(weight @ weight @ weight), batch) ** 2)(state)
+
+        return step, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in ((5, 5), (batch_size, 5)))
+
+    def rule(kept, gradient):
+        raise LookupError("no such rule")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path, monkeypatch):
+    (tmp_path / "my_own_models.py").write_text(textwrap.dedent(SOURCE))
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("my_own_models", None)
+
+
+def planned(model, where):
+    arguments = ["--cluster", "p3.16xlarge", "--batch", "64", "--micro-batches", "8", "--layers", "2", "--json", where]
+    result = CliRunner().invoke(main, ["plan", "--model", model, *arguments])
+    return result, result.stderr
+
+
+def test_a_name_is_a_function_like_any_other(tmp_path):
+    named, own = (
+        model_of_step(trace(model, batch=16, num_micro_batches=2), 4) for model in ("gpt-125m", "my_own_models:gpt")
+    )
+    assert repr((named.layers, named.tensors)) == repr((own.layers, own.tensors))
+    plans = []
+    for model in ("gpt-125m", "my_own_models:gpt"):
+        where = tmp_path / f"{len(plans)}.json"
+        result, said = planned(model, str(where))
+        assert result.exit_code == 0, said
+        plans.append(read_plan(where))
+    assert plans[0].stages == plans[1].stages
+    assert plans[0].step_s == plans[1].step_s
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "line"),
+    [
+        ("fails", "KeyError: 'nothing'", 'return {}["nothing"]'),
+        ("fails_in_its_step", "TypeError: dot_general requires", "return (batch @ weight).sum()"),
+        ("fails_backward", "LookupError: no such rule", 'raise LookupError("no such rule")'),
+    ],
+)
+def test_a_function_that_fails_shows_its_own_error(function, error, line, tmp_path):
+    where = tmp_path / "plan.json"
+    result, said = planned(f"my_own_models:{function}", str(where))
+    assert result.exit_code == 1
+    assert error in said
+    assert line in said
+    first = next(text for text in said.splitlines() if text.lstrip().startswith("File "))
+    assert "my_own_models.py" in first, said
+    assert not where.exists()
