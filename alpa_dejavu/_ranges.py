@@ -22,6 +22,28 @@ def range_sum(values: Sequence[float]) -> FloatArray:
     return np.triu(prefix[None, 1:] - prefix[:-1, None])
 
 
+def stage_sum(
+    inner: Sequence[float], first: Sequence[float], last: Sequence[float], alone: Sequence[float]
+) -> FloatArray:
+    """Entry (i, j) is the sum over layers i..j, where the layers at its ends count otherwise than those in between.
+
+    Args:
+        inner: what each layer counts between two others.
+        first: what it counts at the beginning of a range of several layers.
+        last: what it counts at the end of one.
+        alone: what it counts as a range of its own.
+
+    >>> stage_sum([1, 1, 1], [2, 2, 2], [5, 5, 5], [9, 9, 9])
+    array([[9., 7., 8.],
+           [0., 9., 7.],
+           [0., 0., 9.]])
+    """
+    between, begin, end = (np.asarray(values, dtype=np.float64) for values in (inner, first, last))
+    found: FloatArray = np.triu(range_sum(inner) + (begin - between)[:, None] + (end - between)[None, :], 1)
+    found += np.diag(np.asarray(alone, dtype=np.float64))
+    return found
+
+
 def range_max(values: Sequence[float]) -> FloatArray:
     """Entry (i, j) is the largest of values i..j, zero for j < i.
 

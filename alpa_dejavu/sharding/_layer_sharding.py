@@ -1,15 +1,14 @@
-"""What a sharded layer computes, sends and keeps on each device, and all layers on all meshes as arrays."""
+"""What a sharded layer computes, sends and keeps on each device."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._ranges import FloatArray, range_sum
+from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.sharding._spec import Shape, Spec
 
 COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -145,49 +144,3 @@ class LayerSharding:
         """Bytes of each of `MEMORY`, in order."""
         found: FloatArray = self.memory_parts.sum(axis=(1, 2))
         return found
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShardingTable:
-    """All L layers on all M logical meshes.
-
-    Attributes:
-        num_bytes: shape (L, M, phases, kinds, axes): bytes on one device of all collectives of a phase (`PHASES`), a
-            kind (`COLLECTIVE_KINDS`) and a mesh axis; those of a stage are sums over its layers (`stages`).
-        counts: the same shape: how many collectives these are.
-        memory: shape (L, M, 6): bytes on one device of each of `MEMORY`; all but the last, the temporaries, add up.
-        layers: for each layer, for each mesh, the layer's sharding. Layers that are alike share one object.
-    """
-
-    num_bytes: FloatArray
-    counts: FloatArray
-    memory: FloatArray
-    layers: tuple[tuple[LayerSharding, ...], ...]
-
-    @classmethod
-    def of(cls, layers: Sequence[Sequence[LayerSharding]]) -> ShardingTable:
-        """From the shardings of all layers (rows) on all meshes (columns)."""
-        known: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
-        for row in layers:
-            for one in row:
-                if id(one) not in known:
-                    known[id(one)] = (*one.communicated(), one.memory())
-        parts = [
-            np.array([[known[id(one)][part] for one in row] for row in layers], dtype=np.float64) for part in range(3)
-        ]
-        return cls(parts[0], parts[1], parts[2], tuple(tuple(row) for row in layers))
-
-    def stages(self, mesh: int) -> tuple[FloatArray, FloatArray]:
-        """Bytes and numbers of collectives of all stages on one mesh, shape (L, L, phases, kinds, axes).
-
-        Entry (i, j) is about layers i..j; zero for j < i.
-        """
-        return _ranges(self.num_bytes[:, mesh]), _ranges(self.counts[:, mesh])
-
-
-def _ranges(values: NDArray[np.float64]) -> FloatArray:
-    """`range_sum` along the first dimension of an array, for each of the other places."""
-    flat = values.reshape(len(values), -1)
-    summed = np.stack([range_sum(column) for column in flat.T], axis=-1)
-    return summed.reshape(len(values), *values.shape)

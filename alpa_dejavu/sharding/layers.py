@@ -9,6 +9,9 @@ import contextlib
 import gc
 from collections.abc import Hashable, Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._build_program import layer_program
@@ -21,11 +24,11 @@ from alpa_dejavu.sharding._layer_sharding import (
     PHASES,
     Collective,
     LayerSharding,
-    ShardingTable,
 )
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import layer_sharding
 from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding._sharding_table import ShardingTable, StageLayers
 
 __all__ = [
     "COLLECTIVE_KINDS",
@@ -35,6 +38,7 @@ __all__ = [
     "LayerJaxprs",
     "LayerSharding",
     "ShardingTable",
+    "StageLayers",
     "layers_of",
     "shard_layer",
     "sharded_layers",
@@ -69,8 +73,7 @@ def sharded_layers(
 ) -> ShardingTable:
     """All layers on all meshes; layers that are alike are done once.
 
-    On each mesh one layout is chosen for each boundary between layers, such that the chain of all layers costs least:
-    then what a stage communicates is the sum of what its layers do.
+    What a stage communicates is the sum of what its layers do; those at its ends do otherwise than those in between.
 
     Args:
         layers: the L layers of a model (see `layers_of`).
@@ -99,8 +102,8 @@ def _sharded_layers(
     for mesh, option, level in configs:
         if (mesh, option) not in solvers:
             solvers[mesh, option] = [BoundarySolver(program, mesh, option) for program in programs]
-        columns.append(chain_on([solvers[mesh, option][kind] for kind in kinds], level))
-    return ShardingTable.of(list(zip(*columns, strict=True)))
+        columns.append(stage_layers([solvers[mesh, option][kind] for kind in kinds], level))
+    return ShardingTable.of(columns)
 
 
 @contextlib.contextmanager
@@ -129,16 +132,40 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
     return kinds, list(numbers)
 
 
-def chain_on(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
+def stage_layers(solvers: Sequence[BoundarySolver], level: int) -> StageLayers:
+    """The layers of a model on one mesh at a ZeRO level, given each layer's solver there.
+
+    Between layers each boundary has the layout with which the chain of all layers costs least. At an end of a stage a
+    layer has the layout that is best for itself.
+    """
     layouts = cheapest_chain([solver.costs for solver in solvers])
     known: dict[tuple[int, int, int], LayerSharding] = {}
-    found = []
-    for solver, received, sent in zip(solvers, layouts[:-1], layouts[1:], strict=True):
+
+    def under(solver: BoundarySolver, received: int, sent: int) -> LayerSharding:
         key = id(solver), received, sent
         if key not in known:
             known[key] = layer_sharding(solver, received, sent, level)
-        found.append(known[key])
-    return found
+        return known[key]
+
+    rows = [
+        (
+            under(solver, received, sent),
+            under(solver, _best(solver.costs[:, sent]), sent),
+            under(solver, received, _best(solver.costs[received])),
+            under(solver, *divmod(_best(solver.costs.ravel()), len(solver.layouts))),
+        )
+        for solver, received, sent in zip(solvers, layouts[:-1], layouts[1:], strict=True)
+    ]
+    return StageLayers(*zip(*rows, strict=True))
+
+
+def _best(costs: NDArray[np.float64]) -> int:
+    return int(costs.argmin())
+
+
+def chain_on(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
+    """The layers between two others."""
+    return list(stage_layers(solvers, level).inner)
 
 
 def _checked(zero: int) -> int:
