@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-def range_sum(values: Sequence[float]) -> FloatArray:
+def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
     """Entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums.
 
     >>> range_sum([1, 2, 4])
@@ -18,8 +19,10 @@ def range_sum(values: Sequence[float]) -> FloatArray:
            [0., 2., 6.],
            [0., 0., 4.]])
     """
-    prefix = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
-    return np.triu(prefix[None, 1:] - prefix[:-1, None])
+    size = len(values)
+    prefix = np.zeros(size + 1)
+    np.cumsum(values, out=prefix[1:])
+    return np.where(_upper(size), prefix[None, 1:] - prefix[:-1, None], 0.0)
 
 
 def stage_sum(
@@ -42,6 +45,12 @@ def stage_sum(
     found: FloatArray = np.triu(range_sum(inner) + (begin - between)[:, None] + (end - between)[None, :], 1)
     found += np.diag(np.asarray(alone, dtype=np.float64))
     return found
+
+
+@functools.cache
+def _upper(size: int) -> NDArray[np.bool_]:
+    """Where j is at least i."""
+    return np.triu(np.ones((size, size), dtype=np.bool_))
 
 
 def range_max(values: Sequence[float]) -> FloatArray:

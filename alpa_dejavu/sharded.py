@@ -126,7 +126,7 @@ class ShardedDivision:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
                     total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.layers)))
                     total[n] += one.num_bytes * one.count
-        ranges = {key: range_sum(total.tolist()) for key, total in totals.items()}
+        ranges = {key: range_sum(total) for key, total in totals.items()}
         return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
@@ -140,5 +140,5 @@ class ShardedDivision:
 
 def _share(here: NDArray[np.float64], whole: NDArray[np.float64]) -> FloatArray:
     """Of layers i..j; all of it where there is nothing to divide."""
-    part, total = range_sum(here.tolist()), range_sum(whole.tolist())
+    part, total = range_sum(here), range_sum(whole)
     return np.divide(part, total, out=np.ones_like(part), where=total > 0)

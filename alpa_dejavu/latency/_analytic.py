@@ -28,9 +28,9 @@ class AnalyticLatency(LatencyModel):
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Seconds of each operator."""
-        rates = {dtype: device.rate(dtype) for dtype in set(operators.dtype.tolist())}
-        product_rate = np.array([rates[dtype] for dtype in operators.dtype.tolist()], dtype=np.float64)
-        rate = np.where(operators.is_product, product_rate, device.vector_flop_per_s)
+        rate = np.full(len(operators), device.vector_flop_per_s)
+        products = operators.dtype[operators.is_product].tolist()
+        rate[operators.is_product] = [device.rate(dtype) for dtype in products]
         work = operators.flop + TRANSCENDENTAL_FLOP * operators.transcendental
         traffic = operators.read_bytes + operators.written_bytes
         once = np.maximum(work / rate, traffic / device.memory_bytes_per_s)

@@ -73,10 +73,13 @@ class Operator:
 class Operators:
     """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
 
-    The columns may be a share of the records' figures: `split` makes those of one device out of several.
+    The columns may be a share of the records' figures: `split` makes those of one device out of several. `is_product`
+    says which are matrix products or convolutions.
     """
 
     records: tuple[Operator, ...]
+    dtype: NDArray[np.str_]
+    is_product: NDArray[np.bool_]
     flop: NDArray[np.float64]
     transcendental: NDArray[np.float64]
     read_bytes: NDArray[np.float64]
@@ -90,7 +93,9 @@ class Operators:
     def of(cls, records: Sequence[Operator]) -> Operators:
         """The columns of some records, undivided."""
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
-        return cls(tuple(records), **columns)
+        dtype = np.array([r.dtype for r in records], dtype=np.str_)
+        is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
+        return cls(tuple(records), dtype, is_product, **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
         """What each device computes and moves when operators are divided evenly, all alike or each its own way.
@@ -110,16 +115,6 @@ class Operators:
             shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel
             shares[f"unbatched_{name}"] = whole / tensor_parallel
         return dataclasses.replace(self, **shares)
-
-    @property
-    def dtype(self) -> NDArray[np.str_]:
-        """The records' dtypes, shape (number of operators,)."""
-        return np.array([r.dtype for r in self.records], dtype=np.str_)
-
-    @property
-    def is_product(self) -> NDArray[np.bool_]:
-        """Which are matrix products or convolutions, shape (number of operators,)."""
-        return np.array([r.kind in ("dot", "conv") for r in self.records], dtype=np.bool_)
 
     @property
     def total_flop(self) -> float:
