@@ -98,4 +98,21 @@ def skipping(batch_size=16):
     return step, (start(weights), batch)
 
 
-STEPS = [plain, with_aux, tied, skipping]
+def branching(batch_size=16):
+    """A scan over stacked weights, a branch, a loop and a jitted function."""
+
+    def step(state, batch):
+        def loss(weights):
+            x = predict(weights[:2], batch["x"])
+            x = jax.lax.scan(lambda x, weight: (predict([weight], x), None), x, jnp.stack(weights[2:4]))[0]
+            x = jax.lax.cond(x.sum() > 0, lambda: predict([weights[2]], x), lambda: x)
+            x = jax.lax.fori_loop(0, 2, lambda _, x: jnp.sin(x), x)
+            return ((jax.jit(predict)(weights[4:], x) - batch["y"]) ** 2).mean()
+
+        return apply(state, jax.grad(loss)(state[0]))
+
+    weights, batch = weights_and_data(batch_size)
+    return step, (start(weights), batch)
+
+
+STEPS = [plain, with_aux, tied, skipping, branching]
