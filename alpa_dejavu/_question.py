@@ -74,7 +74,7 @@ class Question:
 
     def best(self, source: Source, layers: int, count: int, clock: Clock) -> Candidate | None:
         """The slicer's answer for so many layers and micro-batches, simulated; None if nothing fits."""
-        model, table, space, run = self._table(source, layers, count)
+        model, table, space, run = self._table(source, layers, count, clock)
         clock.lap("cost table")
         found = proposed(model, table, self.cluster, space, run, self.slicer)
         clock.lap("slicing")
@@ -86,11 +86,17 @@ class Question:
 
     def nothing(self, source: Source, layers: int, count: int) -> NoPlanError:
         """Why there is no candidate, for so many micro-batches."""
-        model, table, space, run = self._table(source, layers, count)
+        model, table, space, run = self._table(source, layers, count, Clock())
         return no_plan(model, self.cluster, space, run, table, self.slicer)
 
-    def _table(self, source: Source, layers: int, count: int) -> tuple[Model, CostTable, SearchSpace, Run]:
+    def _table(
+        self, source: Source, layers: int, count: int, clock: Clock
+    ) -> tuple[Model, CostTable, SearchSpace, Run]:
         micro_batch = self.batch // count
         model, run = source.model(layers, micro_batch), Run(count, self.schedule)
         space = search_space(self.cluster, micro_batch, self.submeshes, self.remat, self.zero)
+        if model.sharding is not None:
+            configs = [config for row in space.configs for config in row if config is not None]
+            model.sharding.prepare((config.data_parallel, config.tensor_parallel) for config in configs)
+            clock.lap("sharding")
         return model, cost_table(model, self.cluster, space, run, self.latency, self.communication), space, run

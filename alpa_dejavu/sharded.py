@@ -7,7 +7,7 @@ shrinks as it grows, and what has a batch dimension grows with the micro-batch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import final
 
@@ -44,6 +44,11 @@ class ModelSharding:
         solved_for = min(data_parallel, 2)
         row = self._scaled(self.solved(solved_for, tensor_parallel)[ZERO.index(zero)], data_parallel)
         return ShardedDivision(self, tuple(layers), row)
+
+    def prepare(self, meshes: Iterable[tuple[int, int]]) -> None:
+        """Solves for these meshes."""
+        for data_parallel, tensor_parallel in {(1, 1), *meshes}:
+            self.solved(min(data_parallel, 2), tensor_parallel)
 
     def _scaled(self, row: Sequence[LayerSharding], length: int) -> tuple[LayerSharding, ...]:
         """Layers that are alike stay one object."""

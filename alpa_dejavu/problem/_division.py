@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, final
 
 import numpy as np
@@ -70,6 +70,10 @@ class Sharding(Protocol):
 
     def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> Division:
         """The layers on one mesh, at one ZeRO level (0, 2, 3)."""
+        ...
+
+    def prepare(self, meshes: Iterable[tuple[int, int]]) -> None:
+        """Does now what these (data-parallel, tensor-parallel) meshes will need."""
         ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:
