@@ -1,0 +1,228 @@
+"""Plans on Ray clusters of CPU devices, each with a core of its own, in processes that take turns.
+
+The workers of a cluster keep the submeshes of its first plan, so plans on other submeshes have another cluster, in
+another process. All of them are there at once, and only one runs at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, final
+
+from _measured_jobs import JOBS
+from alpa_dejavu.measurement import StepNotes
+from alpa_dejavu.problem import Plan
+
+__all__ = ["XLA_FLAGS", "Runner", "auto_plan", "runner", "submesh_sizes"]
+
+XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false"
+"""A device computes on the one thread that runs its program, and has none to help."""
+_PATIENCE_S = 60.0
+
+
+def submesh_sizes(plan: Plan) -> tuple[int, ...]:
+    """How many devices each stage has; plans that have the same can run on one cluster."""
+    return tuple(stage.submesh.num_devices for stage in plan.stages)
+
+
+@final
+class Runner:
+    """The other process, as the one that decides whose turn it is sees it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def start(self, job: str, plans: Sequence[Plan]) -> None:
+        """Has the plans of a job compiled, in place of what was there; `answer` says how that went."""
+        self._connection.send(("plans", job, list(plans)))
+
+    def steps(self, number: int, count: int, noting: bool) -> list[StepNotes]:
+        """So many steps by one of the plans."""
+        self._connection.send(("steps", number, count, noting))
+        steps: list[StepNotes] = self.answer()
+        return steps
+
+    def threads(self, number: int, count: int) -> dict[str, Any]:
+        """CPU seconds of each thread of each worker in so many steps by a plan, and the cores of all threads."""
+        self._connection.send(("threads", number, count))
+        answer: dict[str, Any] = self.answer()
+        return answer
+
+    def auto(self, job: str, count: int) -> dict[str, Any]:
+        """AutoStageOption's plan of a job for so many micro-batches, and the seconds that it took."""
+        self._connection.send(("auto", job, count))
+        answer: dict[str, Any] = self.answer()
+        return answer
+
+    def answer(self) -> Any:
+        """What the other process says next.
+
+        Raises:
+            RuntimeError: it has ended, or something failed there.
+        """
+        try:
+            answer = self._connection.recv()
+        except EOFError:
+            raise RuntimeError("a process with a cluster ended without an answer: see its error above") from None
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+
+@contextlib.contextmanager
+def runner(cores: Sequence[int]) -> Iterator[Runner]:
+    """A process with a cluster of as many devices as there are cores; both are gone when the block ends."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, list(cores)), name="cluster")
+    process.start()
+    theirs.close()
+    try:
+        yield Runner(ours)
+    finally:
+        ours.close()
+        process.join(_PATIENCE_S)
+        if process.is_alive():
+            process.terminate()
+            process.join(_PATIENCE_S)
+        if process.is_alive():
+            process.kill()
+
+
+def _serve(connection: Connection, cores: list[int]) -> None:
+    from alpa_dejavu.local_cluster import local_cluster
+
+    # AutoStageOption leaves its profile in the working directory.
+    with tempfile.TemporaryDirectory() as directory, local_cluster(devices=len(cores)):
+        os.chdir(directory)
+        server = _Server(cores)
+        while True:
+            try:
+                what, *asked = connection.recv()
+            except EOFError:
+                return
+            try:
+                connection.send(getattr(server, what)(*asked))
+            except Exception:
+                connection.send(traceback.format_exc())
+
+
+@final
+@dataclasses.dataclass
+class _Server:
+    cores: list[int]
+    runs: list[Any] = dataclasses.field(default_factory=list)
+    seen: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+    def plans(self, job: str, plans: list[Plan]) -> dict[str, Any]:
+        """Compiles them; for each its seconds, or its error, and where the workers run."""
+        from alpa_dejavu._alpa import PlanRun
+
+        self._connect_anew()
+        compiled: list[float | str] = []
+        pinned: Any = None
+        for plan in plans:
+            start = time.perf_counter()
+            try:
+                self.runs.append(PlanRun(plan, JOBS[job].model))
+                compiled.append(time.perf_counter() - start)
+            except Exception as error:
+                self.runs.append(None)
+                compiled.append(f"{type(error).__name__}: {error}")
+                continue
+            if pinned is None:
+                ends = itertools.accumulate(submesh_sizes(plan))
+                spans = zip(ends, submesh_sizes(plan), strict=True)
+                pinned = self.runs[-1].pin([self.cores[end - size : end] for end, size in spans])
+        return {"compile_s": compiled, "pinned": pinned}
+
+    def steps(self, number: int, count: int, noting: bool) -> list[StepNotes]:
+        """Runs; what is noted is one plan's alone, so it is asked for each time."""
+        run = self.runs[number]
+        run.noting(noting)
+        return [run.step() for _ in range(count)]
+
+    def threads(self, number: int, count: int) -> dict[str, Any]:
+        """CPU seconds of each thread of each worker in so many steps, and the cores of all threads."""
+        from alpa_dejavu._threads import cores_of_threads, thread_seconds
+
+        run = self.runs[number]
+        before, start = run.on_workers(thread_seconds), time.perf_counter()
+        for _ in range(count):
+            run.step()
+        wall_s, after = time.perf_counter() - start, run.on_workers(thread_seconds)
+        seconds = [
+            sorted((round(now - old.get(name, 0.0), 3) for name, now in new.items() if now > old.get(name, 0.0)))[::-1]
+            for stages in zip(after, before, strict=True)
+            for new, old in zip(*stages, strict=True)
+        ]
+        return {"wall_s": wall_s, "thread_seconds": seconds, "cores": run.on_workers(cores_of_threads)}
+
+    def auto(self, job: str, count: int) -> dict[str, Any]:
+        """AutoStageOption's plan; it isn't run here."""
+        self._connect_anew()
+        return auto_plan(job, count)
+
+    def _connect_anew(self) -> None:
+        import alpa
+        from alpa.api import clear_executable_cache
+
+        self.runs.clear()
+        clear_executable_cache()
+        if alpa.api.is_initialized:
+            alpa.shutdown()
+        alpa.init("ray")
+
+
+class _PlannedError(Exception):
+    """Ends a compilation where the plan is known."""
+
+
+def auto_plan(job_name: str, count: int) -> dict[str, Any]:
+    """Has Alpa's AutoStageOption plan a job on the cluster that Alpa is connected to."""
+    import alpa
+    from alpa.pipeline_parallel import stage_construction
+
+    from alpa_dejavu._alpa._gradients import with_marked_gradients
+    from alpa_dejavu.layers import concrete
+
+    job = JOBS[job_name]
+    step, arguments = job.model(job.batch)
+    method = alpa.PipeshardParallel(
+        num_micro_batches=count,
+        layer_option=alpa.AutoLayerOption(job.layers),
+        stage_option=alpa.AutoStageOption(),
+    )
+    original = stage_construction.get_sliced_virtual_submeshes
+
+    def planned(*_args: Any) -> Any:
+        raise _PlannedError
+
+    stage_construction.get_sliced_virtual_submeshes = planned
+    start = time.perf_counter()
+    try:
+        alpa.parallelize(with_marked_gradients(step), method=method).get_executable(*concrete(arguments))
+    except _PlannedError:
+        pass
+    finally:
+        stage_construction.get_sliced_virtual_submeshes = original
+    _, ids, submeshes, logical, options = stage_construction.get_last_dp_result()
+    stages = [
+        {
+            "layers": list(map(int, layers)),
+            "submesh": list(map(int, submesh)),
+            "logical_mesh": list(map(int, shape)),
+            "options": dict(option),
+        }
+        for layers, submesh, shape, option in zip(ids, submeshes, logical, options, strict=True)
+    ]
+    return {"planning_s": time.perf_counter() - start, "num_micro_batches": count, "stages": stages}

@@ -1,0 +1,151 @@
+"""What is measured of which plans, and what is made of the figures; nothing runs here."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
+from _measured_report import held_out_regret, job_result, paired_ratio, summary, table
+from _measured_runs import submesh_sizes
+from alpa_dejavu.layers import concrete
+from alpa_dejavu.measurement import Measured
+from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.testing import example_cluster
+
+CLUSTER = example_cluster(1)  # of 4 devices
+
+
+@pytest.fixture(scope="module")
+def small() -> Job:
+    return dataclasses.replace(JOBS["mlp-wide"], batch=8, counts=(1, 2))
+
+
+def test_every_plan_is_there_once(small):
+    plans = every_plan(small, CLUSTER)
+    labels = [label(plan) for plan in plans]
+    assert len(set(labels)) == len(labels)
+    for plan in plans:
+        assert sum(submesh_sizes(plan)) == 4
+        assert [layer for ids in plan.layer_ids for layer in ids] == [0, 1, 2, 3]
+    # Stages on 4; 2, 2; 2, 1, 1 in three orders; 1, 1, 1, 1 devices: cuts times configs. Two devices are divided in
+    # two ways, or along the batch with ZeRO-2 or 3; four in three, of which two are along the batch.
+    assert len(labels) == 2 * (7 + 3 * 4 * 4 + 3 * 3 * 4 + 1)
+
+
+def test_the_chosen_plan_is_the_best_predicted_of_all(small):
+    plans = {label(plan): plan.step_s for plan in every_plan(small, CLUSTER)}
+    ours = chosen_plan(small, CLUSTER)
+    assert plans[label(ours)] == pytest.approx(ours.step_s)
+    assert ours.step_s <= min(plans.values()) * 1.02
+
+
+def test_plans_are_drawn_by_the_seed(small):
+    plans = every_plan(small, CLUSTER)
+    some = drawn(plans, 5, seed=1)
+    assert some == drawn(plans, 5, seed=1)
+    assert some != drawn(plans, 5, seed=2)
+    assert [plans.index(plan) for plan in some] == sorted(plans.index(plan) for plan in some)
+    assert drawn(plans, 10**6, seed=1) == plans
+
+
+def test_a_plan_of_alpas_is_found_among_the_others(small):
+    forced = {"force_batch_dim_to_mesh_dim": 0}
+    stages = [
+        {"layers": [0, 1], "submesh": [1, 2], "logical_mesh": [1, 2], "options": forced},
+        {"layers": [2, 3], "submesh": [1, 2], "logical_mesh": [2, 1], "options": forced},
+    ]
+    made = plan_of(small, CLUSTER, 2, stages)
+    assert label(made) in [label(plan) for plan in every_plan(small, CLUSTER)]
+    stages[0]["options"] = {}
+    assert label(plan_of(small, CLUSTER, 2, stages)) == label(made).replace("as 1x2", "as 1x2 free")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_step_renews_its_state(name):
+    job = JOBS[name]
+    step, arguments = job.model(job.batch)
+    state, loss = jax.eval_shape(step, *arguments)
+    assert loss.shape == ()
+    assert jax.tree_util.tree_structure(state) == jax.tree_util.tree_structure(arguments[0])
+    pairs = zip(jax.tree_util.tree_leaves(state), jax.tree_util.tree_leaves(arguments[0]), strict=True)
+    assert all(new.shape == old.shape and new.dtype == old.dtype for new, old in pairs)
+    assert job.batch % max(job.counts) == 0
+
+
+@pytest.mark.parametrize("name", ["mlp-wide", "gpt-long", "mixer", "convolutions"])
+def test_numbers_stay_ordinary(name):
+    step, arguments = JOBS[name].model(4)
+    (weights, momenta), loss = jax.jit(step)(*concrete(arguments))
+    assert np.isfinite(float(loss))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves((weights, momenta)))
+
+
+def test_the_three_jobs_have_at_most_40_plans_each_on_two_devices():
+    # One cut for each place between layers, and on both devices data parallelism with ZeRO 0, 2, 3, or the other way.
+    counts = [len(job.counts) * (job.layers - 1 + 4) for job in JOBS.values() if job.complete]
+    assert len(counts) == 3
+    assert max(counts) <= 40
+    assert len(JOBS) == 12
+
+
+def test_regret_is_judged_by_other_rounds_than_the_best_was_chosen_by():
+    # By the even rounds "lucky" is the best; in the odd ones it is not.
+    rounds = {"ours": [[2.0], [2.0]], "lucky": [[1.0], [4.0]], "slow": [[3.0], [3.0]]}
+    assert held_out_regret(rounds, "ours", list(rounds)) == pytest.approx(-0.5)
+    assert held_out_regret(rounds, "ours", ["ours", "slow"]) == 0.0
+    assert np.isnan(held_out_regret({"ours": [[1.0]]}, "ours", ["ours"]))
+    assert paired_ratio([[1.0], [2.0], [9.0]], [[2.0], [4.0], [9.0]]) == 0.5
+
+
+def a_measurement(step_s):
+    times = (StageTimes(step_s, 0.0),)
+    return Measured((step_s,), (1.1 * step_s,), times, ((step_s, 0.0),), 0.0, simulate(times, 1))
+
+
+def a_result(small, role_of_auto):
+    first, second, third = every_plan(small, CLUSTER)[:3]
+    plans = {label(plan): plan for plan in (first, second, third)}
+    seconds = dict(zip(plans, (1.2, 1.0, 2.0), strict=True))
+    runs = {
+        "compile_s": dict.fromkeys(plans, 3.0),
+        "pinned": {},
+        "threads": {},
+        "steps": {name: [[value], [value]] for name, value in seconds.items()},
+        "measured": {name: a_measurement(value) for name, value in seconds.items()},
+    }
+    names = list(plans)
+    roles = {"ours": names[0], "auto": names[role_of_auto]}
+    runs["compile_s"][names[2]] = "ValueError: it can't"
+    del runs["measured"][names[2]]
+    return job_result("small", 9, names[1:], roles, plans, runs), names
+
+
+def test_a_job_says_regret_rank_and_what_failed(small):
+    result, names = a_result(small, 1)
+    assert result["best"] == names[1]
+    assert (result["rank"], result["measured_plans"]) == (2, 2)
+    assert result["regret"] == pytest.approx(0.2)
+    assert result["ours_to_auto"] == pytest.approx(1.2)
+    assert [row["listed"] for row in result["plans"]] == [False, True, True]
+    assert result["plans"][2]["error"] == "ValueError: it can't"
+    assert result["plans"][0]["simulation_error"] == pytest.approx(0.0)
+    assert result["plans"][0]["simulation_error_of_noted_steps"] == pytest.approx(1 / 1.1 - 1)
+    lines = table(result).splitlines()
+    assert lines[1].endswith("<- auto")
+    assert lines[2].endswith("<- ours")
+    assert lines[3] == f"not run: {names[2]}: ValueError: it can't"
+    json.dumps(result)
+
+
+def test_the_summary_is_over_jobs_and_plans(small):
+    jobs = [a_result(small, 1)[0], a_result(small, 0)[0]]
+    assert jobs[1]["ours_to_auto"] == 1.0
+    found = summary(jobs)
+    assert found["plans"] == 4
+    assert found["median_regret"] == pytest.approx(0.2)
+    assert found["median_simulation_error"] == pytest.approx(0.0)
+    assert any("median regret of 2 jobs: 20.0%" in line for line in found["lines"])
+    assert summary([])["lines"] == []
