@@ -5,9 +5,18 @@ and `model_of_step` describes them as the `Model` that is planned for.
 """
 
 from alpa_dejavu.layers._concrete import concrete
-from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers
+from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers
 from alpa_dejavu.layers._resolve import resolve
 from alpa_dejavu.layers._step import model_of_step
 from alpa_dejavu.layers._trace import TracedStep, trace
 
-__all__ = ["LayeredStep", "TracedStep", "concrete", "cut_into_layers", "model_of_step", "resolve", "trace"]
+__all__ = [
+    "LayeredStep",
+    "TracedStep",
+    "concrete",
+    "cut_into_layers",
+    "model_of_step",
+    "most_layers",
+    "resolve",
+    "trace",
+]

@@ -20,9 +20,9 @@ import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
+from alpa_dejavu.layers._allowed import allowed, least_layers, reachable
 from alpa_dejavu.layers._equations import costs
 
-_LEAST_PRODUCTS = 3
 _TOLERANCE = 1 + 1e-4
 
 
@@ -61,9 +61,10 @@ class Clusters:
                 f"the loss has {self._num} equations, so it can't be cut into {num_layers} layers; "
                 f"ask for 1 to {self._num}"
             )
-        table = self._within(num_layers)
+        begins, ends = self._allowed(num_layers)
+        table = _search(self._uses, begins, ends, num_layers, within=True)
         if not np.isfinite(table.most[self._num, num_layers]):
-            table = _search(self._uses, *self._allowed(num_layers), num_layers, within=False)
+            table = _search(self._uses, begins, ends, num_layers, within=False)
         cuts = [self._num]
         for number in range(num_layers, 0, -1):
             cuts.append(int(table.start[cuts[-1], number]))
@@ -74,15 +75,19 @@ class Clusters:
     def _why_not(self, num_layers: int) -> str:
         """What is wrong with a number of layers, and which near ones there can be."""
         near = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))[:7]
-        possible = [str(n) for n in sorted(near) if np.isfinite(self._within(n).most[self._num, n])]
+        possible = [str(n) for n in sorted(near) if self.possible(n)]
         return (
             f"the loss can't be cut into {num_layers} layers that have at most {1 + self._eps:g} times the average of "
             f"the operations each: they are in {int(self._heavy.sum())} equations (products, and calls that have any), "
             f"which stay whole; ask for {' or '.join(possible) or 'another number of'} layers, or a larger eps"
         )
 
-    def _within(self, num_layers: int) -> _Table:
-        return _search(self._uses, *self._allowed(num_layers), num_layers, within=True)
+    def possible(self, num_layers: int) -> bool:
+        """Whether there is a way that keeps the rule."""
+        return reachable(*self._allowed(num_layers), num_layers)
+
+    def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return allowed(self._heavy, self._flop, num_layers, self._eps)
 
     def best_number(self) -> int:
         """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""
@@ -97,29 +102,6 @@ class Clusters:
             else:
                 least = middle
         return least
-
-    def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For a layer that starts at equation k: its end r may be begins[k] <= r < ends[k]."""
-        bound = float(self._flop.sum()) / num_layers * (1 + self._eps)
-        least = min(_LEAST_PRODUCTS, int(int(self._heavy.sum()) / num_layers))
-        where = np.flatnonzero(self._heavy)
-        begins = np.full(self._num, self._num + 1, dtype=np.int64)
-        ends = np.full(self._num, self._num + 1, dtype=np.int64)
-        earlier = 0
-        for n, position in enumerate([*where, self._num]):
-            sums = np.cumsum(self._flop[where[n:]])
-            enough = int(np.searchsorted(sums, bound))
-            starts = np.arange(earlier, min(position + 1, self._num))
-            earlier = position + 1
-            last = n + max(enough, least)
-            if last < len(where):
-                ends[starts] = where[last] + 1
-            first = n + min(enough + 1, least) - 1
-            if bound <= 0 or least == 0:
-                begins[starts] = starts + 1
-            elif first < len(where):
-                begins[starts] = where[first] + 1
-        return begins, ends
 
 
 def _uses(equations: Sequence[core.JaxprEqn]) -> list[list[tuple[float, list[int]]]]:
@@ -186,7 +168,7 @@ def _search(
     """Tries all starts in ascending order; `within` leaves out the layers that aren't allowed."""
     num = len(uses)
     table = _Table(num, num_layers)
-    ahead = _least_layers(begins, ends) if within else np.zeros(num + 1, dtype=np.int64)
+    ahead = least_layers(begins, ends) if within else np.zeros(num + 1, dtype=np.int64)
     arriving = np.zeros(num + 1)
     waiting: list[list[tuple[float, list[int], int]]] = [[] for _ in range(num)]
     for start in range(num):
@@ -207,18 +189,6 @@ def _search(
         for size, users in uses[start]:
             _next(arriving, waiting, size, users, 0)
     return table
-
-
-def _least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The least number of layers that the equations from each one on can be cut into."""
-    num = len(begins)
-    least = np.full(num + 1, num + 1, dtype=np.int64)
-    least[num] = 0
-    for start in range(num - 1, -1, -1):
-        within = least[begins[start] : ends[start]]
-        if len(within):
-            least[start] = min(num + 1, 1 + int(within.min()))
-    return least
 
 
 def _next(

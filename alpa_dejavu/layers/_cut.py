@@ -42,6 +42,15 @@ class LayeredStep:
     gradients: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
 
 
+def most_layers(traced: TracedStep, wanted: int) -> int:
+    """The largest number of layers, up to the wanted one, that the loss can be cut into by Alpa's rule.
+
+    More than there are products may be possible, too, but breaks the rule.
+    """
+    clusters = Clusters(traced.loss.eqns)
+    return next((n for n in range(min(wanted, len(traced.loss.eqns)), 1, -1) if clusters.possible(n)), 1)
+
+
 def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = 0.5) -> LayeredStep:
     """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
 

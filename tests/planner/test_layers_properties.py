@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.layers import cut_into_layers, model_of_step, most_layers, trace
 
 BATCH = 4
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
@@ -99,3 +99,15 @@ def test_what_a_micro_batch_takes_grows_with_it(num_layers, parts):
     for role, ratio in (("activation", parts), ("input", parts), ("parameter", 1), ("gradient", 1), ("optimizer", 1)):
         scalars = 64.0 if role == "activation" else 0.0
         assert num_bytes(whole, role) == pytest.approx(ratio * num_bytes(part, role), abs=scalars)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from([4, 8, 16]), min_size=2, max_size=9), st.integers(1, 8))
+def test_as_many_layers_as_can_be(widths, wanted):
+    traced = trace(network(widths, [True] * (len(widths) - 1)))
+    number = most_layers(traced, wanted)
+    assert 1 <= number <= wanted
+    assert len(cut_into_layers(traced, number).forward) == number
+    for more in range(number + 1, min(wanted, len(widths) - 1) + 1):
+        with pytest.raises(ValueError, match="can't be cut into"):
+            cut_into_layers(traced, more)

@@ -1,0 +1,67 @@
+"""Which layers Alpa's rule allows: enough products, and not too many operations."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LEAST_PRODUCTS = 3
+
+
+def allowed(
+    heavy: NDArray[np.bool_], flop: NDArray[np.float64], num_layers: int, eps: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For a layer that starts at equation k: it may end before equation r for begins[k] <= r < ends[k].
+
+    Args:
+        heavy: which equations have products, of shape (number of equations,).
+        flop: operations of each, of the same shape.
+        num_layers: how many layers there are to be.
+        eps: how much more than its share of the operations a layer may have.
+    """
+    num = len(heavy)
+    bound = float(flop.sum()) / num_layers * (1 + eps)
+    least = min(_LEAST_PRODUCTS, int(int(heavy.sum()) / num_layers))
+    where = np.flatnonzero(heavy)
+    begins = np.full(num, num + 1, dtype=np.int64)
+    ends = np.full(num, num + 1, dtype=np.int64)
+    earlier = 0
+    for n, position in enumerate([*where, num]):
+        sums = np.cumsum(flop[where[n:]])
+        enough = int(np.searchsorted(sums, bound))
+        starts = np.arange(earlier, min(position + 1, num))
+        earlier = position + 1
+        last = n + max(enough, least)
+        if last < len(where):
+            ends[starts] = where[last] + 1
+        first = n + min(enough + 1, least) - 1
+        if bound <= 0 or least == 0:
+            begins[starts] = starts + 1
+        elif first < len(where):
+            begins[starts] = where[first] + 1
+    return begins, ends
+
+
+def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The least number of layers that the equations from each one on can be cut into."""
+    num = len(begins)
+    least = np.full(num + 1, num + 1, dtype=np.int64)
+    least[num] = 0
+    for start in range(num - 1, -1, -1):
+        within = least[begins[start] : ends[start]]
+        if len(within):
+            least[start] = min(num + 1, 1 + int(within.min()))
+    return least
+
+
+def reachable(begins: NDArray[np.int64], ends: NDArray[np.int64], num_layers: int) -> bool:
+    """Whether all equations can be cut into that many layers."""
+    num = len(begins)
+    counts = [0] * (num + 1)
+    counts[0] = 1
+    for start in range(num):
+        more = (counts[start] << 1) & ((2 << num_layers) - 1)
+        if more:
+            for end in range(int(begins[start]), min(int(ends[start]), num + 1)):
+                counts[end] |= more
+    return bool(counts[num] >> num_layers & 1)
