@@ -46,7 +46,7 @@ class Source:
         self.micro_batch, self._clock, self._layers = micro_batch, clock, layers
         self._traced = layers.trace(model, batch=micro_batch)
         self._models: dict[int, Model] = {}
-        self.name = self._traced.name
+        self.name, self.training = self._traced.name, self._traced.training
         clock.lap("trace")
 
     def model(self, num_layers: int, micro_batch: int) -> Model:

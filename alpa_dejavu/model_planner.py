@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def plan_model(
         batch: samples of a step.
         micro_batches: how many the batch is cut into; None chooses.
         layers: how many the model is cut into; None chooses.
-        schedule: one of Alpa's.
+        schedule: one of Alpa's; a step without gradients always has "inference".
         remat: what a stage may do: "none", "layer".
         zero: ZeRO levels that a stage may have: 0, 2, 3.
         submeshes: as `alpa_dejavu.space.submeshes` takes it.
@@ -62,7 +63,8 @@ def plan_model(
 
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
-        ValueError: an unknown name, or a number of micro-batches that doesn't divide the batch.
+        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, or "inference" for a step
+            that trains.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
@@ -82,6 +84,7 @@ def plan_model(
     clock = Clock()
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     source = Source(model, batch // counts[len(counts) // 2], clock)
+    question = dataclasses.replace(question, schedule=_schedule(schedule, source))
     tried = _LAYERS if layers is None else (layers,)
     found = candidates(question, source, tried, counts, clock)
     if not found:
@@ -99,6 +102,16 @@ def plan_model(
         timeline=chosen.timeline,
         runners_up=tuple(RunnerUp(other, why_slower(other, best)) for other in rest),
     )
+
+
+def _schedule(asked: str, source: Source) -> str:
+    """The schedule asked for, or the one that a step without gradients has."""
+    if source.training and asked == "inference":
+        raise ValueError(
+            f"schedule is 'inference', but the step of {source.name} takes gradients; "
+            "give a step without them, or the schedule '1f1b'"
+        )
+    return asked if source.training else "inference"
 
 
 def _finished(candidate: Candidate, name: str, question: Question, clock: Clock) -> Plan:
