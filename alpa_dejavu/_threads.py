@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cores_of_threads", "pin", "thread_seconds"]
+__all__ = ["cores_of_threads", "pin", "seconds_without_core", "thread_seconds"]
 
 _TASKS = Path("/proc/self/task")
 
@@ -45,6 +45,19 @@ def thread_seconds() -> dict[str, float]:
         fields = rest.split()
         seconds[f"{name} {thread}"] = (int(fields[11]) + int(fields[12])) / ticks
     return seconds
+
+
+def seconds_without_core() -> float:
+    """How long threads of this process were ready to compute while something else had their cores, so far.
+
+    References:
+        Linux, Documentation/scheduler/sched-stats.rst.
+    """
+    total = 0.0
+    for thread in _threads():
+        with contextlib.suppress(OSError):
+            total += int((_TASKS / str(thread) / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return total
 
 
 def _threads() -> list[int]:

@@ -33,7 +33,8 @@ def job_result(
         listed: the labels of those that were to be measured before ours was known.
         roles: the labels of "ours" and, if there is one, "auto".
         plans: all that were measured, by label.
-        runs: `compile_s`, `pinned`, `threads`; `steps`: of each plan its seconds by round; `measured`.
+        runs: `compile_s`, `pinned`, `threads`; of each plan `steps`, its seconds by round, `waited_for_core`, in which
+            part of each turn its workers were ready while others had their cores, and `measured`.
     """
     rows = [_row(label, plan, label in listed, runs) for label, plan in plans.items()]
     times = {row["label"]: row["step_s"] for row in rows if "step_s" in row}
@@ -95,6 +96,7 @@ def _row(label: str, plan: Plan, listed: bool, runs: Mapping[str, Any]) -> dict[
     return row | {
         "compile_s": compiled,
         "steps_s": [list(turn) for turn in runs["steps"][label]],
+        "waited_for_core": list(runs["waited_for_core"][label]),
         "noted_steps_s": list(found.noted_steps_s),
         "step_s": found.step_s,
         "answer_s": found.answer_s,
@@ -167,6 +169,9 @@ def summary(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         found["median_held_out_regret"] = statistics.median(job["held_out_regret"] for job in judged)
         lines.append(f"median regret of {len(judged)} jobs: {found['median_regret']:.1%}")
     if errors:
+        waited = [share for job in jobs for row in job["plans"] for share in row.get("waited_for_core", ())]
+        found["median_waited_for_core"] = statistics.median(waited)
+        lines.append(f"workers were ready while others had their cores: {statistics.median(waited):.1%} of the time")
         found["median_simulation_error"] = statistics.median(errors)
         found["median_simulation_error_of_noted_steps"] = statistics.median(noted)
         found["largest_simulation_error"] = max(errors)

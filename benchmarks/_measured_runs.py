@@ -45,11 +45,11 @@ class Runner:
         """Has the plans of a job compiled, in place of what was there; `answer` says how that went."""
         self._connection.send(("plans", job, list(plans)))
 
-    def steps(self, number: int, count: int, noting: bool) -> list[StepNotes]:
-        """So many steps by one of the plans."""
+    def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
+        """So many steps by one of the plans, and which part of that time its workers waited for their cores."""
         self._connection.send(("steps", number, count, noting))
-        steps: list[StepNotes] = self.answer()
-        return steps
+        steps, waited = self.answer()
+        return steps, waited
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
         """CPU seconds of each thread of each worker in so many steps by a plan, and the cores of all threads."""
@@ -145,11 +145,17 @@ class _Server:
                 pinned = self.runs[-1].pin([self.cores[end - size : end] for end, size in spans])
         return {"compile_s": compiled, "pinned": pinned}
 
-    def steps(self, number: int, count: int, noting: bool) -> list[StepNotes]:
+    def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
         """Runs; what is noted is one plan's alone, so it is asked for each time."""
+        from alpa_dejavu._threads import seconds_without_core
+
         run = self.runs[number]
         run.noting(noting)
-        return [run.step() for _ in range(count)]
+        before = run.on_workers(seconds_without_core)
+        steps = [run.step() for _ in range(count)]
+        after = run.on_workers(seconds_without_core)
+        waited_s = [now - old for stages in zip(after, before, strict=True) for now, old in zip(*stages, strict=True)]
+        return steps, max(waited_s) / sum(step.step_s for step in steps)
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
         """CPU seconds of each thread of each worker in so many steps, and the cores of all threads."""

@@ -181,8 +181,8 @@ def _timeline(
     """The step as it went, from its call on."""
     forward, backward = (_spans([getattr(stage, kind) for stage in tasks], size) for kind in ("forwards", "backwards"))
     ahead, back = np.full_like(forward, np.nan), np.full_like(forward, np.nan)
-    ahead[:-1] = _sends(forward[:-1], [stage.forwards for stage in tasks[1:]])
-    back[1:] = _sends(backward[1:], [stage.backwards for stage in tasks[:-1]])
+    ahead[:-1] = _transfers([stage.forwards for stage in tasks[1:]], size)
+    back[1:] = _transfers([stage.backwards for stage in tasks[:-1]], size)
     updates = np.array([stage.update for stage in tasks])
     return Timeline(
         stages, size, schedule, False, step.step_s,
@@ -198,11 +198,10 @@ def _spans(tasks: Sequence[Sequence[TaskTime]], size: int) -> NDArray[np.float64
     return spans
 
 
-def _sends(made: NDArray[np.float64], receivers: Sequence[Sequence[TaskTime]]) -> NDArray[np.float64]:
-    """Transfers to the tasks that take what was made, drawn from when that was done."""
-    spans = np.full_like(made, np.nan)
+def _transfers(receivers: Sequence[Sequence[TaskTime]], size: int) -> NDArray[np.float64]:
+    spans = np.full((len(receivers), size, 2), np.nan)
     for n, tasks in enumerate(receivers):
         for batch, task in enumerate(tasks):
             if task.transfer_s:
-                spans[n, batch] = made[n, batch, 1], made[n, batch, 1] + task.transfer_s
+                spans[n, batch] = task.transfer
     return spans

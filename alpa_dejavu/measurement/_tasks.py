@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import final
 
-from alpa_dejavu.measurement._notes import OTHER, RECEIVE, RUN, SEND, Note, StageNotes
+from alpa_dejavu.measurement._notes import OTHER, RECEIVE, RUN, SEND, Message, Note, StageNotes
 
 __all__ = ["StageTasks", "TaskTime", "stage_tasks"]
 
@@ -25,8 +25,8 @@ class TaskTime:
         start_s, end_s: of the computation.
         busy_s: of the worker for it: the computation and what is done for it, but for sending.
         post_s: of the worker for sending what it made; it does so when the receiver is due, not at once.
-        transfer_s: from the neighbour's having sent the last of what it takes to its being there; None where it takes
-            nothing from other stages.
+        transfer: when what it takes was sent and when it was there, of several messages the one that was under way for
+            the longest; None where it takes nothing from other stages.
         waited: whether it had to wait for that.
     """
 
@@ -34,8 +34,13 @@ class TaskTime:
     end_s: float
     busy_s: float
     post_s: float
-    transfer_s: float | None
+    transfer: tuple[float, float] | None
     waited: bool
+
+    @property
+    def transfer_s(self) -> float | None:
+        """How long the transfer took."""
+        return None if self.transfer is None else max(0.0, self.transfer[1] - self.transfer[0])
 
 
 @final
@@ -72,7 +77,7 @@ def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[
     ends = [*(note.start_s for note in notes[1:]), noted.end_s]
     busy, posts = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
     before, after = (notes[0].start_s if notes else noted.end_s) - noted.start_s, 0.0
-    messages: dict[int, list[tuple[float, bool]]] = {}
+    messages: dict[int, list[tuple[float, Message]]] = {}
     for n, (note, owner, end) in enumerate(zip(notes, owners, ends, strict=True)):
         seconds = end - note.start_s - note.waited_s
         if owner is None:
@@ -81,18 +86,15 @@ def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[
         (posts if note.what == SEND else busy)[owner] += seconds
         if note.what == RECEIVE:
             took = messages.setdefault(owner, [])
-            took += [
-                (message.there_s - sent_s[message.key], message.there_s > message.asked_s)
-                for message in note.messages
-                if message.key in sent_s
-            ]
+            took += [(sent_s[message.key], message) for message in note.messages if message.key in sent_s]
     times: dict[int, list[TaskTime]] = {forward: [], backward: []}
     for n in tasks:
         taken = messages.get(n, [])
-        transfer = max(0.0, *(seconds for seconds, _ in taken)) if taken else None
+        spans = [(sent, message.there_s) for sent, message in taken]
+        transfer = max(spans, key=lambda span: span[1] - span[0], default=None)
         task = notes[n].task
         assert task is not None, "tasks are chosen by their number"
-        waited = any(waited for _, waited in taken)
+        waited = any(message.there_s > message.asked_s for _, message in taken)
         times[task].append(TaskTime(notes[n].start_s, notes[n].end_s, busy[n], posts[n], transfer, waited))
     last = tasks[-1] if tasks else -1
     rest = [n for n, owner in enumerate(owners) if owner is None and n > last]

@@ -114,6 +114,7 @@ def a_result(small, role_of_auto):
         "pinned": {},
         "threads": {},
         "steps": {name: [[value], [value]] for name, value in seconds.items()},
+        "waited_for_core": {name: [0.25, 0.75] for name in plans},
         "measured": {name: a_measurement(value) for name, value in seconds.items()},
     }
     names = list(plans)
@@ -147,5 +148,6 @@ def test_the_summary_is_over_jobs_and_plans(small):
     assert found["plans"] == 4
     assert found["median_regret"] == pytest.approx(0.2)
     assert found["median_simulation_error"] == pytest.approx(0.0)
+    assert found["median_waited_for_core"] == 0.5
     assert any("median regret of 2 jobs: 20.0%" in line for line in found["lines"])
     assert summary([])["lines"] == []

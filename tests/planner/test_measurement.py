@@ -143,6 +143,8 @@ def test_the_timeline_is_the_step_from_its_call_on():
     assert [stage.devices for stage in timeline.stages] == [1, 2]
     sent = {event.receiver for event in timeline.events if event.kind == "send"}
     assert sent == {0, 1}
+    assert timeline.forward_send_s[0] == pytest.approx(np.array([[4.0, 5.0], [14.0, 15.0]]))
+    assert timeline.backward_send_s[1] == pytest.approx(np.array([[12.5, 13.5], [22.5, 23.5]]))
     busy = timeline.busy_shares + timeline.bubble_shares
     assert busy == pytest.approx([1.0, 1.0])
 

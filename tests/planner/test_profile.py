@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from alpa_dejavu._alpa import PlanRun, connection, profile
 from alpa_dejavu._alpa._gradients import with_marked_gradients
-from alpa_dejavu._threads import cores_of_threads, pin, thread_seconds
+from alpa_dejavu._threads import cores_of_threads, pin, seconds_without_core, thread_seconds
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.estimate import GivenStage, estimate
@@ -119,6 +119,7 @@ def test_threads_stay_on_their_cores():
         assert cores_of_threads() == [(core,)]
         sum(range(10**7))
         assert max(thread_seconds().values()) > 0
+        assert seconds_without_core() >= 0
     finally:
         pin(before)
     assert os.sched_getaffinity(0) == before
