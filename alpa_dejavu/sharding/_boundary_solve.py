@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from functools import cached_property
@@ -21,13 +22,22 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import Costs
 from alpa_dejavu.sharding._spec import Spec
-from alpa_dejavu.sharding._strategies import operator_tables
+from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy
 
 Penalties = dict[int, NDArray[np.float64]]
 """For nodes of the graph, what each of their choices costs more."""
 Choice = Callable[[], dict[int, int]]
 """Gives the choices of what is left of the graph."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Workshop:
+    """What programs have in common on one mesh, done for the first of them."""
+
+    tables: TableStore = dataclasses.field(default_factory=dict)
+    blocks: Blocks = dataclasses.field(default_factory=Blocks)
 
 
 @final
@@ -38,12 +48,18 @@ class BoundarySolver:
         layouts: those that are tried at either boundary; K of them.
     """
 
-    def __init__(self, program: LayerProgram, mesh: LogicalMesh, options: ShardingOptions) -> None:
-        operators = program.operators
+    def __init__(
+        self,
+        program: LayerProgram,
+        mesh: LogicalMesh,
+        options: ShardingOptions,
+        workshop: Workshop | None = None,
+    ) -> None:
+        operators, workshop = program.operators, workshop or Workshop()
         self.program, self.mesh = program, mesh
         self.layouts = boundary_layouts(mesh, options)
-        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts)
-        self._blocks = Blocks()
+        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts, workshop.tables)
+        self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
         self._costs = Costs(mesh, options)

@@ -7,13 +7,12 @@ from functools import cached_property
 from typing import final
 
 from alpa_dejavu.sharded import ZERO
-from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._layer_sharding import LayerSharding
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding.layers import chain_on, kinds_of, uncollected
+from alpa_dejavu.sharding.layers import chain_on, kinds_of, solvers_on, uncollected
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 """What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
@@ -42,7 +41,7 @@ class SolvedLayers:
     def _solved(self, mesh: LogicalMesh) -> list[list[LayerSharding]]:
         kinds, programs = self._kinds
         options = ShardingOptions(force_batch_dim_to_mesh_dim=0)
-        solvers = [BoundarySolver(program, mesh, options) for program in programs]
+        solvers = solvers_on(programs, mesh, options)
         chain = [solvers[kind] for kind in kinds]
         if mesh.shape[0] == 1:
             return [chain_on(chain, 0)] * len(ZERO)

@@ -74,23 +74,52 @@ class Facts:
         return cls(batch_dims, operator_depths(operators, batch_dims), users, replaces)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class KnownTables:
+    """The tables made so far on one mesh under the same options.
+
+    Attributes:
+        costs: of collectives.
+        tables: by what each depends on.
+        equal: the tables that differ, by what is in them.
+        repeated: costs that are paid several times, by what they are and how often.
+    """
+
+    costs: Costs
+    tables: dict[tuple, Table] = dataclasses.field(default_factory=dict)
+    equal: dict[tuple, Table] = dataclasses.field(default_factory=dict)
+    repeated: dict[tuple[int, float], np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
+
+
 def operator_tables(
-    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions, facts: Facts | None = None
+    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions, facts: Facts | None = None,
+    store: TableStore | None = None,
 ) -> tuple[list[Table], list[int | None], list[int]]:
     """The table of each operator, the batch dimension that each was found to have, and how deep it lies.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.
+
+    Args:
+        operators: the program.
+        mesh: the devices.
+        options: the user's.
+        facts: what is known of the program, if anything is.
+        store: the tables that were made for other programs, and takes up those made for this one.
     """
     facts = facts or Facts.of(operators)
     batch_dims, depths, users, replaces = facts.batch_dims, facts.depths, facts.users, facts.replaces
     options = _relaxed(operators, batch_dims, mesh, options)
-    costs = Costs(mesh, options)
+    store = {} if store is None else store
+    if (mesh, options) not in store:
+        store[mesh, options] = KnownTables(Costs(mesh, options))
+    shelf = store[mesh, options]
+    costs, known = shelf.costs, shelf.tables
     max_depth = max(depths, default=0)
     tables: list[Table] = []
-    known: dict[tuple, Table] = {}
-    equal: dict[tuple, Table] = {}
-    repeated: dict[tuple[int, float], np.ndarray] = {}
     for index, operator in enumerate(operators):
         leader = (0, False)
         if operator.kind in _HAS_LEADER:
@@ -107,8 +136,8 @@ def operator_tables(
         if key not in known:
             made = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
             made = made if share == 1 else _paid_once_in(made, share)
-            made = made if operator.repeats == 1 else _repeated(made, operator.repeats, repeated)
-            known[key] = equal.setdefault(made.contents, made)
+            made = made if operator.repeats == 1 else _repeated(made, operator.repeats, shelf.repeated)
+            known[key] = shelf.equal.setdefault(made.contents, made)
         tables.append(known[key])
     return tables, batch_dims, depths
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._alike import layer_key
-from alpa_dejavu.sharding._boundary_solve import BoundarySolver
+from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._chain import cheapest_chain
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
@@ -101,9 +101,17 @@ def _sharded_layers(
     columns = []
     for mesh, option, level in configs:
         if (mesh, option) not in solvers:
-            solvers[mesh, option] = [BoundarySolver(program, mesh, option) for program in programs]
+            solvers[mesh, option] = solvers_on(programs, mesh, option)
         columns.append(stage_layers([solvers[mesh, option][kind] for kind in kinds], level))
     return ShardingTable.of(columns)
+
+
+def solvers_on(
+    programs: Sequence[LayerProgram], mesh: LogicalMesh, options: ShardingOptions
+) -> list[BoundarySolver]:
+    """All programs on one mesh; what they have in common is done once."""
+    workshop = Workshop()
+    return [BoundarySolver(program, mesh, options, workshop) for program in programs]
 
 
 @contextlib.contextmanager
