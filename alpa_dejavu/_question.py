@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from alpa_dejavu._diagnosis import no_plan
@@ -48,6 +48,10 @@ class Source:
         self._models: dict[int, Model] = {}
         self.name, self.training = self._traced.name, self._traced.training
         clock.lap("trace")
+
+    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """The wanted numbers, or the nearest lower ones that the model can be cut into."""
+        return tuple(dict.fromkeys(self._layers.most_layers(self._traced, number) for number in wanted))
 
     def model(self, num_layers: int, micro_batch: int) -> Model:
         """Cut into so many layers, for a micro-batch of so many samples."""

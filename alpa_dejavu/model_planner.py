@@ -85,7 +85,7 @@ def plan_model(
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     source = Source(model, batch // counts[len(counts) // 2], clock)
     question = dataclasses.replace(question, schedule=_schedule(schedule, source))
-    tried = _LAYERS if layers is None else (layers,)
+    tried = source.numbers_of_layers(_LAYERS) if layers is None else (layers,)
     found = candidates(question, source, tried, counts, clock)
     if not found:
         raise question.nothing(source, tried[0], counts[-1])

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli import main
 from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan
 
 SOURCE = """
@@ -16,6 +17,13 @@ SOURCE = """
 
     def gpt(batch_size):
         return model_function("gpt-125m")(batch_size)
+
+    def small(batch_size):
+        def step(state, batch):
+            gradients = jax.grad(lambda weights: (jax.numpy.tanh(batch @ weights[0]) @ weights[1]).mean())(state)
+            return jax.tree.map(jax.numpy.subtract, state, gradients)
+
+        return step, ([jax.ShapeDtypeStruct((8, 8), "float32")] * 2, jax.ShapeDtypeStruct((batch_size, 8), "float32"))
 
     def fails(batch_size):
         return {}["nothing"]
@@ -70,6 +78,12 @@ def test_a_name_is_a_function_like_any_other(tmp_path):
         plans.append(read_plan(where))
     assert plans[0].stages == plans[1].stages
     assert plans[0].step_s == plans[1].step_s
+
+
+def test_layers_left_open_are_as_many_as_there_can_be():
+    """The numbers that are tried for large models are more than this one has products."""
+    plan = plan_model("my_own_models:small", "p3.8xlarge", batch=64, micro_batches=1).plan
+    assert plan.num_layers == 2
 
 
 @pytest.mark.parametrize(
