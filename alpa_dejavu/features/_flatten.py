@@ -13,6 +13,8 @@ from typing import Any, final
 
 from jax import core
 
+from alpa_dejavu.features._branches import heaviest
+
 MARKER = "pipeline_marker"
 
 
@@ -135,8 +137,7 @@ class Flattener:
         return [self._pass("copy", value, var.aval, trips) for value, var in zip(results, eqn.outvars, strict=True)]
 
     def _cond(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
-        branch = max((b.jaxpr for b in eqn.params["branches"]), key=_num_equations)
-        return self.walk(branch, inputs[1:], trips)
+        return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
 
 
 def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
@@ -148,7 +149,3 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
             if sizes == (len(eqn.invars), len(eqn.outvars)):
                 return jaxpr
     return None
-
-
-def _num_equations(jaxpr: core.Jaxpr) -> int:
-    return len(jaxpr.eqns) + sum(_num_equations(inner) for inner in core.subjaxprs(jaxpr))
