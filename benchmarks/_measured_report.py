@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -137,6 +138,23 @@ def _rank_correlation(pool: Mapping[str, float], plans: Mapping[str, Plan]) -> f
     return float(spearmanr([plans[label].step_s for label in pool], list(pool.values())).statistic)
 
 
+def _stage_ratios(jobs: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, float]]:
+    """For each number of devices that stages have: the medians of measured times by predicted ones."""
+    ratios: dict[int, list[tuple[float, float]]] = {}
+    for stage in (stage for job in jobs for row in job["plans"] if "step_s" in row for stage in row["stages"]):
+        measured, predicted = stage["measured"], stage["predicted_forward_s"] + stage["predicted_backward_s"]
+        micro_batch = (measured["forward_s"] + measured["backward_s"]) / predicted
+        once = measured["per_step_s"] / stage["predicted_per_step_s"]
+        ratios.setdefault(math.prod(stage["submesh"]), []).append((micro_batch, once))
+    return {
+        devices: {
+            "forward_backward": statistics.median(ratio for ratio, _ in pairs),
+            "per_step": statistics.median(ratio for _, ratio in pairs),
+        }
+        for devices, pairs in sorted(ratios.items())
+    }
+
+
 def table(job: Mapping[str, Any]) -> str:
     """A line for each plan of a job, the fastest first."""
     names = {label: role for role, label in job["roles"].items()}
@@ -172,6 +190,12 @@ def summary(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         waited = [share for job in jobs for row in job["plans"] for share in row.get("waited_for_core", ())]
         found["median_waited_for_core"] = statistics.median(waited)
         lines.append(f"workers were ready while others had their cores: {statistics.median(waited):.1%} of the time")
+        found["stages"] = _stage_ratios(jobs)
+        lines += [
+            f"stages of {devices} device(s): forward plus backward {ratios['forward_backward']:.2f} times the "
+            f"predicted ones, what comes once a step {ratios['per_step']:.2f} times (medians)"
+            for devices, ratios in found["stages"].items()
+        ]
         found["median_simulation_error"] = statistics.median(errors)
         found["median_simulation_error_of_noted_steps"] = statistics.median(noted)
         found["largest_simulation_error"] = max(errors)

@@ -149,5 +149,10 @@ def test_the_summary_is_over_jobs_and_plans(small):
     assert found["median_regret"] == pytest.approx(0.2)
     assert found["median_simulation_error"] == pytest.approx(0.0)
     assert found["median_waited_for_core"] == 0.5
+    assert list(found["stages"]) == [4]
+    rows = [row["stages"][0] for job in jobs for row in job["plans"][:2]]
+    predicted = [row["predicted_forward_s"] + row["predicted_backward_s"] for row in rows]
+    ratios = [seconds / own for seconds, own in zip((1.2, 1.0) * 2, predicted, strict=True)]
+    assert found["stages"][4] == {"forward_backward": pytest.approx(np.median(ratios)), "per_step": 0.0}
     assert any("median regret of 2 jobs: 20.0%" in line for line in found["lines"])
     assert summary([])["lines"] == []
