@@ -100,7 +100,6 @@ class Question:
         model, run = source.model(layers, micro_batch), Run(count, self.schedule)
         space = search_space(self.cluster, micro_batch, self.submeshes, self.remat, self.zero)
         if model.sharding is not None:
-            configs = [config for row in space.configs for config in row if config is not None]
-            model.sharding.prepare((config.data_parallel, config.tensor_parallel) for config in configs)
+            model.sharding.prepare(config for row in space.configs for config in row if config is not None)
             clock.lap("sharding")
         return model, cost_table(model, self.cluster, space, run, self.latency, self.communication), space, run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import time
 from collections.abc import Callable
@@ -73,7 +72,7 @@ class PlanEstimator:
             self._model(plan.num_layers, micro_batch),
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
-            [GivenStage(*stage.layers, stage.submesh, _config(stage, micro_batch)) for stage in plan.stages],
+            [GivenStage(*stage.layers, stage.submesh, _config(stage)) for stage in plan.stages],
             name=plan.model,
             batch=plan.batch,
             **self._prices,
@@ -123,11 +122,6 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     return cluster
 
 
-def _config(stage: StagePlan, micro_batch: int) -> MeshConfig:
-    """The stage's config: the batch goes along the first axis if it is forced to, else wherever it can be divided."""
-    size, shape = math.prod(stage.logical_mesh), stage.logical_mesh
-    if len(shape) == 2 and "force_batch_dim_to_mesh_dim" in stage.options:
-        ways = shape[0], shape[1]
-    else:
-        ways = (size, 1) if micro_batch % size == 0 else (1, size)
-    return MeshConfig(shape, *ways, options=dict(stage.options), remat=stage.remat, zero=stage.zero)
+def _config(stage: StagePlan) -> MeshConfig:
+    across, along = (*stage.logical_mesh, 1)[:2]
+    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)

@@ -26,6 +26,10 @@ KINDS = (
 """What `Pricing.seconds` gives, in this order: of one micro-batch, but for the last two, which come once a step."""
 
 
+_Mesh = tuple[int, int, int, bool]
+"""What tells divisions apart: a config but for its remat."""
+
+
 @final
 class Pricing:
     """Prices of a model on a cluster; what doesn't depend on the mesh is computed once."""
@@ -42,9 +46,9 @@ class Pricing:
         self._latency, self._communication = latency, communication
         self._boundary = Boundary.of(model)
         self._whole = ModelMemory.of(model)
-        self._divisions: dict[tuple[int, int, int], Division] = {}
+        self._divisions: dict[_Mesh, Division] = {}
         self._predicted: dict[int, tuple[Operators, float]] = {}
-        self._sent: dict[tuple[Submesh, int, int, int, str], FloatArray] = {}
+        self._sent: dict[tuple[Submesh, _Mesh, str], FloatArray] = {}
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
         """Shape (len(KINDS), L, L)."""
@@ -59,13 +63,13 @@ class Pricing:
         return stage_memory(self._whole, self._division(config).memory(), config.remat == "layer")
 
     def _division(self, config: MeshConfig) -> Division:
-        key = config.data_parallel, config.tensor_parallel, config.zero
+        key = _mesh(config)
         if key not in self._divisions:
             sharding = self._model.sharding
             self._divisions[key] = (
-                EvenDivision(self._model, self._whole, *key)
+                EvenDivision(self._model, self._whole, *key[:3])
                 if sharding is None
-                else sharding.on(self._model.layers, *key)
+                else sharding.on(self._model.layers, config)
             )
         return self._divisions[key]
 
@@ -119,7 +123,7 @@ class Pricing:
 
     def _combined_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
         """Of each range of layers, all sent as one."""
-        key = submesh, config.data_parallel, config.tensor_parallel, config.zero, phase
+        key = submesh, _mesh(config), phase
         if key not in self._sent:
             exchanges = self._division(config).combined(phase)
             total = np.zeros_like(self._whole.parameters)
@@ -150,6 +154,10 @@ class Pricing:
             taken(bound.forward_bytes, bound.forward_tensors),
             taken(bound.backward_bytes, bound.backward_tensors),
         )
+
+
+def _mesh(config: MeshConfig) -> _Mesh:
+    return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced
 
 
 def with_micro_batch(model: Model, ratio: float) -> Model:

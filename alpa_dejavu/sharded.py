@@ -1,7 +1,7 @@
-"""A model divided as the sharding engine divides it: solved on two lengths of the data-parallel axis, scaled to others.
+"""A model divided as the sharding engine divides it: solved on some meshes for one micro-batch, scaled to others.
 
-The engine forces the batch onto axis 0, so what it chooses there for two devices holds for more: what the axis divides
-shrinks as it grows, and what has a batch dimension grows with the micro-batch.
+Where the batch is forced onto axis 0, what the engine chooses there for two devices holds for more: what the axis
+divides shrinks as it grows. What has a batch dimension grows with the micro-batch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_sum
-from alpa_dejavu.problem import Exchange, Layer, MemoryShares, Operators
+from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
 from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
 
 __all__ = ["ModelSharding", "Solved"]
 
-Solved = Callable[[int, int], Sequence[Sequence[LayerSharding]]]
-"""From lengths of the axes (1 or 2; any) to a row for each of `ZERO`: the layers on that mesh."""
+Solved = Callable[[int, int, bool], Sequence[Sequence[LayerSharding]]]
+"""From lengths of the axes, and whether the batch is forced onto the first, to a row for each of `ZERO`: the layers."""
 ZERO = (0, 2, 3)
+_ALONE = (1, 1, True)
 _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
 
 
@@ -39,16 +40,15 @@ class ModelSharding:
     solved: Solved
     batch_ratio: float = 1.0
 
-    def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> ShardedDivision:
+    def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
         """On one mesh, at one ZeRO level."""
-        solved_for = min(data_parallel, 2)
-        row = self._scaled(self.solved(solved_for, tensor_parallel)[ZERO.index(zero)], data_parallel)
-        return ShardedDivision(self, tuple(layers), row)
+        row = self.solved(*_solved_for(config))[ZERO.index(config.zero)]
+        return ShardedDivision(self, tuple(layers), self._scaled(row, config.data_parallel))
 
-    def prepare(self, meshes: Iterable[tuple[int, int]]) -> None:
+    def prepare(self, configs: Iterable[MeshConfig]) -> None:
         """Solves for these meshes."""
-        for data_parallel, tensor_parallel in {(1, 1), *meshes}:
-            self.solved(min(data_parallel, 2), tensor_parallel)
+        for mesh in dict.fromkeys([_ALONE, *map(_solved_for, configs)]):
+            self.solved(*mesh)
 
     def _scaled(self, row: Sequence[LayerSharding], length: int) -> tuple[LayerSharding, ...]:
         """Layers that are alike stay one object."""
@@ -63,12 +63,17 @@ class ModelSharding:
     @cached_property
     def whole(self) -> FloatArray:
         """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
-        return np.stack([layer.memory() for layer in self._scaled(self.solved(1, 1)[0], 1)], axis=-1)
+        return np.stack([layer.memory() for layer in self._scaled(self.solved(*_ALONE)[0], 1)], axis=-1)
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
         """Operators that were divided before: layers that are alike share theirs."""
         return {}
+
+
+def _solved_for(config: MeshConfig) -> tuple[int, int, bool]:
+    forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
+    return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
 
 
 @final

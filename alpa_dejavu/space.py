@@ -9,6 +9,10 @@ from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace, Submesh
 
 __all__ = ["search_space", "submeshes"]
 
+_FORCED = {"force_batch_dim_to_mesh_dim": 0}
+_OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
+"""Of Alpa's auto-sharding pass, by ZeRO level."""
+
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
     """Parts of a host, then whole hosts.
@@ -56,7 +60,8 @@ def search_space(
     """Every split of every submesh into data and tensor parallelism, with every remat and ZeRO level.
 
     Tensor-parallel devices are in one host, and there are no more data-parallel ones than a micro-batch divides among.
-    ZeRO levels above 0 are offered where there are data-parallel devices to share.
+    Where it divides among all devices they are offered in a row, too, for the auto-sharding pass to cut what it likes:
+    experts of a mixture among them. ZeRO levels above 0 are offered where there are data-parallel devices to share.
 
     Args:
         cluster: hosts with equally many devices.
@@ -78,23 +83,18 @@ def search_space(
             for along in range(1, submesh.devices_per_host + 1)
             if size % along == 0 and micro_batch % (size // along) == 0
         ]
+        meshes = [(split, _FORCED) for split in splits]
+        if (size, 1) in splits and size > 1:
+            meshes.append(((size, 1), {}))
         rows.append(
             [
-                MeshConfig(split, *split, options=_options(level), remat=again, zero=level)
-                for split in splits
+                MeshConfig(mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level)
+                for mesh, batch in meshes
                 for again in remat
                 for level in zero
-                if level == 0 or split[0] > 1
+                if level == 0 or mesh[0] > 1
             ]
         )
     width = max(1, *map(len, rows))
     configs = tuple((*row, *[None] * (width - len(row))) for row in rows)
     return SearchSpace(choices, configs, imbalance)
-
-
-def _options(zero: int) -> dict[str, object]:
-    """The options of Alpa's auto-sharding pass for a ZeRO level."""
-    options: dict[str, object] = {"force_batch_dim_to_mesh_dim": 0}
-    if zero:
-        options["prefer_reduce_scatter" if zero == 2 else "force_zero_stage_3"] = True
-    return options

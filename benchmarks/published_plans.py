@@ -104,11 +104,10 @@ def _published() -> Iterator[Published]:
 
 
 def _config(logical: tuple[int, int], options: dict[str, Any], given: Any) -> MeshConfig:
-    """Alpa's config as ours: where no batch dimension is forced, the solver is taken to choose data parallelism."""
-    free = "force_batch_dim_to_mesh_dim" not in options
-    across, along = (logical[0] * logical[1], 1) if free else logical
-    zero = 2 if given.prefer_reduce_scatter and across > 1 else 0
-    return MeshConfig(tuple(logical), across, along, dict(options), "layer" if given.use_remat else "none", zero)
+    """Alpa's config as ours: where no batch dimension is forced, the sharding engine is as free as Alpa's pass was."""
+    across, along = logical
+    zero = 2 if given.prefer_reduce_scatter and across * along > 1 else 0
+    return MeshConfig((across, along), across, along, dict(options), "layer" if given.use_remat else "none", zero)
 
 
 def _compare(case: Published) -> dict[str, Any]:

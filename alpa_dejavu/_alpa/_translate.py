@@ -42,26 +42,16 @@ def space_of(
     zero = zero or (2 if getattr(default_options, "prefer_reduce_scatter", False) else 0)
     configs = tuple(
         tuple(
-            config and dataclasses.replace(_config(config[0].shape, config[1], row, forced), zero=zero)
-            for config in row
+            config and dataclasses.replace(_config(config[0].shape, config[1], forced), zero=zero) for config in row
         )
         for row in autosharding_configs
     )
     return SearchSpace(submeshes, configs, tolerance)
 
 
-def _config(shape: Sequence[int], options: dict[str, Any], row: Sequence[Any], data_parallel: bool) -> MeshConfig:
-    """A config that forces the batch onto the first axis divides the operators along the second one.
-
-    One that forces nothing leaves the choice to the auto-sharding pass; we reckon with data parallelism where the batch
-    can be divided among all devices, which Alpa tells by offering that very config too, else with tensor parallelism.
-    """
+def _config(shape: Sequence[int], options: dict[str, Any], data_parallel: bool) -> MeshConfig:
+    """A config whose second axis divides operators, unless all is to be data parallel."""
     across, along = (int(n) for n in shape)
-    if "force_batch_dim_to_mesh_dim" in options:
-        return MeshConfig((across, along), across, along, dict(options))
-    divisible = data_parallel or any(
-        other is not None and "force_batch_dim_to_mesh_dim" in other[1] and other[0].shape[1] == 1 for other in row
-    )
-    size = across * along
-    sizes = (size, 1) if divisible else (1, size)
-    return MeshConfig((across, along), *sizes, options=dict(options))
+    if data_parallel:
+        return MeshConfig((across, along), across * along, 1, {**options, "force_batch_dim_to_mesh_dim": 0})
+    return MeshConfig((across, along), across, along, dict(options))

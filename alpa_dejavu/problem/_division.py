@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem._layer import Layer
+from alpa_dejavu.problem._mesh import MeshConfig
 from alpa_dejavu.problem._operators import Operators
 
 FloatArray = NDArray[np.float64]
@@ -68,12 +69,12 @@ class Division(Protocol):
 class Sharding(Protocol):
     """How any logical mesh divides some layers."""
 
-    def on(self, layers: Sequence[Layer], data_parallel: int, tensor_parallel: int, zero: int) -> Division:
-        """The layers on one mesh, at one ZeRO level (0, 2, 3)."""
+    def on(self, layers: Sequence[Layer], config: MeshConfig) -> Division:
+        """The layers on one mesh, at one ZeRO level."""
         ...
 
-    def prepare(self, meshes: Iterable[tuple[int, int]]) -> None:
-        """Does now what these (data-parallel, tensor-parallel) meshes will need."""
+    def prepare(self, configs: Iterable[MeshConfig]) -> None:
+        """Does now what these configs will need."""
         ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:

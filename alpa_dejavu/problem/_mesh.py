@@ -38,7 +38,7 @@ class MeshConfig:
 
     Attributes:
         shape: product = the submesh's devices.
-        data_parallel, tensor_parallel: over how many devices the batch, and the operators, are divided.
+        data_parallel, tensor_parallel: the axes' lengths by what they are meant for: the batch, and the operators.
         options: handed to Alpa's auto-sharding pass as they are.
         remat: "none", or "layer": a layer keeps its inputs alone for its backward, and computes the rest again.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
@@ -65,6 +65,11 @@ class MeshConfig:
                 f"mesh config: {self.data_parallel} data-parallel times {self.tensor_parallel} tensor-parallel devices "
                 f"aren't the {math.prod(self.shape)} of the logical shape {self.shape}"
             )
+
+    @property
+    def batch_forced(self) -> bool:
+        """Whether the batch must be cut by the first axis; else the auto-sharding pass is free to cut what it likes."""
+        return "force_batch_dim_to_mesh_dim" in self.options
 
     def groups(self, submesh: Submesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """For one data-parallel and one tensor-parallel group: the host (counted from 0 in the submesh) of each device.

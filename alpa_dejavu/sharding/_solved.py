@@ -24,23 +24,24 @@ class SolvedLayers:
 
     def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
         self._layers = layers
-        self._known: dict[tuple[int, int], list[list[LayerSharding]]] = {}
+        self._known: dict[tuple[int, int, bool], list[list[LayerSharding]]] = {}
 
-    def __call__(self, data_parallel: int, tensor_parallel: int) -> list[list[LayerSharding]]:
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[list[LayerSharding]]:
         """A row for each ZeRO level; they are one where there is nobody to share with."""
-        shape = data_parallel, tensor_parallel
-        if shape not in self._known:
+        key = data_parallel, tensor_parallel, batch_forced
+        if key not in self._known:
+            mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
+            options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if batch_forced else -1)
             with uncollected():
-                self._known[shape] = self._solved(LogicalMesh(shape, _ALPHA, _BETA))
-        return self._known[shape]
+                self._known[key] = self._solved(mesh, options)
+        return self._known[key]
 
     @cached_property
     def _kinds(self) -> tuple[list[int], list[LayerProgram]]:
         return kinds_of(self._layers)
 
-    def _solved(self, mesh: LogicalMesh) -> list[list[LayerSharding]]:
+    def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[list[LayerSharding]]:
         kinds, programs = self._kinds
-        options = ShardingOptions(force_batch_dim_to_mesh_dim=0)
         solvers = solvers_on(programs, mesh, options)
         chain = [solvers[kind] for kind in kinds]
         if mesh.shape[0] == 1:
