@@ -8,6 +8,7 @@ operations stands for all.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -47,7 +48,7 @@ class Value:
     @property
     def dtype(self) -> str:
         """The element type by its name in numpy."""
-        return str(getattr(self.aval, "dtype", "float32"))
+        return _name(getattr(self.aval, "dtype", "float32"))
 
 
 @final
@@ -64,6 +65,11 @@ class Step:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     trips: float
+
+
+@functools.lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:
+    return str(dtype)
 
 
 @final
