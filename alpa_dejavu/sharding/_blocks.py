@@ -20,6 +20,7 @@ class Blocks:
 
     def __init__(self) -> None:
         self._known: dict[tuple, tuple] = {}
+        self._places: dict[int, np.ndarray] = {}
         self.steps = 0
         self.repeated = 0
 
@@ -36,6 +37,12 @@ class Blocks:
             self._known[key] = (arrays, step(*arrays))  # the arrays are kept, so that their ids stay theirs
         result: Result = self._known[key][1]
         return result
+
+    def places(self, count: int) -> np.ndarray:
+        """0, 1, 2, ...: the same array whenever it is asked for."""
+        if count not in self._places:
+            self._places[count] = np.arange(count)
+        return self._places[count]
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:

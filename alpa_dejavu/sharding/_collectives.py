@@ -51,8 +51,10 @@ def collectives(
             ]
         for position, source in enumerate(operator.operands):
             tensor, held = operators[source], strategies[source].output
+            if not any(held):
+                continue
             wanted = _wanted(strategy, position, tensor.rank)
-            if held != wanted and tensor.rank and (source, wanted) not in brought:
+            if held != wanted and (source, wanted) not in brought:
                 brought.add((source, wanted))
                 batched = batch_dims[source] is not None
                 found += [

@@ -53,22 +53,21 @@ class Followers:
 
 def merge_followers(operators: Sequence[Operator], tables: Sequence[Table], blocks: Blocks) -> Followers:
     """Let every operator that follows another be decided by the one at the end of the chain."""
-    identities: dict[int, np.ndarray] = {}
     root: list[int] = []
     remap: list[np.ndarray] = []
-    lookups: dict[int, np.ndarray] = {}
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
         if table.follow is None:
             root.append(index)
-            count = len(table.strategies)
-            remap.append(identities.setdefault(count, np.arange(count)))
+            remap.append(blocks.places(len(table.strategies)))
             continue
-        if id(table) not in lookups:
-            lookups[id(table)] = _lookup(table)
         leader = operator.operands[table.follow]
         root.append(root[leader])
-        remap.append(blocks.once(picked, lookups[id(table)], remap[leader]))
+        remap.append(blocks.once(_followed, table, remap[leader]))
     return Followers(tuple(root), tuple(remap))
+
+
+def _followed(table: Table, leader: np.ndarray) -> np.ndarray:
+    return picked(_lookup(table), leader)
 
 
 def _lookup(table: Table) -> np.ndarray:
@@ -92,15 +91,28 @@ def build_graph(
     root, remap = followers.root, followers.remap
     builder = _Builder(CostGraph({}, {}), blocks)
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
-        builder.add_cost(root[index], blocks.once(picked, table.cost, remap[index]))
-        for operand, edge in zip(operator.operands, table.edges, strict=True):
-            if blocks.once(np.any, edge):
-                builder.add(root[operand], root[index], blocks.once(remapped, edge, remap[operand], remap[index]))
+        cost, edges = blocks.once(_priced, table, remap[index], *(remap[operand] for operand in operator.operands))
+        if cost is not None or root[index] == index:
+            builder.add_cost(root[index], table.cost if cost is None else cost)
+        for operand, edge in zip(operator.operands, edges, strict=True):
+            if edge is not None:
+                builder.add(root[operand], root[index], edge)
         if operator.kind == "output" and operator.alias is not None:
             _add_alias(builder, tables, followers, index, operator.alias)
         if operator.name == "add" and all(operators[i].kind == "dot" for i in operator.operands):
             _add_common_sum(builder, tables, followers, operator)
     return builder.graph
+
+
+def _priced(
+    table: Table, own_remap: np.ndarray, *remaps: np.ndarray
+) -> tuple[np.ndarray | None, tuple[np.ndarray | None, ...]]:
+    """The costs of an operator and of bringing it its operands, by the choices of those that decide; None for zeros."""
+    edges = (
+        remapped(edge, remap, own_remap) if edge.any() else None
+        for edge, remap in zip(table.edges, remaps, strict=True)
+    )
+    return picked(table.cost, own_remap) if table.cost.any() else None, tuple(edges)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,10 +161,16 @@ def _add_common_sum(builder: _Builder, tables: Sequence[Table], followers: Follo
     left, right = add.operands
     if left == right:
         return
-    saved = np.zeros((len(tables[left].strategies), len(tables[right].strategies)))
-    for i, a in enumerate(tables[left].strategies):
-        for j, b in enumerate(tables[right].strategies):
-            if a.all_reduce and a.all_reduce == b.all_reduce and a.output == b.output:
-                saved[i, j] = -min(a.communication, b.communication)
-    matrix = saved[followers.remap[left]][:, followers.remap[right]]
+    once = builder.blocks.once
+    saved = once(_saved, tables[left], tables[right])
+    matrix = once(remapped, saved, followers.remap[left], followers.remap[right])
     builder.add(followers.root[left], followers.root[right], matrix)
+
+
+def _saved(left: Table, right: Table) -> np.ndarray:
+    found = np.zeros((len(left.strategies), len(right.strategies)))
+    for i, a in enumerate(left.strategies):
+        for j, b in enumerate(right.strategies):
+            if a.all_reduce and a.all_reduce == b.all_reduce and a.output == b.output:
+                found[i, j] = -min(a.communication, b.communication)
+    return found

@@ -10,8 +10,8 @@ import dataclasses
 from functools import cached_property
 from typing import final
 
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._strategies import Facts
 
 
 @final

@@ -12,11 +12,14 @@ from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
 from alpa_dejavu.sharding._held import Held, undominated_moments
 from alpa_dejavu.sharding._layer_sharding import LayerSharding
+from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._zero import phased, zero_divisions
 
+Solver = BoundarySolver | OneDevice
 
-def layer_sharding(solver: BoundarySolver, received: int, sent: int, zero: int) -> LayerSharding:
+
+def layer_sharding(solver: Solver, received: int, sent: int, zero: int) -> LayerSharding:
     """A layer's sharding under a pair of boundary layouts and a ZeRO level."""
     program, shape = solver.program, solver.mesh.shape
     strategies = solver.strategies(received, sent)
@@ -62,17 +65,15 @@ def _update_cuts(held: Held, places: Sequence[int], further: dict[int, tuple[int
 
 
 def _marked(rows: Sequence[tuple[int, ...]], num_axes: int) -> NDArray[np.bool_]:
-    found = np.zeros((len(rows), num_axes), dtype=np.bool_)
-    for row, axes in zip(found, rows, strict=True):
-        row[list(axes)] = True
-    return found
+    marks = [[axis in axes for axis in range(num_axes)] for axes in rows]
+    return np.array(marks, dtype=np.bool_).reshape(len(rows), num_axes)
 
 
-def _layout(solver: BoundarySolver, places: Sequence[int], layout: int) -> Spec | None:
+def _layout(solver: Solver, places: Sequence[int], layout: int) -> Spec | None:
     return solver.spec(places[0], layout) if places else None
 
 
-def _leaving(solver: BoundarySolver, place: int, layout: int, held: Spec) -> list[Sent]:
+def _leaving(solver: Solver, place: int, layout: int, held: Spec) -> list[Sent]:
     """The collectives that bring a result to the layout in which it leaves."""
     operator, wanted = solver.program.operators[place], solver.spec(place, layout)
     if operator.kind == "parameter" or wanted is None or wanted == held:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import cached_property
 from typing import Literal
 
 from alpa_dejavu.sharding._spec import Shape, Spec
@@ -93,7 +94,7 @@ class Operator:
     repeats: float = 1.0
     gradient: bool = False
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the whole result."""
         return math.prod(self.shape) * self.itemsize

@@ -42,6 +42,7 @@ def is_replicated(spec: Spec) -> bool:
     return not any(spec)
 
 
+@lru_cache(maxsize=1 << 16)
 def axes_of(spec: Spec) -> tuple[int, ...]:
     """All mesh axes that cut the tensor, by dimension."""
     return tuple(axis for axes in spec for axis in axes)

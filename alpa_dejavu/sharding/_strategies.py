@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from alpa_dejavu.sharding._batch import operator_batch_dims
-from alpa_dejavu.sharding._depth import operator_depths
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._operator import DotDims, Operator
+from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._planning import Site, make_table
 from alpa_dejavu.sharding._reshard import Costs
@@ -43,35 +42,6 @@ _RULES: dict[str, Callable[[Site], Table]] = {
     "output": output_table,
 }
 _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
-_BROADCAST_WITHIN = 6
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Facts:
-    """What is known of a program whatever the mesh.
-
-    Attributes:
-        batch_dims: the batch dimension that each operator was found to have.
-        depths: how deep each lies.
-        users: who reads each operator's result.
-        replaces: for operators whose result takes over a parameter's memory, that parameter.
-    """
-
-    batch_dims: list[int | None]
-    depths: list[int]
-    users: list[list[int]]
-    replaces: dict[int, int]
-
-    @classmethod
-    def of(cls, operators: Sequence[Operator], thorough: bool = False) -> "Facts":
-        """Of some operators; `thorough` is about batch dimensions (see `operator_batch_dims`)."""
-        batch_dims = operator_batch_dims(operators, thorough)
-        users: list[list[int]] = [[] for _ in operators]
-        for index, operator in enumerate(operators):
-            for operand in dict.fromkeys(operator.operands):
-                users[operand].append(index)
-        replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
-        return cls(batch_dims, operator_depths(operators, batch_dims), users, replaces)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,92 +81,39 @@ def operator_tables(
         store: the tables that were made for other programs, and takes up those made for this one.
     """
     facts = facts or Facts.of(operators)
-    batch_dims, depths, users, replaces = facts.batch_dims, facts.depths, facts.users, facts.replaces
-    options = _relaxed(operators, batch_dims, mesh, options)
+    depths = facts.depths
+    options = _relaxed(facts, mesh, options)
     store = {} if store is None else store
     if (mesh, options) not in store:
         store[mesh, options] = KnownTables(Costs(mesh, options))
     shelf = store[mesh, options]
-    costs, known = shelf.costs, shelf.tables
+    known = shelf.tables
     max_depth = max(depths, default=0)
     tables: list[Table] = []
-    for index, operator in enumerate(operators):
+    for index, (operator, around) in enumerate(zip(operators, facts.surroundings, strict=True)):
         leader = (0, False)
-        if operator.kind in _HAS_LEADER:
-            leader = choose_leader(operator, operators, tables, depths, max_depth, replaces.get(index))
-        site = Site(
-            operator=operator, operands=tuple(operators[i] for i in operator.operands),
-            tables=tuple(tables[i] for i in operator.operands), costs=costs, batch_dim=batch_dims[index],
-            leader=leader, feeds_output=any(operators[user].kind == "output" for user in users[index]),
-            feeds_broadcast=operator.kind == "iota" and _feeds_broadcast(operators, users, index),
-            batch_switch=_is_batch_switch(operators, users, index), users=len(users[index]),
-        )
-        share = options.grad_acc_num_micro_batches if _is_accumulated(operators, users, index) else 1
-        key = (_key(site), share)
+        if operator.kind in _HAS_LEADER and len(operator.operands) > 1:
+            leader = choose_leader(operator, operators, tables, depths, max_depth, facts.replaces.get(index))
+        sources = tuple(tables[i] for i in operator.operands)
+        key = (around.number, leader, *map(id, sources))
         if key not in known:
+            site = Site(
+                operator=operator, operands=tuple(operators[i] for i in operator.operands), tables=sources,
+                costs=shelf.costs, batch_dim=facts.batch_dims[index], leader=leader, feeds_output=around.feeds_output,
+                feeds_broadcast=around.feeds_broadcast, batch_switch=around.batch_switch, users=around.users,
+            )  # fmt: skip
             made = _pinned_table(site) if operator.pinned is not None else _RULES[operator.kind](site)
-            made = made if share == 1 else _paid_once_in(made, share)
+            if around.accumulated and options.grad_acc_num_micro_batches != 1:
+                made = _paid_once_in(made, options.grad_acc_num_micro_batches)
             made = made if operator.repeats == 1 else _repeated(made, operator.repeats, shelf.repeated)
             known[key] = shelf.equal.setdefault(made.contents, made)
         tables.append(known[key])
-    return tables, batch_dims, depths
-
-
-def _key(site: Site) -> tuple:
-    """What the table of an operator depends on."""
-    operator = site.operator
-    users = site.users == 1 if operator.kind == "reshape" else None
-    return (
-        operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
-        operator.repeats,
-        tuple((o.kind, o.shape, o.itemsize) for o in site.operands), tuple(id(table) for table in site.tables),
-        site.batch_dim, site.leader, site.feeds_output and operator.kind == "broadcast", site.feeds_broadcast,
-        site.batch_switch, users,
-    )
+    return tables, facts.batch_dims, depths
 
 
 def _pinned_table(site: Site) -> Table:
     assert site.operator.pinned is not None
     return make_table(site, [Strategy("pinned", site.operator.pinned)])
-
-
-def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
-    steps = 0
-    while users[index] and steps < _BROADCAST_WITHIN:
-        index = users[index][0]
-        if operators[index].kind == "broadcast":
-            return True
-        steps += operators[index].kind != "reshape"
-    return False
-
-
-def _is_batch_switch(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether a reshape stands between a batched product and a transposition."""
-    operator = operators[index]
-    if operator.kind != "reshape" or len(users[index]) != 1:
-        return False
-    dot = operators[operator.operands[0]].attributes
-    return isinstance(dot, DotDims) and bool(dot.lhs_batch) and operators[users[index][0]].kind == "transpose"
-
-
-def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
-    """Whether an operator's result is a gradient that is added to what earlier micro-batches left in a parameter."""
-    if operators[index].kind not in ("dot", "convolution", "reduce"):
-        return False
-    if operators[index].gradient:
-        return True
-    while len(users[index]) == 1:
-        user = users[index][0]
-        if operators[user].name == "add":
-            others = [operand for operand in operators[user].operands if operand != index]
-            while others and operators[others[0]].kind == "identity":
-                others = list(operators[others[0]].operands)
-            return bool(others) and operators[others[0]].kind == "parameter"
-        if operators[user].kind not in ("identity", "transpose"):
-            return False
-        index = user
-    return False
 
 
 def _paid_once_in(table: Table, times: int) -> Table:
@@ -218,15 +135,10 @@ def _repeated(table: Table, times: float, known: dict[tuple[int, float], np.ndar
     return dataclasses.replace(table, strategies=strategies, cost=table.cost * times, edges=edges)
 
 
-def _relaxed(
-    operators: Sequence[Operator], batch_dims: Sequence[int | None], mesh: LogicalMesh, options: ShardingOptions
-) -> ShardingOptions:
+def _relaxed(facts: Facts, mesh: LogicalMesh, options: ShardingOptions) -> ShardingOptions:
     """Drop the options that the batch size does not allow."""
-    axis = options.force_batch_dim_to_mesh_dim
-    if axis < 0:
-        return options
-    sizes = [op.shape[dim] for op, dim in zip(operators, batch_dims, strict=True) if dim is not None]
-    if not sizes:
+    sizes = facts.batch_sizes
+    if options.force_batch_dim_to_mesh_dim < 0 or not sizes:
         return options
     if min(sizes) % mesh.num_devices and options.allow_mixed_mesh_shape:
         options = dataclasses.replace(options, allow_mixed_mesh_shape=False)

@@ -26,7 +26,8 @@ from alpa_dejavu.sharding._layer_sharding import (
     LayerSharding,
 )
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._on_devices import layer_sharding
+from alpa_dejavu.sharding._on_devices import Solver, layer_sharding
+from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._sharding_table import ShardingTable, StageLayers
 
@@ -60,7 +61,7 @@ def shard_layer(
         ValueError: for another ZeRO level.
     """
     program = layer_program([layer] if isinstance(layer, LayerJaxprs) else layer)
-    solver = BoundarySolver(program, mesh, options)
+    (solver,) = solvers_on([program], mesh, options)
     received, sent = cheapest_chain([solver.costs])
     return layer_sharding(solver, received, sent, _checked(zero))
 
@@ -97,7 +98,7 @@ def _sharded_layers(
     layers: Sequence[LayerJaxprs], configs: Sequence[tuple[LogicalMesh, ShardingOptions, int]]
 ) -> ShardingTable:
     kinds, programs = kinds_of(layers)
-    solvers: dict[tuple[LogicalMesh, ShardingOptions], list[BoundarySolver]] = {}
+    solvers: dict[tuple[LogicalMesh, ShardingOptions], list[Solver]] = {}
     columns = []
     for mesh, option, level in configs:
         if (mesh, option) not in solvers:
@@ -108,8 +109,10 @@ def _sharded_layers(
 
 def solvers_on(
     programs: Sequence[LayerProgram], mesh: LogicalMesh, options: ShardingOptions
-) -> list[BoundarySolver]:
+) -> list[Solver]:
     """All programs on one mesh; what they have in common is done once."""
+    if mesh.num_devices == 1:
+        return [OneDevice(program, mesh) for program in programs]
     workshop = Workshop()
     return [BoundarySolver(program, mesh, options, workshop) for program in programs]
 
@@ -140,7 +143,7 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
     return kinds, list(numbers)
 
 
-def stage_layers(solvers: Sequence[BoundarySolver], level: int) -> StageLayers:
+def stage_layers(solvers: Sequence[Solver], level: int) -> StageLayers:
     """The layers of a model on one mesh at a ZeRO level, given each layer's solver there.
 
     Between layers each boundary has the layout with which the chain of all layers costs least. At an end of a stage a
@@ -149,7 +152,7 @@ def stage_layers(solvers: Sequence[BoundarySolver], level: int) -> StageLayers:
     layouts = cheapest_chain([solver.costs for solver in solvers])
     known: dict[tuple[int, int, int], LayerSharding] = {}
 
-    def under(solver: BoundarySolver, received: int, sent: int) -> LayerSharding:
+    def under(solver: Solver, received: int, sent: int) -> LayerSharding:
         key = id(solver), received, sent
         if key not in known:
             known[key] = layer_sharding(solver, received, sent, level)
@@ -171,7 +174,7 @@ def _best(costs: NDArray[np.float64]) -> int:
     return int(costs.argmin())
 
 
-def chain_on(solvers: Sequence[BoundarySolver], level: int) -> list[LayerSharding]:
+def chain_on(solvers: Sequence[Solver], level: int) -> list[LayerSharding]:
     """The layers between two others."""
     return list(stage_layers(solvers, level).inner)
 

@@ -1,0 +1,132 @@
+"""What is known of a program whatever the mesh."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+from alpa_dejavu.sharding._batch import operator_batch_dims
+from alpa_dejavu.sharding._depth import operator_depths
+from alpa_dejavu.sharding._operator import DotDims, Operator
+
+_BROADCAST_WITHIN = 6
+_numbers: dict[Hashable, int] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What the strategies of an operator depend on, besides those of its operands.
+
+    Attributes:
+        number: the same for operators that are alike in themselves, in their operands' shapes, and in all of this.
+        feeds_output: whether the result is an output of the program.
+        feeds_broadcast: whether a broadcast is among the next few operators that read an iota.
+        batch_switch: whether it is a reshape between a batched product and a transposition.
+        users: how many operators read the result.
+        accumulated: whether the result is a gradient that is added to what earlier micro-batches left in a parameter.
+    """
+
+    number: int
+    feeds_output: bool
+    feeds_broadcast: bool
+    batch_switch: bool
+    users: int
+    accumulated: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Facts:
+    """What is known of a program whatever the mesh.
+
+    Attributes:
+        operators: the program.
+        batch_dims: the batch dimension that each operator was found to have.
+        depths: how deep each lies.
+        users: who reads each operator's result.
+        replaces: for operators whose result takes over a parameter's memory, that parameter.
+    """
+
+    operators: Sequence[Operator]
+    batch_dims: list[int | None]
+    depths: list[int]
+    users: list[list[int]]
+    replaces: dict[int, int]
+
+    @classmethod
+    def of(cls, operators: Sequence[Operator], thorough: bool = False) -> "Facts":
+        """Of some operators; `thorough` is about batch dimensions (see `operator_batch_dims`)."""
+        batch_dims = operator_batch_dims(operators, thorough)
+        users: list[list[int]] = [[] for _ in operators]
+        for index, operator in enumerate(operators):
+            for operand in dict.fromkeys(operator.operands):
+                users[operand].append(index)
+        replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
+        return cls(operators, batch_dims, operator_depths(operators, batch_dims), users, replaces)
+
+    @cached_property
+    def batch_sizes(self) -> frozenset[int]:
+        """The sizes of all batch dimensions."""
+        pairs = zip(self.operators, self.batch_dims, strict=True)
+        return frozenset(operator.shape[dim] for operator, dim in pairs if dim is not None)
+
+    @cached_property
+    def surroundings(self) -> list[Surroundings]:
+        """Of each operator."""
+        return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
+
+    def _surroundings(self, index: int, operator: Operator) -> Surroundings:
+        operators, users = self.operators, self.users
+        found = (
+            any(operators[user].kind == "output" for user in users[index]),
+            operator.kind == "iota" and _feeds_broadcast(operators, users, index),
+            _is_batch_switch(operators, users, index),
+            len(users[index]),
+            _is_accumulated(operators, users, index),
+        )
+        feeds_output, feeds_broadcast, batch_switch, num_users, accumulated = found
+        key = (
+            operator.kind, operator.shape, operator.itemsize, operator.name, operator.attributes, operator.pinned,
+            operator.repeats, self.batch_dims[index],
+            tuple((operators[i].kind, operators[i].shape, operators[i].itemsize) for i in operator.operands),
+            feeds_output and operator.kind == "broadcast", feeds_broadcast, batch_switch, accumulated,
+            num_users == 1 if operator.kind == "reshape" else None,
+        )  # fmt: skip
+        return Surroundings(_numbers.setdefault(key, len(_numbers)), *found)
+
+
+def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether a broadcast is found within a few steps to the first reader, and its first reader, and so on."""
+    steps = 0
+    while users[index] and steps < _BROADCAST_WITHIN:
+        index = users[index][0]
+        if operators[index].kind == "broadcast":
+            return True
+        steps += operators[index].kind != "reshape"
+    return False
+
+
+def _is_batch_switch(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether a reshape stands between a batched product and a transposition."""
+    operator = operators[index]
+    if operator.kind != "reshape" or len(users[index]) != 1:
+        return False
+    dot = operators[operator.operands[0]].attributes
+    return isinstance(dot, DotDims) and bool(dot.lhs_batch) and operators[users[index][0]].kind == "transpose"
+
+
+def _is_accumulated(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:
+    """Whether an operator's result is a gradient that is added to what earlier micro-batches left in a parameter."""
+    if operators[index].kind not in ("dot", "convolution", "reduce"):
+        return False
+    if operators[index].gradient:
+        return True
+    while len(users[index]) == 1:
+        user = users[index][0]
+        if operators[user].name == "add":
+            others = [operand for operand in operators[user].operands if operand != index]
+            while others and operators[others[0]].kind == "identity":
+                others = list(operators[others[0]].operands)
+            return bool(others) and operators[others[0]].kind == "parameter"
+        if operators[user].kind not in ("identity", "transpose"):
+            return False
+        index = user
+    return False
