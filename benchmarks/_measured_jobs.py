@@ -19,7 +19,8 @@ from alpa_dejavu.space import search_space
 
 __all__ = ["JOBS", "Job", "chosen_plan", "drawn", "every_plan", "label", "plan_of"]
 
-REMAT = ("none",)
+REMAT, ZERO = ("none",), (0, 2)
+"""Of what takes longer to save memory one kind is measured, since there is enough."""
 
 
 @final
@@ -66,11 +67,11 @@ JOBS = {
 
 
 def every_plan(job: Job, cluster: Cluster) -> list[Plan]:
-    """All plans of a job: micro-batches, cuts, submeshes, data and tensor parallelism and ZeRO levels; no remat."""
+    """All plans of a job: micro-batches, cuts, submeshes, splits between data and tensor parallelism, ZeRO-2 or not."""
     plans = []
     for count in job.counts:
         model = _model(job, count)
-        space = search_space(cluster, job.batch // count, remat=REMAT, zero=(0, 2, 3))
+        space = search_space(cluster, job.batch // count, remat=REMAT, zero=ZERO)
         choices = {
             submesh: [config for config in row if config is not None]
             for submesh, row in zip(space.submeshes, space.configs, strict=True)
@@ -97,7 +98,9 @@ def drawn(plans: list[Plan], count: int, seed: int) -> list[Plan]:
 def chosen_plan(job: Job, cluster: Cluster) -> Plan:
     """What the planner chooses among all plans of a job."""
     made = [
-        plan_model(job.model, cluster, batch=job.batch, micro_batches=count, layers=job.layers, remat=REMAT).plan
+        plan_model(
+            job.model, cluster, batch=job.batch, micro_batches=count, layers=job.layers, remat=REMAT, zero=ZERO
+        ).plan
         for count in job.counts
     ]
     return dataclasses.replace(min(made, key=lambda plan: plan.step_s), model=job.name)
