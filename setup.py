@@ -49,6 +49,7 @@ setup(
     extras_require={
         "alpa": ALPA_NEEDS,
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
+        "benchmarks": ["pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
         "dev": ["pytest", "hypothesis", "ruff", "mypy", "types-protobuf", "types-tqdm"],
     },
 )

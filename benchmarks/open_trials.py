@@ -1,0 +1,130 @@
+"""The leaderboard: our models and the baselines on open measurements, groups left out.
+
+    python benchmarks/open_trials.py --train ../shared/data [--test DIR] --json OUT [--only SET] [--plots DIR]
+
+Without `--test` each group of each set in `--train` is predicted by models that were fitted without it; with it,
+models are fitted on `--train` and predict the rows of `--test` that aren't in `--train`. The figures are fractions
+(0.08 is 8 %). A set that has no rows to score is listed in `absent`; a file that can't be read is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from trials._folder import AbsentError, Folder, UnreadableError
+from trials._plots import draw
+from trials._run import Scored, score
+from trials._sets import SETS
+
+VERSION = 1
+SHOWN = ("mape", "median_ape", "coverage_90", "width_90", "spearman", "subset_regret", "memory_mape")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Scores the sets and writes the result; returns 2 where an input is wrong, with what and where on stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    given = _parsed(arguments)
+    try:
+        scored = run(given.train, given.test, given.only)
+    except (AbsentError, UnreadableError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    result = leaderboard(scored, given.only or list(SETS))
+    _write(given.json, result)
+    if given.plots is not None:
+        for key, each in tqdm(scored.items(), desc="plots"):
+            draw(given.plots, key, each)
+    _show(result)
+    return 0
+
+
+def run(train: Path, test: Path | None, only: Sequence[str] | None = None) -> dict[str, Scored]:
+    """The sets that have rows to score, by key.
+
+    Raises:
+        ValueError: a set or folder doesn't exist, or a set that `only` names has no rows to score.
+        UnreadableError: a file is broken.
+    """
+    for name, folder in (("--train", train), ("--test", test)):
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"{name}: {folder} is no folder; give one that is laid out as ../shared/data")
+    unknown = [key for key in only or () if key not in SETS]
+    if unknown:
+        raise ValueError(f"--only: there is no set {unknown[0]!r}; choose one of {', '.join(SETS)}")
+    scored = {}
+    for key in tqdm(only or list(SETS), desc="sets"):
+        each = score(SETS[key], SETS, Folder(train), None if test is None else Folder(test))
+        if each is not None:
+            scored[key] = each
+        elif only:
+            where = train if test is None else test
+            raise ValueError(f"--only: {key} has no rows to score in {where}; choose another set or folder")
+    return scored
+
+
+def leaderboard(scored: dict[str, Scored], asked: Sequence[str]) -> dict[str, Any]:
+    """The result in version 1."""
+    pooled = [(each.result["coverage_90"], each.result["n"]) for k, each in scored.items() if not SETS[k].report_only]
+    rows = sum(n for _, n in pooled)
+    return {
+        "version": VERSION,
+        "sets": {key: each.result for key, each in scored.items()},
+        "absent": [key for key in asked if key not in scored],
+        "coverage_pooled": sum(share * n for share, n in pooled) / rows if rows else None,
+    }
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
+    parser.add_argument(
+        "--test", type=Path, help="a folder of measurements to predict; without it, groups are left out"
+    )
+    parser.add_argument("--json", type=Path, required=True, help="the file for the result")
+    parser.add_argument("--only", action="append", metavar="SET", help="one set alone (may be given several times)")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="a folder for a picture of each set")
+    return parser.parse_args(arguments)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    """All or nothing: a killed run leaves no half of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _show(result: dict[str, Any]) -> None:
+    table = Table("set", "n", *SHOWN, "linear", "forest")
+    for key, each in result["sets"].items():
+        others = [each["baselines"][name] for name in ("linear", "random_forest")]
+        shown = [_percent(each.get(name)) for name in SHOWN]
+        table.add_row(
+            key, str(each["n"]), *shown, *(f"{_percent(o['mape'])} ±{_percent(o['width_90'])}" for o in others)
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"coverage of all rows: {_percent(result['coverage_pooled'])}; absent: {', '.join(result['absent']) or 'none'}"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+__all__ = ["leaderboard", "main", "run"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

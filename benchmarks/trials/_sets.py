@@ -1,0 +1,10 @@
+"""All sets, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from trials import kernels
+from trials._trial_set import TrialSet
+
+_ALL: tuple[TrialSet, ...] = (*kernels.SETS,)
+
+SETS = {each.key: each for each in _ALL}

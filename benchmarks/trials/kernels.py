@@ -1,0 +1,93 @@
+"""Single FP32 kernels on GPUs (NeuSight): a GPU that was never seen, and a kind of kernel that was never seen."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+
+from trials._folder import Folder, measured
+from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+
+_SHEETS = "neusight-kernels/gpus.json"
+_ROWS = "neusight-kernels/kernels.csv"
+
+
+def _load(folder: Folder) -> pd.DataFrame:
+    rows = folder.table(_ROWS, ["op", "gpu"], ["batch", "m", "n", "k", "latency_s"])
+    return measured(rows, ["latency_s"], _ROWS).rename(columns={"latency_s": MEASURED_S})
+
+
+def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
+    """Work, bytes and shape of each kernel, and the roofline's two sides on its GPU's data sheet."""
+    sheets = context.folder.document(_SHEETS)
+    sheet = pd.DataFrame([sheets[gpu] for gpu in rows["gpu"]], index=rows.index)
+    batch, m, n, k = (rows[name] for name in ("batch", "m", "n", "k"))
+    product = rows["op"].isin(["linear", "bmm"])
+    flop = np.where(product, 2 * batch * m * n * k, batch * n)
+    moved = np.where(product, batch * (m * k + k * n + m * n), 2 * batch * n) * 4
+    return pd.DataFrame(
+        {
+            "compute_s": flop / sheet["fp32_flop_per_s"],
+            "traffic_s": moved / sheet["memory_bandwidth_bytes_per_s"],
+            "flop": flop,
+            "moved_bytes": moved,
+            "batch": batch,
+            "m": m,
+            "n": n,
+            "k": k,
+            "num_sm": sheet["num_sm"],
+            "l2_cache_bytes": sheet["l2_cache_bytes"],
+            **{f"is_{op}": (rows["op"] == op).astype(float) for op in _OPS},
+        }
+    )
+
+
+_OPS = ("linear", "bmm", "add", "mul", "gelu", "relu", "tanh", "softmax", "ln")
+
+
+@final
+class KernelTrees:
+    """Placeholder of the first commit: replaced by the learned latency model."""
+
+    def fit(self, rows: pd.DataFrame, context: Context) -> KernelTrees:
+        """Trees on the ratio to the roofline."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        self._context = context
+        table = features(rows, context)
+        ratio = np.log(rows[MEASURED_S] / self._roofline(table))
+        self._model: Any = HistGradientBoostingRegressor(max_iter=100, random_state=0).fit(np.log1p(table), ratio)
+        errors = ratio - self._model.predict(np.log1p(table))
+        self._ends = np.exp(np.quantile(errors, [0.05, 0.95]))
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> Predicted:
+        """Seconds of each kernel."""
+        table = features(rows, self._context)
+        mean = np.exp(self._model.predict(np.log1p(table))) * self._roofline(table).to_numpy()
+        return Predicted(mean, mean * self._ends[0], mean * self._ends[1])
+
+    def _roofline(self, table: pd.DataFrame) -> pd.Series:
+        return np.maximum(table["compute_s"], table["traffic_s"])
+
+
+SETS = (
+    TrialSet(
+        "neusight-kernels/kernels",
+        _load,
+        labels("gpu"),
+        KernelTrees,
+        features,
+        same_rows_as=("neusight-kernels/kernels:by_op",),
+    ),
+    TrialSet(
+        "neusight-kernels/kernels:by_op",
+        _load,
+        labels("op"),
+        KernelTrees,
+        features,
+        same_rows_as=("neusight-kernels/kernels",),
+    ),
+)
