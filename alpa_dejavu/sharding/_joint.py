@@ -38,11 +38,11 @@ class JointCosts:
             self._add(((node,), cost))
         for edge, matrix in graph.edges.items():
             self._add((edge, matrix))
-        left = set(graph.costs) - set(self._keep)
+        left = {node: self._table_size(node) for node in graph.costs if node not in self._keep}
         while left:
-            node = min(left, key=self._table_size)
-            left.remove(node)
-            self._eliminate(node)
+            node = min(left, key=left.__getitem__)
+            del left[node]
+            left.update((other, self._table_size(other)) for other in self._eliminate(node) if other in left)
         factors = {id(factor): factor for node in self._keep for factor in self._factors[node]}
         self.costs: NDArray[np.float64] = self._sum(self._keep, list(factors.values()))
 
@@ -66,7 +66,8 @@ class JointCosts:
             size *= self._sizes[other]
         return size
 
-    def _eliminate(self, node: int) -> None:
+    def _eliminate(self, node: int) -> tuple[int, ...]:
+        """Takes out a node; which nodes it was connected to."""
         nodes = self._around(node)
         if self._table_size(node) > _LARGEST:
             raise ValueError(f"the graph hangs together too closely: a table of {len(nodes)} nodes would be needed")
@@ -78,6 +79,7 @@ class JointCosts:
             self._factors[other] = [one for one in self._factors[other] if node not in one[0]]
         self._answers.append((node, others, total.argmin(axis=place)))
         self._add((others, total.min(axis=place)))
+        return others
 
     def _sum(self, nodes: tuple[int, ...], factors: Sequence[Factor]) -> NDArray[np.float64]:
         total = np.zeros(tuple(self._sizes[node] for node in nodes))

@@ -65,8 +65,11 @@ def _update_cuts(held: Held, places: Sequence[int], further: dict[int, tuple[int
 
 
 def _marked(rows: Sequence[tuple[int, ...]], num_axes: int) -> NDArray[np.bool_]:
-    marks = [[axis in axes for axis in range(num_axes)] for axes in rows]
-    return np.array(marks, dtype=np.bool_).reshape(len(rows), num_axes)
+    numbers: dict[tuple[int, ...], int] = {}
+    places = [numbers.setdefault(axes, len(numbers)) for axes in rows]
+    marks = np.array([[axis in axes for axis in range(num_axes)] for axes in numbers], dtype=np.bool_)
+    found: NDArray[np.bool_] = marks.reshape(-1, num_axes)[places]
+    return found
 
 
 def _layout(solver: Solver, places: Sequence[int], layout: int) -> Spec | None:
