@@ -1,8 +1,13 @@
-"""The layers' forward and backward jaxprs, tied together: each layer's parts on the variables that it really has."""
+"""The layers' forward and backward jaxprs, tied together: each layer's parts on the variables that it really has.
+
+A layer is differentiated piece by piece: the pieces of large models are alike far more often than their layers are.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
@@ -35,34 +40,67 @@ class Chain:
     names: Mapping[core.Var, core.Atom]
 
 
-def chain_of(rows: Sequence[core.Jaxpr], trained: Collection[core.Var], loss: core.Atom, remat: bool) -> Chain:
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Piece:
+    """A row of equations, its parts if there is anything to differentiate, and what backward takes of forward."""
+
+    row: core.Jaxpr
+    parts: Parts | None
+    kept: Sequence[core.Atom]
+
+
+def chain_of(
+    rows: Sequence[core.Jaxpr],
+    pieces: Sequence[Sequence[core.Jaxpr]],
+    trained: Collection[core.Var],
+    loss: core.Atom,
+    remat: bool,
+) -> Chain:
     """Differentiates a loss layer by layer.
 
     Args:
         rows: the layers of the loss; what one makes and another takes is the same variable.
+        pieces: each layer's equations in one piece or in several.
         trained: the operands that the loss is differentiated by.
         loss: which of the layers' results is the loss.
-        remat: whether the backward layers compute forward again.
+        remat: whether the backward pieces compute forward again.
     """
-    split = _split(rows, trained, loss, remat)
+    split = iter(_split(list(itertools.chain(*pieces)), trained, loss, remat))
     names: dict[core.Var, core.Atom] = {}
-    forward, kept = [], []
-    for row, part in zip(rows, split, strict=True):
-        operands = [named(names, var) for var in row.invars]
-        equations, results = renamed(row if part is None else part.forward, operands)
-        own = {var for equation in equations for var in equation.outvars}
-        names.update(zip(row.outvars, results[: len(row.outvars)], strict=True))
-        kept.append(operands if remat else results[len(row.outvars) :])
-        forward.append(jaxpr_of(equations, dict.fromkeys(a for a in results if _is_in(a, own))))
+    forward, layers = [], []
+    for row, own_rows in zip(rows, pieces, strict=True):
+        own = [(piece, next(split)) for piece in own_rows]
+        equations, found = _forward(own, names, remat)
+        made = {var for equation in equations for var in equation.outvars}
+        results = [named(names, var) for var in row.outvars]
+        results += [] if remat else [atom for piece in found for atom in piece.kept]
+        forward.append(jaxpr_of(equations, dict.fromkeys(atom for atom in results if _is_in(atom, made))))
+        layers.append(found)
     back = _Backward(trained, loss)
-    backward = [back.layer(n, rows[n], split[n], kept[n]) for n in range(len(rows) - 1, -1, -1)]
+    backward = [back.layer(n, layers[n]) for n in range(len(rows) - 1, -1, -1)]
     return Chain(tuple(forward), tuple(reversed(backward)), back.accumulators, back.gradients, names)
+
+
+def _forward(
+    own: Sequence[tuple[core.Jaxpr, Parts | None]], names: dict[core.Var, core.Atom], remat: bool
+) -> tuple[list[core.JaxprEqn], list[_Piece]]:
+    """A layer's forward equations, and its pieces; `names` is told how their results are called."""
+    equations: list[core.JaxprEqn] = []
+    found = []
+    for row, part in own:
+        operands = [named(names, var) for var in row.invars]
+        inner, results = renamed(row if part is None else part.forward, operands)
+        equations += inner
+        names.update(zip(row.outvars, results[: len(row.outvars)], strict=True))
+        found.append(_Piece(row, part, operands if remat else results[len(row.outvars) :]))
+    return equations, found
 
 
 def _split(
     rows: Sequence[core.Jaxpr], trained: Collection[core.Var], loss: core.Atom, remat: bool
 ) -> list[Parts | None]:
-    """Each layer's parts, None where nothing is to be differentiated."""
+    """Each row's parts, None where nothing is to be differentiated."""
     active = {var for var in trained if jnp.issubdtype(var.aval.dtype, np.inexact)}
     masks = []
     for row in rows:
@@ -95,23 +133,43 @@ class _Backward:
         if isinstance(loss, core.Var):
             self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
 
-    def layer(self, n: int, row: core.Jaxpr, part: Parts | None, kept: Sequence[core.Atom]) -> core.Jaxpr:
-        """The backward jaxpr of layer n; `kept` is what it takes of forward."""
-        if part is None:
-            return jaxpr_of((), ())
+    def layer(self, n: int, pieces: Sequence[_Piece]) -> core.Jaxpr:
+        """The backward jaxpr of layer n.
+
+        What it finds for an operand of the layer is added up, and done with, as soon as the last piece has been.
+        """
         equations: list[core.JaxprEqn] = []
-        given = [self._sum(self._cotangents[var], equations) for var in row.outvars if var in self._cotangents]
-        inner, results = renamed(part.backward, [*kept, *given])
-        equations += inner
+        inside = {var for piece in pieces for var in piece.row.outvars}
+        waiting = collections.Counter(var for piece in pieces for var in _takers(piece) if var not in inside)
+        found: dict[core.Var, list[core.Atom]] = {}
         passed: list[core.Atom] = []
-        for var, atom in zip(part.takers(row.invars), results, strict=True):
-            if var in self._trained:
-                passed.append(self._accumulate(n, var, atom, equations))
-            else:
-                self._cotangents.setdefault(var, []).append(atom)
-                passed.append(atom)
+        for piece in reversed(pieces):
+            if piece.parts is None:
+                continue
+            given = [self._sum(self._cotangents[v], equations) for v in piece.row.outvars if v in self._cotangents]
+            inner, results = renamed(piece.parts.backward, [*piece.kept, *given])
+            equations += inner
+            for var, atom in zip(_takers(piece), results, strict=True):
+                if var in inside:
+                    self._cotangents.setdefault(var, []).append(atom)
+                    continue
+                found.setdefault(var, []).append(atom)
+                if len(found[var]) == waiting[var]:
+                    passed.append(self._finish(n, var, found[var], equations))
         own = {var for equation in equations for var in equation.outvars}
         return jaxpr_of(equations, dict.fromkeys(atom for atom in passed if _is_in(atom, own)))
+
+    def _finish(self, n: int, var: core.Var, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
+        """All of layer n's cotangents of one of its operands: added up, and accumulated if it is trained."""
+        total = self._sum(atoms, equations)
+        if var not in self._trained:
+            self._cotangents.setdefault(var, []).append(total)
+            return total
+        accumulator = new_variable(total.aval)
+        equations.append(equation_of(lax.add_p, [accumulator, total], total.aval))
+        result = self.accumulators[accumulator] = equations[-1].outvars[0]
+        self.gradients.setdefault(var, []).append((n, result))
+        return result
 
     def _sum(self, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
         total = atoms[0]
@@ -120,12 +178,10 @@ class _Backward:
             total = equations[-1].outvars[0]
         return total
 
-    def _accumulate(self, n: int, var: core.Var, gradient: core.Atom, equations: list[core.JaxprEqn]) -> core.Var:
-        accumulator = new_variable(gradient.aval)
-        equations.append(equation_of(lax.add_p, [accumulator, gradient], gradient.aval))
-        result = self.accumulators[accumulator] = equations[-1].outvars[0]
-        self.gradients.setdefault(var, []).append((n, result))
-        return result
+
+def _takers(piece: _Piece) -> list[core.Var]:
+    """The operands of a piece that have a cotangent."""
+    return [] if piece.parts is None else piece.parts.takers(piece.row.invars)
 
 
 def _is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:

@@ -50,6 +50,11 @@ class Clusters:
         self._heavy, self._flop = costs(equations)
         self._uses = _uses(equations)
 
+    @property
+    def products(self) -> list[int]:
+        """Which equations have products."""
+        return [int(n) for n in np.flatnonzero(self._heavy)]
+
     def cut(self, num_layers: int) -> Clustering:
         """The layers.
 

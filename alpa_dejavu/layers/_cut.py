@@ -70,11 +70,13 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
         raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
     clusters = Clusters(traced.loss.eqns, eps)
     number = clusters.best_number() if isinstance(num_layers, str) else num_layers
-    rows = _rows(traced.loss, clusters.cut(number).ends)
+    ends = clusters.cut(number).ends
+    rows = _rows(traced.loss, ends)
     if traced.update is None:
         return LayeredStep(tuple(rows), (), (), {}, traced.data)
     with collector_paused():
-        chain = chain_of(rows, traced.gradients, traced.loss.outvars[0], remat == "layer")
+        pieces = [[row] for row in rows] if remat == "layer" else _pieces(traced.loss, ends, clusters.products)
+        chain = chain_of(rows, pieces, traced.gradients, traced.loss.outvars[0], remat == "layer")
     owners = {var: n for n in range(number - 1, -1, -1) for var in rows[n].invars if var in traced.gradients}
     owners.update((gradient, n) for each in chain.gradients.values() for n, gradient in each)
     updates = divide_update(_on_gradients(traced.update, traced.gradients, chain), owners, number)
@@ -92,6 +94,13 @@ def _rows(loss: core.Jaxpr, ends: Sequence[int]) -> list[core.Jaxpr]:
         rows.append(jaxpr_of(equations, made))
         wanted.update(rows[-1].invars)
     return rows[::-1]
+
+
+def _pieces(loss: core.Jaxpr, ends: Sequence[int], products: Sequence[int]) -> list[list[core.Jaxpr]]:
+    """Each layer cut before each of its products, wherever the layer itself begins."""
+    seams = sorted({*ends, *products} - {0})
+    rows = iter(_rows(loss, seams))
+    return [[next(rows) for seam in seams if start < seam <= end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
 def _on_gradients(update: core.Jaxpr, gradients: Mapping[core.Var, core.Var], chain: Chain) -> core.Jaxpr:
