@@ -30,5 +30,5 @@ def _of_equation(equation: core.JaxprEqn) -> float:
     if equation.primitive.name == "dot_general":
         return dot_flop(equation.params, shapes[0], results[0])
     if equation.primitive.name == "conv_general_dilated":
-        return convolution_flop(equation.params, *shapes, equation.outvars[0].aval.shape)
+        return convolution_flop(equation.params, shapes[0], shapes[1], equation.outvars[0].aval.shape)
     return sum(results)
