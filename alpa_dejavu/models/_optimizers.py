@@ -67,6 +67,15 @@ def adamw() -> optax.GradientTransformation:
     return optax.adamw(1e-2, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
 
 
+def adafactor() -> optax.GradientTransformation:
+    """Adafactor, which keeps next to nothing of its own, as in Alpa's benchmarks of mixtures of experts.
+
+    References:
+        Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, ICML 2018.
+    """
+    return optax.adafactor(1e-2, weight_decay_mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
+
+
 def momentum() -> optax.GradientTransformation:
     """Nesterov's momentum with a warm-up and a cosine decay, as in Alpa's benchmarks of Wide-ResNet."""
     steps_per_epoch, warm_up, epochs = 10000, 5, 100

@@ -18,7 +18,16 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.models._experts import expert_shapes, experts
-from alpa_dejavu.models._optimizers import Group, Shapes, Trained, abstract_state, adamw, apply_gradients, updating
+from alpa_dejavu.models._optimizers import (
+    Group,
+    Shapes,
+    Trained,
+    abstract_state,
+    adafactor,
+    adamw,
+    apply_gradients,
+    updating,
+)
 from alpa_dejavu.models._suites import GPT, MoE
 
 _DTYPE = jnp.float16
@@ -26,7 +35,7 @@ _DTYPE = jnp.float16
 
 def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
     """The train step of a language model, and its abstract arguments: state, and tokens with their labels."""
-    optimizer = adamw()
+    optimizer = adafactor() if isinstance(size, MoE) else adamw()
     update = updating(optimizer)
 
     def train_step(state: Trained, batch: Group) -> Trained:
