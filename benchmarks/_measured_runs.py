@@ -46,7 +46,7 @@ class Runner:
         self._connection.send(("plans", job, list(plans)))
 
     def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
-        """So many steps by one of the plans, and which part of that time its workers waited for their cores."""
+        """So many steps by one of the plans, and which part of that time its devices waited for their cores."""
         self._connection.send(("steps", number, count, noting))
         steps, waited = self.answer()
         return steps, waited
@@ -121,13 +121,14 @@ def _serve(connection: Connection, cores: list[int]) -> None:
 class _Server:
     cores: list[int]
     runs: list[Any] = dataclasses.field(default_factory=list)
-    seen: dict[int, Any] = dataclasses.field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
 
     def plans(self, job: str, plans: list[Plan]) -> dict[str, Any]:
         """Compiles them; for each its seconds, or its error, and where the workers run."""
         from alpa_dejavu._alpa import PlanRun
 
         self._connect_anew()
+        self.sizes = submesh_sizes(plans[0])
         compiled: list[float | str] = []
         pinned: Any = None
         for plan in plans:
@@ -154,7 +155,11 @@ class _Server:
         before = run.on_workers(seconds_without_core)
         steps = [run.step() for _ in range(count)]
         after = run.on_workers(seconds_without_core)
-        waited_s = [now - old for stages in zip(after, before, strict=True) for now, old in zip(*stages, strict=True)]
+        waited_s = [
+            (now - old) * len(stages[0]) / size
+            for size, stages in zip(self.sizes, zip(after, before, strict=True), strict=True)
+            for now, old in zip(*stages, strict=True)
+        ]
         return steps, max(waited_s) / sum(step.step_s for step in steps)
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
