@@ -133,6 +133,7 @@ class _Table:
     def __init__(self, num: int, num_layers: int) -> None:
         shape = (num + 1, num_layers + 1)
         self.most = np.full(shape, np.inf, dtype=np.float32)
+        self._enough = np.full(shape, np.inf)
         self.sum = np.full(shape, np.inf, dtype=np.float32)
         self.uneven = np.full(shape, np.inf, dtype=np.float32)
         self.start = np.full(shape, -1, dtype=np.int32)
@@ -146,18 +147,19 @@ class _Table:
         """
         rows, after = slice(first, first + len(taken)), slice(before.start + 1, before.stop + 1)
         most = np.maximum(self.most[start, before], taken[:, None])
-        old_most = self.most[rows, after]
-        row, column = np.nonzero(most <= old_most.astype(np.float64) * _TOLERANCE)
-        most, old_most = most[row, column], old_most[row, column]
-        q = column + after.start
+        row, column = np.nonzero(most <= self._enough[rows, after])
+        if not len(row):
+            return
+        q, end, most = column + after.start, row + first, most[row, column]
+        old_most = self.most[end, q]
         total = self.sum[start, q - 1] + taken[row]
-        end = row + first
         uneven = self.uneven[start, q - 1] + start**2 / q - end**2 / (q + 1) + (end - start) ** 2
         old_sum = self.sum[end, q]
         near = (total <= old_sum.astype(np.float64) * _TOLERANCE) & (uneven < self.uneven[end, q])
         better = (most < old_most) | (total < old_sum) | near
         end, q = end[better], q[better]
-        self.most[end, q] = most[better]
+        self.most[end, q] = most = most[better]
+        self._enough[end, q] = most.astype(np.float64) * _TOLERANCE
         self.sum[end, q] = total[better]
         self.uneven[end, q] = uneven[better]
         self.start[end, q] = start
