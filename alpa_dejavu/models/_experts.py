@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.models._optimizers import Group, Shapes
-from alpa_dejavu.models._suites import MoE
+from alpa_dejavu.models._sizes import MoE
 
 
 def expert_shapes(size: MoE, width: int) -> Shapes:

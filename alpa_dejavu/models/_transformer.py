@@ -28,7 +28,7 @@ from alpa_dejavu.models._optimizers import (
     apply_gradients,
     updating,
 )
-from alpa_dejavu.models._suites import GPT, MoE
+from alpa_dejavu.models._sizes import GPT, MoE
 
 _DTYPE = jnp.float16
 

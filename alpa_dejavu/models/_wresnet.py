@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from alpa_dejavu.models._optimizers import Group, Shapes, Trained, abstract_state, apply_gradients, momentum, updating
-from alpa_dejavu.models._suites import WideResNet
+from alpa_dejavu.models._sizes import WideResNet
 
 Statistics = list[Group]
 

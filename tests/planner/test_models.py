@@ -8,7 +8,8 @@ import pytest
 from alpa_dejavu.layers import trace
 from alpa_dejavu.models import known_models, model_function
 from alpa_dejavu.models._experts import _two_best
-from alpa_dejavu.models._suites import GPT, SUITES, MoE, WideResNet
+from alpa_dejavu.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.models._suites import SUITES
 from alpa_dejavu.models._transformer import transformer_step
 from alpa_dejavu.models._wresnet import wresnet_step
 

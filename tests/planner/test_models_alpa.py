@@ -8,7 +8,7 @@ import pytest
 
 from alpa_dejavu.features import layer_features
 from alpa_dejavu.layers import trace
-from alpa_dejavu.models._suites import GPT, MoE, WideResNet
+from alpa_dejavu.models._sizes import GPT, MoE, WideResNet
 from alpa_dejavu.models._transformer import transformer_step
 from alpa_dejavu.models._wresnet import wresnet_step
 
