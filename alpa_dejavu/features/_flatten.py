@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -21,29 +22,16 @@ MARKER = "pipeline_marker"
 
 @final
 class Value:
-    """One array during the walk; equal to itself alone."""
+    """One array during the walk, or what isn't one, of no dimensions and bytes; equal to itself alone."""
 
-    __slots__ = ("aval", "constant")
+    __slots__ = ("aval", "constant", "num_bytes", "shape", "size")
 
     def __init__(self, aval: Any, constant: bool = False) -> None:
         self.aval = aval
         self.constant = constant
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The dimensions; () for what isn't an array."""
-        return tuple(getattr(self.aval, "shape", ()))
-
-    @property
-    def num_bytes(self) -> float:
-        """The size in memory; 0 for what isn't an array."""
-        dtype = getattr(self.aval, "dtype", None)
-        return float(self.size * getattr(dtype, "itemsize", 0))
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return int(getattr(self.aval, "size", 1))
+        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))
+        self.size = math.prod(self.shape)
+        self.num_bytes = float(self.size * getattr(getattr(aval, "dtype", None), "itemsize", 0))
 
     @property
     def dtype(self) -> str:
