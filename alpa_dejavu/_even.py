@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.problem import Exchange, MemoryShares, Model, Operators
+from alpa_dejavu.problem import PLACES, Exchange, MemoryShares, Model, Operators
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -32,7 +32,12 @@ class EvenDivision:
     tensor_parallel: int
     zero: int
 
-    def operators(self, layer: int, phase: str) -> Operators:
+    @property
+    def places(self) -> Sequence[str]:
+        """A layer does the same wherever in a stage it is."""
+        return PLACES[:1]
+
+    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
         """A layer's, divided by all devices; the update by those that share the optimizer's state."""
         return self._known[layer, phase]
 
@@ -50,7 +55,7 @@ class EvenDivision:
                 found[n, phase] = split[key]
         return found
 
-    def exchanges(self, layer: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
         """Half of a layer's all-reduces among tensor-parallel devices forward, half backward."""
         whole = np.array(self.model.layers[layer].exchanged_bytes, dtype=np.float64)
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):

@@ -25,25 +25,25 @@ def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
     return np.where(_upper(size), prefix[None, 1:] - prefix[:-1, None], 0.0)
 
 
-def stage_sum(
-    inner: Sequence[float], first: Sequence[float], last: Sequence[float], alone: Sequence[float]
-) -> FloatArray:
-    """Entry (i, j) is the sum over layers i..j, where the layers at its ends count otherwise than those in between.
+def stage_sum(values: Sequence[Sequence[float]] | FloatArray) -> FloatArray:
+    """Entry (i, j) is the sum over layers i..j, where the layers at its ends may count otherwise than those in between.
 
     Args:
-        inner: what each layer counts between two others.
-        first: what it counts at the beginning of a range of several layers.
-        last: what it counts at the end of one.
-        alone: what it counts as a range of its own.
+        values: what each layer counts between two others, at the beginning of a range of several layers, at the end of
+            one, and as a range of its own; shape (4, L). Shape (1, L): it counts the same everywhere.
 
-    >>> stage_sum([1, 1, 1], [2, 2, 2], [5, 5, 5], [9, 9, 9])
+    >>> stage_sum([[1, 1, 1], [2, 2, 2], [5, 5, 5], [9, 9, 9]])
     array([[9., 7., 8.],
            [0., 9., 7.],
            [0., 0., 9.]])
     """
-    between, begin, end = (np.asarray(values, dtype=np.float64) for values in (inner, first, last))
-    found: FloatArray = np.triu(range_sum(inner) + (begin - between)[:, None] + (end - between)[None, :], 1)
-    found += np.diag(np.asarray(alone, dtype=np.float64))
+    inner, *ends = np.asarray(values, dtype=np.float64)
+    total = range_sum(inner)
+    if not ends:
+        return total
+    first, last, alone = ends
+    found: FloatArray = np.triu(total + (first - inner)[:, None] + (last - inner)[None, :], 1)
+    found += np.diag(alone)
     return found
 
 

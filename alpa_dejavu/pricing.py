@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import final
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._even import EvenDivision
-from alpa_dejavu._ranges import FloatArray, range_sum
+from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
 from alpa_dejavu.latency import LatencyModel
@@ -54,7 +55,7 @@ class Pricing:
         """Shape (len(KINDS), L, L)."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
-        update = range_sum(self._operators_s(config, "step")) + self._device.step_s
+        update = stage_sum(self._operators_s(config, "step")) + self._device.step_s
         sync = self._combined_s(submesh, config, "step")
         return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), sync, update])
 
@@ -73,52 +74,53 @@ class Pricing:
             )
         return self._divisions[key]
 
-    def _operators_s(self, config: MeshConfig, phase: str) -> list[float]:
-        """Seconds of each layer's operators on one device; alike layers share their operators."""
-        division, found = self._division(config), []
-        for n in range(self._model.num_layers):
-            operators = division.operators(n, phase)
+    def _operators_s(self, config: MeshConfig, phase: str) -> FloatArray:
+        """Seconds of each layer's operators on one device; shape (places, L). Alike layers share their operators."""
+        division = self._division(config)
+        found = np.zeros((len(division.places), self._model.num_layers))
+        for (m, place), n in itertools.product(enumerate(division.places), range(self._model.num_layers)):
+            operators = division.operators(n, phase, place)
             if id(operators) not in self._predicted:
                 self._predicted[id(operators)] = operators, self._latency.predict(operators, self._device).total_s
-            found.append(self._predicted[id(operators)][1])
+            found[m, n] = self._predicted[id(operators)][1]
         return found
 
     def _compute_s(self, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """All layers' operators divided among the devices, and the start of the computations."""
         start, forward = self._device.dispatch_s, self._operators_s(config, "forward")
         if not self._model.training:
-            return range_sum(forward) + start, np.zeros_like(self._whole.gradients)
+            return stage_sum(forward) + start, np.zeros_like(self._whole.gradients)
         backward = self._operators_s(config, "backward")
         if config.remat == "layer":
             backward = self._again(backward, forward)
-        return range_sum(forward) + start, range_sum(backward) + start
+        return stage_sum(forward) + start, stage_sum(backward) + start
 
-    def _again(self, backward: Sequence[float], forward: Sequence[float]) -> list[float]:
+    def _again(self, backward: FloatArray, forward: FloatArray) -> FloatArray:
         """Backward with the forward pass before it, where there is a backward pass."""
-        pairs = zip(backward, forward, self._model.layers, strict=True)
-        return [own + again if len(layer.backward) else own for own, again, layer in pairs]
+        return backward + forward * np.array([len(layer.backward) > 0 for layer in self._model.layers])
 
     def _collective_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """What the devices of a stage send each other for each micro-batch."""
         forward = self._exchanges_s(submesh, config, "forward")
-        ahead = range_sum(forward) + self._combined_s(submesh, config, "forward")
+        ahead = stage_sum(forward) + self._combined_s(submesh, config, "forward")
         if not self._model.training:
             return ahead, np.zeros_like(ahead)
         backward = self._exchanges_s(submesh, config, "backward")
         if config.remat == "layer":
             backward = self._again(backward, forward)
-        return ahead, range_sum(backward) + self._combined_s(submesh, config, "backward")
+        return ahead, stage_sum(backward) + self._combined_s(submesh, config, "backward")
 
-    def _exchanges_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> list[float]:
-        """Of each layer, one exchange after the other."""
-        division, known = self._division(config), dict[tuple[int, ...], float]()
-        found = []
-        for n in range(self._model.num_layers):
-            exchanges = division.exchanges(n, phase)
+    def _exchanges_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
+        """Of each layer, one exchange after the other; shape (places, L)."""
+        division, known = self._division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], float]]()
+        found = np.zeros((len(division.places), self._model.num_layers))
+        for (m, place), n in itertools.product(enumerate(division.places), range(self._model.num_layers)):
+            exchanges = division.exchanges(n, phase, place)
             key = tuple(id(one) for one in exchanges)
             if key not in known:
-                known[key] = sum(float(self._sent_s(submesh, config, one) @ one.counts) for one in exchanges)
-            found.append(known[key])
+                total = sum(float(self._sent_s(submesh, config, one) @ one.counts) for one in exchanges)
+                known[key] = exchanges, total  # they are kept, so that their ids stay theirs
+            found[m, n] = known[key][1]
         return found
 
     def _combined_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:

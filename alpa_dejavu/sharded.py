@@ -14,14 +14,15 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._ranges import FloatArray, range_sum
-from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu._ranges import FloatArray, range_sum, stage_sum
+from alpa_dejavu.problem import PLACES, Exchange, Layer, MemoryShares, MeshConfig, Operators
 from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
+from alpa_dejavu.sharding._sharding_table import StageLayers
 
 __all__ = ["ModelSharding", "Solved"]
 
-Solved = Callable[[int, int, bool], Sequence[Sequence[LayerSharding]]]
-"""From lengths of the axes, and whether the batch is forced onto the first, to a row for each of `ZERO`: the layers."""
+Solved = Callable[[int, int, bool], Sequence[StageLayers]]
+"""From lengths of the axes, and whether the batch is forced onto the first, to the layers at each of `ZERO`."""
 ZERO = (0, 2, 3)
 _ALONE = (1, 1, True)
 _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
@@ -42,19 +43,16 @@ class ModelSharding:
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
         """On one mesh, at one ZeRO level."""
-        row = self.solved(*_solved_for(config))[ZERO.index(config.zero)]
-        return ShardedDivision(self, tuple(layers), self._scaled(row, config.data_parallel))
+        solved = self.solved(*_solved_for(config))[ZERO.index(config.zero)]
+        return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
         """Solves for these meshes."""
         for mesh in dict.fromkeys([_ALONE, *map(_solved_for, configs)]):
             self.solved(*mesh)
 
-    def _scaled(self, row: Sequence[LayerSharding], length: int) -> tuple[LayerSharding, ...]:
-        """Layers that are alike stay one object."""
-        known = {id(layer): layer for layer in row}
-        scaled = {key: layer.on(length, self.batch_ratio) for key, layer in known.items()}
-        return tuple(scaled[id(layer)] for layer in row)
+    def _scaled(self, solved: StageLayers, length: int) -> StageLayers:
+        return solved.mapped(lambda layer: layer.on(length, self.batch_ratio))
 
     def with_micro_batch(self, ratio: float) -> ModelSharding:
         """For a micro-batch that is `ratio` times as large."""
@@ -63,7 +61,8 @@ class ModelSharding:
     @cached_property
     def whole(self) -> FloatArray:
         """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
-        return np.stack([layer.memory() for layer in self._scaled(self.solved(*_ALONE)[0], 1)], axis=-1)
+        alone = self._scaled(self.solved(*_ALONE)[0], 1).inner
+        return np.stack([layer.memory() for layer in alone], axis=-1)
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
@@ -83,11 +82,20 @@ class ShardedDivision:
 
     sharding: ModelSharding
     whole: tuple[Layer, ...]
-    layers: tuple[LayerSharding, ...]
+    layers: StageLayers
 
-    def operators(self, layer: int, phase: str) -> Operators:
+    @cached_property
+    def places(self) -> Sequence[str]:
+        """All, unless what crosses between layers is cut as each of them would cut it anyway."""
+        first, *others = (tuple(map(id, row)) for row in self._rows(PLACES))
+        return PLACES[:1] if all(row == first for row in others) else PLACES
+
+    def _rows(self, places: Sequence[str]) -> list[tuple[LayerSharding, ...]]:
+        return [getattr(self.layers, place) for place in places]
+
+    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
-        own, cut = self.whole[layer], self.layers[layer]
+        own, cut = self.whole[layer], getattr(self.layers, place)[layer]
         whole, cuts = {
             "forward": (own.forward, cut.forward_cuts),
             "backward": (own.backward, cut.backward_cuts),
@@ -101,15 +109,15 @@ class ShardedDivision:
             self.sharding.divided[key] = whole.split(*ways)
         return self.sharding.divided[key]
 
-    def exchanges(self, layer: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
         """Collectives of activations: one waits for the other."""
-        return [] if phase == "step" else self._exchanges[id(self.layers[layer]), phase]
+        return [] if phase == "step" else self._exchanges[id(getattr(self.layers, place)[layer]), phase]
 
     @cached_property
     def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
         return {
             (id(layer), phase): self._of(layer, phase)
-            for layer in {id(layer): layer for layer in self.layers}.values()
+            for layer in {id(layer): layer for row in self._rows(self.places) for layer in row}.values()
             for phase in ("forward", "backward")
         }
 
@@ -131,17 +139,18 @@ class ShardedDivision:
     def combined(self, phase: str) -> Sequence[Exchange]:
         """Collectives of parameters and gradients: the runtime combines those of a stage."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
-        for n, layer in enumerate(self.layers):
-            for one in layer.collectives:
+        rows = self._rows(self.places)
+        for place, n in np.ndindex(len(rows), len(rows[0])):
+            for one in rows[place][n].collectives:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
-                    total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.layers)))
-                    total[n] += one.num_bytes * one.count
-        ranges = {key: range_sum(total) for key, total in totals.items()}
+                    total = totals.setdefault((one.kind, one.axis), np.zeros((len(rows), len(rows[0]))))
+                    total[place, n] += one.num_bytes * one.count
+        ranges = {key: stage_sum(total) for key, total in totals.items()}
         return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""
-        here = np.stack([layer.memory() for layer in self.layers], axis=-1)
+        here = np.array([[layer.memory() for layer in row] for row in self._rows(self.places)]).transpose(2, 0, 1)
         whole = self.sharding.whole
         shares = [_share(here[n], whole[n]) for n in range(len(MEMORY))]
         parameters, optimizer, gradients, activations, inputs, temporaries = shares
@@ -150,5 +159,5 @@ class ShardedDivision:
 
 def _share(here: NDArray[np.float64], whole: NDArray[np.float64]) -> FloatArray:
     """Of layers i..j; all of it where there is nothing to divide."""
-    part, total = range_sum(here), range_sum(whole)
+    part, total = stage_sum(here), range_sum(whole)
     return np.divide(part, total, out=np.ones_like(part), where=total > 0)

@@ -16,6 +16,8 @@ from alpa_dejavu.problem._operators import Operators
 FloatArray = NDArray[np.float64]
 PHASES = ("forward", "backward", "step")
 """The first two come for each micro-batch, the last one once a step."""
+PLACES = ("inner", "first", "last", "alone")
+"""Where in a stage a layer is: between two others, at either end, or by itself."""
 
 
 @final
@@ -49,11 +51,16 @@ class MemoryShares:
 class Division(Protocol):
     """A model divided among the devices of one logical mesh, at one ZeRO level."""
 
-    def operators(self, layer: int, phase: str) -> Operators:
+    @property
+    def places(self) -> Sequence[str]:
+        """All of `PLACES`, or the first alone where layers do the same in all of them."""
+        ...
+
+    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
         """What one device computes of a layer; in the phase "step" the optimizer's update."""
         ...
 
-    def exchanges(self, layer: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
         """What a layer's devices send one after the other, arrays of shape (number of unlike collectives,)."""
         ...
 

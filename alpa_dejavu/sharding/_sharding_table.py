@@ -32,6 +32,16 @@ class StageLayers:
     last: tuple[LayerSharding, ...]
     alone: tuple[LayerSharding, ...]
 
+    def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
+        """All layers changed; those that are alike still share one object."""
+        known: dict[int, LayerSharding] = {}
+        for row in (self.inner, self.first, self.last, self.alone):
+            for one in row:
+                if id(one) not in known:
+                    known[id(one)] = change(one)
+        rows = (self.inner, self.first, self.last, self.alone)
+        return StageLayers(*(tuple(known[id(one)] for one in row) for row in rows))
+
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
         """Sums over all stages, shape (L, L, ...); entry (i, j) is about layers i..j, zero for j < i.
 
@@ -46,9 +56,8 @@ class StageLayers:
                     known[id(one)] = np.asarray(value(one))
             columns.append(np.array([known[id(one)] for one in row]))
         shape = columns[0].shape
-        flat = (column.reshape(len(column), -1) for column in columns)
-        inner, first, last, alone = (column.T.tolist() for column in flat)
-        summed = [stage_sum(*each) for each in zip(inner, first, last, alone, strict=True)]
+        flat = np.stack([column.reshape(len(column), -1) for column in columns])
+        summed = [stage_sum(flat[:, :, n]) for n in range(flat.shape[-1])]
         return np.stack(summed, axis=-1).reshape(shape[0], *shape)
 
 

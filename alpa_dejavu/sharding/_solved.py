@@ -9,10 +9,10 @@ from typing import final
 from alpa_dejavu.sharded import ZERO
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
-from alpa_dejavu.sharding._layer_sharding import LayerSharding
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding.layers import chain_on, kinds_of, solvers_on, uncollected
+from alpa_dejavu.sharding._sharding_table import StageLayers
+from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers, uncollected
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 """What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
@@ -20,14 +20,14 @@ _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 
 @final
 class SolvedLayers:
-    """Rows of shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`."""
+    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`."""
 
     def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
         self._layers = layers
-        self._known: dict[tuple[int, int, bool], list[list[LayerSharding]]] = {}
+        self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
 
-    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[list[LayerSharding]]:
-        """A row for each ZeRO level; they are one where there is nobody to share with."""
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
+        """The layers at each ZeRO level; they are one where there is nobody to share with."""
         key = data_parallel, tensor_parallel, batch_forced
         if key not in self._known:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
@@ -40,10 +40,10 @@ class SolvedLayers:
     def _kinds(self) -> tuple[list[int], list[LayerProgram]]:
         return kinds_of(self._layers)
 
-    def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[list[LayerSharding]]:
+    def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[StageLayers]:
         kinds, programs = self._kinds
         solvers = solvers_on(programs, mesh, options)
         chain = [solvers[kind] for kind in kinds]
         if mesh.shape[0] == 1:
-            return [chain_on(chain, 0)] * len(ZERO)
-        return [chain_on(chain, level) for level in ZERO]
+            return [stage_layers(chain, 0)] * len(ZERO)
+        return [stage_layers(chain, level) for level in ZERO]

@@ -174,11 +174,6 @@ def _best(costs: NDArray[np.float64]) -> int:
     return int(costs.argmin())
 
 
-def chain_on(solvers: Sequence[Solver], level: int) -> list[LayerSharding]:
-    """The layers between two others."""
-    return list(stage_layers(solvers, level).inner)
-
-
 def _checked(zero: int) -> int:
     if zero not in (0, 2, 3):
         raise ValueError(f"the ZeRO level is {zero}, but must be 0, 2 or 3")

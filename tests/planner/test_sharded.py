@@ -1,5 +1,6 @@
 """A model divided as the sharding engine divides it: what is computed, sent and kept, on any mesh and micro-batch."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from alpa_dejavu.layers import model_of_step, trace
 from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import MeshConfig
+from alpa_dejavu.sharding.layers import StageLayers
 
 BLOCKS, HIDDEN, BATCH = 4, 128, 16
 
@@ -113,7 +115,22 @@ def test_longer_data_parallel_axes_are_what_solving_there_gives(shape):
     """The planner solves for two devices on that axis, and scales."""
     scaled = on(*shape)
     solved = model().sharding.solved(*shape, True)[0]
-    for layer, direct in zip(scaled.layers, solved, strict=True):
+    for layer, direct in zip(scaled.layers.inner, solved.inner, strict=True):
         for bytes_here, bytes_there in zip(layer.communicated()[0], direct.communicated()[0], strict=True):
             assert np.allclose(bytes_here, bytes_there, rtol=0.01, atol=64)
         assert np.array_equal(layer.forward_cuts, direct.forward_cuts)
+
+
+def test_a_layer_by_itself_may_be_divided_otherwise_than_between_two_others():
+    division = on(2, 2)
+    assert list(division.places) == ["inner"]
+    between = division.layers.inner
+    alone = tuple(layer.on(2, 3.0) for layer in between)
+    other = dataclasses.replace(division, layers=StageLayers(between, between, between, alone))
+    assert len(other.places) == 4
+    assert sent(other.exchanges(1, "forward", "alone"), "all_reduce", 1) == pytest.approx(
+        3 * sent(other.exchanges(1, "forward"), "all_reduce", 1)
+    )
+    activations, before = other.memory().activations, division.memory().activations
+    assert activations[1, 1] == pytest.approx(3 * before[1, 1])
+    assert activations[0, 2] == pytest.approx(before[0, 2])
