@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu.search import Candidate, neighbours
@@ -15,22 +16,10 @@ def candidates(
 ) -> list[Candidate]:
     """Plans worth comparing, the shortest simulated step first; empty if nothing fits.
 
-    The numbers of micro-batches are tried for the first number of layers, every other one and then those beside the
-    best; the other numbers of layers for the best number of micro-batches; other numbers of stages for the best of all.
+    The numbers of micro-batches are tried for the first number of layers; the other numbers of layers for the best
+    number of micro-batches; other numbers of stages for the best of all.
     """
-    tried: dict[int, Candidate | None] = {}
-
-    def attempt(count: int) -> None:
-        if count not in tried:
-            tried[count] = question.best(source, layers[0], count, clock)
-
-    for count in counts[::-2]:
-        attempt(count)
-    found = _ordered(tried.values())
-    place = counts.index(found[0].run.num_micro_batches) if found else None
-    for count in counts if place is None else counts[max(place - 1, 0) : place + 2]:
-        attempt(count)
-    found = _ordered(tried.values())
+    found = _by_count(lambda count: question.best(source, layers[0], count, clock), counts)
     if not found:
         return []
     best = found[0].run.num_micro_batches
@@ -38,6 +27,25 @@ def candidates(
     found = _ordered([*found, *neighbours(found[0], question.cluster, question.slicer)])
     clock.lap("slicing")
     return found
+
+
+def _by_count(best: Callable[[int], Candidate | None], counts: Sequence[int]) -> list[Candidate]:
+    """The best plans for some numbers of micro-batches: every other one from the largest on, as long as steps get
+    shorter, and those beside the best; all numbers if nothing was found.
+    """
+    tried: dict[int, Candidate | None] = {}
+    shortest = math.inf
+    for count in counts[::-2]:
+        tried[count] = found = best(count)
+        if shortest < math.inf and (found is None or found.step_s > shortest):
+            break
+        shortest = math.inf if found is None else found.step_s
+    order = _ordered(tried.values())
+    place = counts.index(order[0].run.num_micro_batches) if order else None
+    for count in counts if place is None else counts[max(place - 1, 0) : place + 2]:
+        if count not in tried:
+            tried[count] = best(count)
+    return _ordered(tried.values())
 
 
 def _ordered(found: Iterable[Candidate | None]) -> list[Candidate]:
