@@ -79,7 +79,7 @@ def filled(tree, seed=0):
 
 
 @pytest.mark.parametrize(
-    "size", [GPT(16, 2, 2, vocabulary=32, sequence=8), MoE(16, 2, 2, num_heads=2, vocabulary=32, sequence=8, group=16)]
+    "size", [GPT(16, 1, 2, vocabulary=32, sequence=8), MoE(16, 2, 2, num_heads=2, vocabulary=32, sequence=8, group=16)]
 )
 def test_language_models_run(size):
     step, arguments = transformer_step(size, 4)
@@ -91,7 +91,7 @@ def test_language_models_run(size):
 
 
 def test_image_classifiers_run():
-    step, arguments = wresnet_step(WideResNet(8, 2, (1, 2), classes=8, image=32), 4)
+    step, arguments = wresnet_step(WideResNet(8, 2, (1, 1), classes=8, image=32), 4)
     state, batch = filled(arguments)
     (trained, statistics), accuracy = jax.jit(step)(state, batch)
     assert 0 <= float(accuracy) <= 1
