@@ -45,8 +45,27 @@ class BoundaryLayout:
         return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
 
 
+Layouts = tuple[BoundaryLayout, BoundaryLayout]
+"""Of the largest tensors that cross a boundary, and of the others."""
+
+
+def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
+    """What is tried at boundaries.
+
+    Where tensors of several sizes cross, such as what lies within a block and the sum that passes by it, the largest
+    may be cut otherwise than the rest.
+
+    Args:
+        mesh: the devices.
+        options: the user's.
+        mixed: whether tensors of several sizes cross any boundary.
+    """
+    found = boundary_layouts(mesh, options)
+    return tuple((largest, rest) for largest in found for rest in (found if mixed else (largest,)))
+
+
 def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
-    """The layouts that are tried at boundaries, the batch cut alone first.
+    """The layouts that are tried for a tensor, the batch cut alone first.
 
     Where the options force the batch onto an axis, every layout has it there. The other axis leaves tensors whole, or
     cuts the first dimension behind the batch (sequence) or the last one (features). Where they leave a grid free, one

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks, affordable
-from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, boundary_layouts
+from alpa_dejavu.sharding._boundary_layouts import pairs_of_layouts
 from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._ilp import solve_ilp
@@ -34,8 +34,15 @@ Choice = Callable[[], dict[int, int]]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workshop:
-    """What programs have in common on one mesh, done for the first of them."""
+    """What programs have in common on one mesh, done for the first of them.
 
+    Attributes:
+        mixed: whether tensors of several sizes cross a boundary of any of them.
+        tables: of their operators.
+        blocks: the reduction of their costs.
+    """
+
+    mixed: bool = False
     tables: TableStore = dataclasses.field(default_factory=dict)
     blocks: Blocks = dataclasses.field(default_factory=Blocks)
 
@@ -45,7 +52,7 @@ class BoundarySolver:
     """One program on one mesh.
 
     Attributes:
-        layouts: those that are tried at either boundary; K of them.
+        layouts: those that are tried at either boundary; K of them, the same for all programs of a workshop.
     """
 
     def __init__(
@@ -55,9 +62,9 @@ class BoundarySolver:
         options: ShardingOptions,
         workshop: Workshop | None = None,
     ) -> None:
-        operators, workshop = program.operators, workshop or Workshop()
+        operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
         self.program, self.mesh = program, mesh
-        self.layouts = boundary_layouts(mesh, options)
+        self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
         self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts, workshop.tables)
         self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
@@ -89,7 +96,7 @@ class BoundarySolver:
     def spec(self, place: int, layout: int) -> Spec | None:
         """How an operator's result is cut by a layout; None where the layout doesn't say."""
         operator = self.program.operators[place]
-        wanted: BoundaryLayout = self.layouts[layout]
+        wanted = self.layouts[layout][place in self.program.smaller]
         return wanted.nearest(operator.shape, self._batch_dims[place], self.mesh.shape)
 
     @cached_property
@@ -138,6 +145,8 @@ class BoundarySolver:
         size = len(self.layouts)
         found = np.full((size, size), np.inf)
         for received, sent in np.ndindex(size, size):
+            if not (self._differs(self.program.received, received) and self._differs(self.program.sent, sent)):
+                continue
             sides = self._sides[0][received], self._sides[1][sent]
             penalties = [(node, penalty) for side in sides for node, penalty in side.items()]
             if joint is None:
@@ -151,6 +160,11 @@ class BoundarySolver:
                 choice = functools.partial(joint.complete, tuple(int(index) for index in best))
             self._choices[received, sent] = choice
         return found
+
+    def _differs(self, places: tuple[int, ...], layout: int) -> bool:
+        """Whether a layout is another one than those before it: where all tensors are of one size, one is enough."""
+        largest, rest = self.layouts[layout]
+        return largest == rest or not self.program.smaller.isdisjoint(places)
 
     def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
         """One pair of layouts, where what is left of the graph hangs together too closely for all at once."""

@@ -7,6 +7,7 @@ gradient and of its state to each other: optimizers compute element by element.
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cached_property
 from typing import final
 
@@ -74,6 +75,15 @@ class LayerProgram:
     update_records: tuple[int, ...]
     forward_temporaries: tuple[Lifetime, ...]
     backward_temporaries: tuple[Lifetime, ...]
+
+    @cached_property
+    def smaller(self) -> frozenset[int]:
+        """Of what crosses each boundary that which isn't the largest."""
+        found: set[int] = set()
+        for side in (self.received, self.sent):
+            sizes = {place: math.prod(self.operators[place].shape) for place in side}
+            found.update(place for place, size in sizes.items() if size < max(sizes.values()))
+        return frozenset(found)
 
     @cached_property
     def facts(self) -> Facts:

@@ -20,7 +20,7 @@ class OneDevice:
 
     def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
         self.program, self.mesh = program, mesh
-        self.layouts = (BoundaryLayout(),)
+        self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:

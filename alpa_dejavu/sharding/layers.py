@@ -113,7 +113,7 @@ def solvers_on(
     """All programs on one mesh; what they have in common is done once."""
     if mesh.num_devices == 1:
         return [OneDevice(program, mesh) for program in programs]
-    workshop = Workshop()
+    workshop = Workshop(mixed=any(program.smaller for program in programs))
     return [BoundarySolver(program, mesh, options, workshop) for program in programs]
 
 
