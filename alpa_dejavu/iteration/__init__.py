@@ -1,0 +1,14 @@
+"""Whole iterations: operators and collectives composed into stages, stages into a step, and their peak of memory.
+
+Each framework is a `Physics`: a formula with few parameters that mean something. `fit` finds them, with the
+deviations of single programs, from measured iterations; the result predicts with a spread that grows where nothing
+was measured.
+"""
+
+from alpa_dejavu.iteration._fit import fit
+from alpa_dejavu.iteration._fitted import Fitted
+from alpa_dejavu.iteration._hierarchical import Deviation, Parameter, Physics
+from alpa_dejavu.iteration._links import RingAllReduce
+from alpa_dejavu.iteration._megatron import Machine, MegatronIteration
+
+__all__ = ["Deviation", "Fitted", "Machine", "MegatronIteration", "Parameter", "Physics", "RingAllReduce", "fit"]
