@@ -35,12 +35,13 @@ def estimate(
         from alpa_dejavu.plan_estimate import PlanEstimator
 
         planned = PlanEstimator(given, model, cluster).estimate(given)
+    written = write_outputs(planned, *paths)
     to = console()
     print_planned(planned, to, "estimated")
     to.print(f"the file says           {seconds(given.step_s)}")
     for line in lacking(planned.plan):
         to.print(line)
-    for path in write_outputs(planned, *paths):
+    for path in written:
         to.print(f"wrote {path}")
 
 

@@ -53,9 +53,10 @@ def plan(
             number_or_none(layers),
             schedule,
         )
+    written = write_outputs(planned, *paths)
     to = console()
     print_planned(planned, to)
-    for path in write_outputs(planned, *paths):
+    for path in written:
         to.print(f"wrote {path}")
 
 
