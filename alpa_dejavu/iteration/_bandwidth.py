@@ -1,0 +1,52 @@
+"""Bandwidths between devices as quadratic fits over the logarithm of the message, as Sailor publishes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+__all__ = ["BandwidthFit"]
+
+_LEAST_SHARE = 0.02
+"""Of the largest rate: what a parabola gives below that isn't believed."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class BandwidthFit:
+    """Bytes per second of a message: a + b x + c x², in 1e9 bytes/s, x the binary logarithm of its MiB.
+
+    Behind its vertex the parabola stays where it is.
+
+    >>> fit = BandwidthFit.of([[-0.1, 1.0, 2.0], 4e9])
+    >>> fit.bytes_per_s(2**20), fit.bytes_per_s(2**40)
+    (2000000000.0, 4000000000.0)
+    """
+
+    coefficients: tuple[float, float, float]
+    largest_bytes_per_s: float
+
+    @classmethod
+    def of(cls, published: Sequence[Any]) -> BandwidthFit:
+        """From [[c, b, a], largest bytes/s].
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            (square, slope, start), largest = published
+            return cls((float(start), float(slope), float(square)), float(largest))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"bandwidth fit: is {published}, but must be [[c, b, a], largest bytes/s]") from error
+
+    def bytes_per_s(self, num_bytes: float) -> float:
+        """The rate of one message."""
+        start, slope, square = self.coefficients
+        place = float(np.log2(max(num_bytes, 1.0) / 2**20))
+        if square < 0:
+            place = min(place, -slope / 2 / square)
+        rate = (start + slope * place + square * place**2) * 1e9
+        return float(np.clip(rate, _LEAST_SHARE * self.largest_bytes_per_s, self.largest_bytes_per_s))
