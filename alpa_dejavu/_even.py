@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.problem import PLACES, Exchange, MemoryShares, Model, Operators
+from alpa_dejavu.problem import Exchange, MemoryShares, Model, Operators
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -33,13 +33,18 @@ class EvenDivision:
     zero: int
 
     @property
-    def places(self) -> Sequence[str]:
-        """A layer does the same wherever in a stage it is."""
-        return PLACES[:1]
+    def variants(self) -> Sequence[int]:
+        """One of each layer."""
+        return range(self.model.num_layers)
 
-    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
+    @property
+    def of_stages(self) -> None:
+        """A layer does the same in all stages."""
+        return None
+
+    def operators(self, variant: int, phase: str) -> Operators:
         """A layer's, divided by all devices; the update by those that share the optimizer's state."""
-        return self._known[layer, phase]
+        return self._known[variant, phase]
 
     @cached_property
     def _known(self) -> dict[tuple[int, str], Operators]:
@@ -55,9 +60,9 @@ class EvenDivision:
                 found[n, phase] = split[key]
         return found
 
-    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
         """Half of a layer's all-reduces among tensor-parallel devices forward, half backward."""
-        whole = np.array(self.model.layers[layer].exchanged_bytes, dtype=np.float64)
+        whole = np.array(self.model.layers[variant].exchanged_bytes, dtype=np.float64)
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):
             return ()
         return (Exchange("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)

@@ -25,25 +25,22 @@ def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
     return np.where(_upper(size), prefix[None, 1:] - prefix[:-1, None], 0.0)
 
 
-def stage_sum(values: Sequence[Sequence[float]] | FloatArray) -> FloatArray:
-    """Entry (i, j) is the sum over layers i..j, where the layers at its ends may count otherwise than those in between.
+def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] | None = None) -> FloatArray:
+    """Entry (i, j) is the sum over layers i..j, which may count otherwise in one stage than in another.
 
     Args:
-        values: what each layer counts between two others, at the beginning of a range of several layers, at the end of
-            one, and as a range of its own; shape (4, L). Shape (1, L): it counts the same everywhere.
+        values: what each variant of a layer counts, shape (V,).
+        of_stages: for each stage i..j the variant of each of its layers, shape (L, L, L), -1 outside; None: each layer
+            has one.
 
-    >>> stage_sum([[1, 1, 1], [2, 2, 2], [5, 5, 5], [9, 9, 9]])
-    array([[9., 7., 8.],
-           [0., 9., 7.],
-           [0., 0., 9.]])
+    >>> of_stages = np.array([[[2, -1], [0, 1]], [[-1, -1], [-1, 1]]])
+    >>> stage_sum([1, 2, 5], of_stages)
+    array([[5., 3.],
+           [0., 2.]])
     """
-    inner, *ends = np.asarray(values, dtype=np.float64)
-    total = range_sum(inner)
-    if not ends:
-        return total
-    first, last, alone = ends
-    found: FloatArray = np.triu(total + (first - inner)[:, None] + (last - inner)[None, :], 1)
-    found += np.diag(alone)
+    if of_stages is None:
+        return range_sum(values)
+    found: FloatArray = np.append(values, 0.0)[of_stages].sum(axis=-1)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import final
 
@@ -55,7 +54,7 @@ class Pricing:
         """Shape (len(KINDS), L, L)."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
-        update = stage_sum(self._operators_s(config, "step")) + self._device.step_s
+        update = self._summed(config, self._operators_s(config, "step")) + self._device.step_s
         sync = self._combined_s(submesh, config, "step")
         return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), sync, update])
 
@@ -75,52 +74,57 @@ class Pricing:
         return self._divisions[key]
 
     def _operators_s(self, config: MeshConfig, phase: str) -> FloatArray:
-        """Seconds of each layer's operators on one device; shape (places, L). Alike layers share their operators."""
+        """Seconds of each layer's operators on one device; by variant. Alike layers share their operators."""
         division = self._division(config)
-        found = np.zeros((len(division.places), self._model.num_layers))
-        for (m, place), n in itertools.product(enumerate(division.places), range(self._model.num_layers)):
-            operators = division.operators(n, phase, place)
+        found = np.zeros(len(division.variants))
+        for n in range(len(found)):
+            operators = division.operators(n, phase)
             if id(operators) not in self._predicted:
                 self._predicted[id(operators)] = operators, self._latency.predict(operators, self._device).total_s
-            found[m, n] = self._predicted[id(operators)][1]
+            found[n] = self._predicted[id(operators)][1]
         return found
 
     def _compute_s(self, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """All layers' operators divided among the devices, and the start of the computations."""
         start, forward = self._device.dispatch_s, self._operators_s(config, "forward")
         if not self._model.training:
-            return stage_sum(forward) + start, np.zeros_like(self._whole.gradients)
+            return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
         backward = self._operators_s(config, "backward")
         if config.remat == "layer":
-            backward = self._again(backward, forward)
-        return stage_sum(forward) + start, stage_sum(backward) + start
+            backward = self._again(config, backward, forward)
+        return self._summed(config, forward) + start, self._summed(config, backward) + start
 
-    def _again(self, backward: FloatArray, forward: FloatArray) -> FloatArray:
+    def _again(self, config: MeshConfig, backward: FloatArray, forward: FloatArray) -> FloatArray:
         """Backward with the forward pass before it, where there is a backward pass."""
-        return backward + forward * np.array([len(layer.backward) > 0 for layer in self._model.layers])
+        layers = self._model.layers
+        return backward + forward * np.array([len(layers[n].backward) > 0 for n in self._division(config).variants])
+
+    def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
+        """Of all stages, from what the layers' variants take."""
+        return stage_sum(values, self._division(config).of_stages)
 
     def _collective_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """What the devices of a stage send each other for each micro-batch."""
         forward = self._exchanges_s(submesh, config, "forward")
-        ahead = stage_sum(forward) + self._combined_s(submesh, config, "forward")
+        ahead = self._summed(config, forward) + self._combined_s(submesh, config, "forward")
         if not self._model.training:
             return ahead, np.zeros_like(ahead)
         backward = self._exchanges_s(submesh, config, "backward")
         if config.remat == "layer":
-            backward = self._again(backward, forward)
-        return ahead, stage_sum(backward) + self._combined_s(submesh, config, "backward")
+            backward = self._again(config, backward, forward)
+        return ahead, self._summed(config, backward) + self._combined_s(submesh, config, "backward")
 
     def _exchanges_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
-        """Of each layer, one exchange after the other; shape (places, L)."""
+        """Of each layer, one exchange after the other; by variant."""
         division, known = self._division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], float]]()
-        found = np.zeros((len(division.places), self._model.num_layers))
-        for (m, place), n in itertools.product(enumerate(division.places), range(self._model.num_layers)):
-            exchanges = division.exchanges(n, phase, place)
+        found = np.zeros(len(division.variants))
+        for n in range(len(found)):
+            exchanges = division.exchanges(n, phase)
             key = tuple(id(one) for one in exchanges)
             if key not in known:
                 total = sum(float(self._sent_s(submesh, config, one) @ one.counts) for one in exchanges)
                 known[key] = exchanges, total  # they are kept, so that their ids stay theirs
-            found[m, n] = known[key][1]
+            found[n] = known[key][1]
         return found
 
     def _combined_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_sum, stage_sum
-from alpa_dejavu.problem import PLACES, Exchange, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
 from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
 
@@ -61,7 +61,7 @@ class ModelSharding:
     @cached_property
     def whole(self) -> FloatArray:
         """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
-        alone = self._scaled(self.solved(*_ALONE)[0], 1).inner
+        alone = self._scaled(self.solved(*_ALONE)[0], 1).variants
         return np.stack([layer.memory() for layer in alone], axis=-1)
 
     @cached_property
@@ -84,18 +84,19 @@ class ShardedDivision:
     whole: tuple[Layer, ...]
     layers: StageLayers
 
-    @cached_property
-    def places(self) -> Sequence[str]:
-        """All, unless what crosses between layers is cut as each of them would cut it anyway."""
-        first, *others = (tuple(map(id, row)) for row in self._rows(PLACES))
-        return PLACES[:1] if all(row == first for row in others) else PLACES
+    @property
+    def variants(self) -> Sequence[int]:
+        """Those that any stage has."""
+        return self.layers.numbers
 
-    def _rows(self, places: Sequence[str]) -> list[tuple[LayerSharding, ...]]:
-        return [getattr(self.layers, place) for place in places]
+    @property
+    def of_stages(self) -> NDArray[np.intp] | None:
+        """As the layers' boundaries within a stage are best cut."""
+        return self.layers.of_stages
 
-    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
+    def operators(self, variant: int, phase: str) -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
-        own, cut = self.whole[layer], getattr(self.layers, place)[layer]
+        own, cut = self.whole[self.variants[variant]], self.layers.variants[variant]
         whole, cuts = {
             "forward": (own.forward, cut.forward_cuts),
             "backward": (own.backward, cut.backward_cuts),
@@ -109,15 +110,15 @@ class ShardedDivision:
             self.sharding.divided[key] = whole.split(*ways)
         return self.sharding.divided[key]
 
-    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
         """Collectives of activations: one waits for the other."""
-        return [] if phase == "step" else self._exchanges[id(getattr(self.layers, place)[layer]), phase]
+        return [] if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
     def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
         return {
             (id(layer), phase): self._of(layer, phase)
-            for layer in {id(layer): layer for row in self._rows(self.places) for layer in row}.values()
+            for layer in {id(layer): layer for layer in self.layers.variants}.values()
             for phase in ("forward", "backward")
         }
 
@@ -139,25 +140,24 @@ class ShardedDivision:
     def combined(self, phase: str) -> Sequence[Exchange]:
         """Collectives of parameters and gradients: the runtime combines those of a stage."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
-        rows = self._rows(self.places)
-        for place, n in np.ndindex(len(rows), len(rows[0])):
-            for one in rows[place][n].collectives:
+        for n, layer in enumerate(self.layers.variants):
+            for one in layer.collectives:
                 if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
-                    total = totals.setdefault((one.kind, one.axis), np.zeros((len(rows), len(rows[0]))))
-                    total[place, n] += one.num_bytes * one.count
-        ranges = {key: stage_sum(total) for key, total in totals.items()}
+                    total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
+                    total[n] += one.num_bytes * one.count
+        ranges = {key: stage_sum(total, self.of_stages) for key, total in totals.items()}
         return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""
-        here = np.array([[layer.memory() for layer in row] for row in self._rows(self.places)]).transpose(2, 0, 1)
+        here = np.stack([layer.memory() for layer in self.layers.variants], axis=-1)
         whole = self.sharding.whole
-        shares = [_share(here[n], whole[n]) for n in range(len(MEMORY))]
+        shares = [_share(stage_sum(here[n], self.of_stages), whole[n]) for n in range(len(MEMORY))]
         parameters, optimizer, gradients, activations, inputs, temporaries = shares
         return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)
 
 
-def _share(here: NDArray[np.float64], whole: NDArray[np.float64]) -> FloatArray:
+def _share(part: FloatArray, whole: NDArray[np.float64]) -> FloatArray:
     """Of layers i..j; all of it where there is nothing to divide."""
-    part, total = stage_sum(here), range_sum(whole)
+    total = range_sum(whole)
     return np.divide(part, total, out=np.ones_like(part), where=total > 0)

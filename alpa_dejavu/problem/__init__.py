@@ -5,7 +5,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 """
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link
-from alpa_dejavu.problem._division import PHASES, PLACES, Division, Exchange, MemoryShares, Sharding
+from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
@@ -16,7 +16,6 @@ from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
     "PHASES",
-    "PLACES",
     "Cluster",
     "Device",
     "Division",

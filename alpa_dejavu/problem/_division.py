@@ -16,8 +16,6 @@ from alpa_dejavu.problem._operators import Operators
 FloatArray = NDArray[np.float64]
 PHASES = ("forward", "backward", "step")
 """The first two come for each micro-batch, the last one once a step."""
-PLACES = ("inner", "first", "last", "alone")
-"""Where in a stage a layer is: between two others, at either end, or by itself."""
 
 
 @final
@@ -49,18 +47,29 @@ class MemoryShares:
 
 
 class Division(Protocol):
-    """A model divided among the devices of one logical mesh, at one ZeRO level."""
+    """A model divided among the devices of one logical mesh, at one ZeRO level.
+
+    A layer may be divided otherwise in one stage than in another: it then has several variants.
+    """
 
     @property
-    def places(self) -> Sequence[str]:
-        """All of `PLACES`, or the first alone where layers do the same in all of them."""
+    def variants(self) -> Sequence[int]:
+        """The layer that each variant is of; the first L are the layers in order."""
         ...
 
-    def operators(self, layer: int, phase: str, place: str = "inner") -> Operators:
+    @property
+    def of_stages(self) -> NDArray[np.intp] | None:
+        """For each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside.
+
+        None: each layer has one variant.
+        """
+        ...
+
+    def operators(self, variant: int, phase: str) -> Operators:
         """What one device computes of a layer; in the phase "step" the optimizer's update."""
         ...
 
-    def exchanges(self, layer: int, phase: str, place: str = "inner") -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
         """What a layer's devices send one after the other, arrays of shape (number of unlike collectives,)."""
         ...
 

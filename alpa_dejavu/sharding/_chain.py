@@ -1,4 +1,4 @@
-"""The layouts at the boundaries of a chain of layers that cost least together."""
+"""The layouts at the boundaries of chains of layers that cost least together."""
 
 from __future__ import annotations
 
@@ -20,15 +20,33 @@ def cheapest_chain(costs: Sequence[NDArray[np.float64]]) -> list[int]:
     >>> cheapest_chain([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])
     [0, 0, 0]
     """
-    best = np.zeros(costs[0].shape[0])
+    return [int(layout) for layout in cheapest_chains(costs)[0, -1]]
+
+
+def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """The same for all chains i..j of some of the layers, shape (L, L, L+1): boundary n is the one before layer n.
+
+    -1 where a chain has no such boundary.
+
+    Raises:
+        ValueError: if no choice of layouts is possible for one of them.
+
+    >>> cheapest_chains([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])[0]
+    array([[ 0,  1, -1],
+           [ 0,  0,  0]])
+    """
+    size, count = len(costs), costs[0].shape[0]
+    found = np.full((size, size, size + 1), -1, dtype=np.intp)
+    best = np.zeros((size, count))  # by the layer that a chain begins with, and the layout that it ends in
     froms = []
-    for cost in costs:
-        total = best[:, None] + cost
-        froms.append(np.argmin(total, axis=0))
-        best = total.min(axis=0)
-    if not np.isfinite(best).any():
-        raise ValueError("no layouts at the layers' boundaries go together on this mesh: relax the sharding options")
-    layouts = [int(np.argmin(best))]
-    for came_from in reversed(froms):
-        layouts.append(int(came_from[layouts[-1]]))
-    return layouts[::-1]
+    for end, cost in enumerate(costs):
+        total = best[: end + 1, :, None] + cost
+        froms.append(total.argmin(axis=1))
+        best[: end + 1] = total.min(axis=1)
+        if not np.isfinite(best[: end + 1]).any(axis=1).all():
+            raise ValueError("no layouts at layers' boundaries go together on this mesh: relax the sharding options")
+        found[: end + 1, end, end + 1] = best[: end + 1].argmin(axis=1)
+        for n in range(end, -1, -1):
+            begins = np.arange(n + 1)
+            found[begins, end, n] = froms[n][begins, found[begins, end, n + 1]]
+    return found

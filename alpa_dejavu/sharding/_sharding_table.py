@@ -16,31 +16,32 @@ from alpa_dejavu.sharding._layer_sharding import LayerSharding
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageLayers:
-    """All L layers on one mesh, by where in a stage they are; layers that are alike share one object.
+    """All L layers on one mesh, by the stage that they are part of.
 
     Within a stage two layers agree on the layout of what crosses from one to the other. At its ends each is free: what
-    crosses is brought to another mesh anyway.
+    crosses is brought to another mesh anyway. So a layer may have several variants.
 
     Attributes:
-        inner: between two others.
-        first, last: at the beginning and at the end of a stage of several layers.
-        alone: as a stage of its own.
+        variants: the first L are those of the stage of all layers, in order. Layers that are alike share one object.
+        numbers: the layer that each variant is of.
+        of_stages: for each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside. None: each
+            layer has one variant.
     """
 
-    inner: tuple[LayerSharding, ...]
-    first: tuple[LayerSharding, ...]
-    last: tuple[LayerSharding, ...]
-    alone: tuple[LayerSharding, ...]
+    variants: tuple[LayerSharding, ...]
+    numbers: tuple[int, ...]
+    of_stages: NDArray[np.intp] | None = None
+
+    @property
+    def whole(self) -> tuple[LayerSharding, ...]:
+        """The layers of the stage of all layers."""
+        return self.variants[: max(self.numbers) + 1]
 
     def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
         """All layers changed; those that are alike still share one object."""
-        known: dict[int, LayerSharding] = {}
-        for row in (self.inner, self.first, self.last, self.alone):
-            for one in row:
-                if id(one) not in known:
-                    known[id(one)] = change(one)
-        rows = (self.inner, self.first, self.last, self.alone)
-        return StageLayers(*(tuple(known[id(one)] for one in row) for row in rows))
+        known = {id(one): one for one in self.variants}
+        changed = {key: change(one) for key, one in known.items()}
+        return dataclasses.replace(self, variants=tuple(changed[id(one)] for one in self.variants))
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
         """Sums over all stages, shape (L, L, ...); entry (i, j) is about layers i..j, zero for j < i.
@@ -48,17 +49,11 @@ class StageLayers:
         Args:
             value: what is summed: an array, of the same shape for each layer.
         """
-        known: dict[int, NDArray[np.float64]] = {}
-        columns = []
-        for row in (self.inner, self.first, self.last, self.alone):
-            for one in row:
-                if id(one) not in known:
-                    known[id(one)] = np.asarray(value(one))
-            columns.append(np.array([known[id(one)] for one in row]))
-        shape = columns[0].shape
-        flat = np.stack([column.reshape(len(column), -1) for column in columns])
-        summed = [stage_sum(flat[:, :, n]) for n in range(flat.shape[-1])]
-        return np.stack(summed, axis=-1).reshape(shape[0], *shape)
+        values = np.array([value(one) for one in self.variants], dtype=np.float64)
+        flat = values.reshape(len(values), -1)
+        summed = [stage_sum(column, self.of_stages) for column in flat.T]
+        size = len(self.whole)
+        return np.stack(summed, axis=-1).reshape(size, size, *values.shape[1:])
 
 
 @final
@@ -69,10 +64,10 @@ class ShardingTable:
     Attributes:
         meshes: the layers on each mesh.
         num_bytes: shape (L, M, phases, kinds, axes): bytes on one device of all collectives of a phase (`PHASES`), a
-            kind (`COLLECTIVE_KINDS`) and a mesh axis, of layers between two others (see `stages`).
+            kind (`COLLECTIVE_KINDS`) and a mesh axis, of the stage of all layers (see `stages`).
         counts: the same shape: how many collectives these are.
         memory: shape (L, M, 6): bytes on one device of each of `MEMORY`; all but the last, the temporaries, add up.
-        layers: for each layer, for each mesh, the layer's sharding between two others.
+        layers: for each layer, for each mesh, the layer's sharding in the stage of all layers.
     """
 
     meshes: tuple[StageLayers, ...]
@@ -84,7 +79,7 @@ class ShardingTable:
     @classmethod
     def of(cls, meshes: Sequence[StageLayers]) -> ShardingTable:
         """From the layers on all meshes."""
-        layers = tuple(zip(*(mesh.inner for mesh in meshes), strict=True))
+        layers = tuple(zip(*(mesh.whole for mesh in meshes), strict=True))
         known: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
         for row in layers:
             for one in row:

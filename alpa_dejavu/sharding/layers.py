@@ -10,12 +10,11 @@ import gc
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop
 from alpa_dejavu.sharding._build_program import layer_program
-from alpa_dejavu.sharding._chain import cheapest_chain
+from alpa_dejavu.sharding._chain import cheapest_chain, cheapest_chains
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._layer_sharding import (
@@ -74,7 +73,7 @@ def sharded_layers(
 ) -> ShardingTable:
     """All layers on all meshes; layers that are alike are done once.
 
-    What a stage communicates is the sum of what its layers do; those at its ends do otherwise than those in between.
+    What a stage communicates is the sum of what its layers do, each as it does it in that stage.
 
     Args:
         layers: the L layers of a model (see `layers_of`).
@@ -146,32 +145,26 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
 def stage_layers(solvers: Sequence[Solver], level: int) -> StageLayers:
     """The layers of a model on one mesh at a ZeRO level, given each layer's solver there.
 
-    Between layers each boundary has the layout with which the chain of all layers costs least. At an end of a stage a
-    layer has the layout that is best for itself.
+    In each stage the boundaries between layers have the layouts with which its layers cost least together.
     """
-    layouts = cheapest_chain([solver.costs for solver in solvers])
+    size = len(solvers)
+    layouts = cheapest_chains([solver.costs for solver in solvers])
     known: dict[tuple[int, int, int], LayerSharding] = {}
-
-    def under(solver: Solver, received: int, sent: int) -> LayerSharding:
-        key = id(solver), received, sent
+    places: dict[tuple[int, int, int], int] = {}
+    of_stages = np.full((size, size, size), -1, dtype=np.intp)
+    stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
+    for i, j in stages:
+        chosen = layouts[i, j].tolist()
+        for n in range(i, j + 1):
+            place = n, chosen[n], chosen[n + 1]
+            of_stages[i, j, n] = places.setdefault(place, len(places))
+    variants = []
+    for n, received, sent in places:
+        key = id(solvers[n]), received, sent
         if key not in known:
-            known[key] = layer_sharding(solver, received, sent, level)
-        return known[key]
-
-    rows = [
-        (
-            under(solver, received, sent),
-            under(solver, _best(solver.costs[:, sent]), sent),
-            under(solver, received, _best(solver.costs[received])),
-            under(solver, *divmod(_best(solver.costs.ravel()), len(solver.layouts))),
-        )
-        for solver, received, sent in zip(solvers, layouts[:-1], layouts[1:], strict=True)
-    ]
-    return StageLayers(*zip(*rows, strict=True))
-
-
-def _best(costs: NDArray[np.float64]) -> int:
-    return int(costs.argmin())
+            known[key] = layer_sharding(solvers[n], received, sent, level)
+        variants.append(known[key])
+    return StageLayers(tuple(variants), tuple(n for n, _, _ in places), of_stages if len(places) > size else None)
 
 
 def _checked(zero: int) -> int:

@@ -115,20 +115,24 @@ def test_longer_data_parallel_axes_are_what_solving_there_gives(shape):
     """The planner solves for two devices on that axis, and scales."""
     scaled = on(*shape)
     solved = model().sharding.solved(*shape, True)[0]
-    for layer, direct in zip(scaled.layers.inner, solved.inner, strict=True):
+    for layer, direct in zip(scaled.layers.whole, solved.whole, strict=True):
         for bytes_here, bytes_there in zip(layer.communicated()[0], direct.communicated()[0], strict=True):
             assert np.allclose(bytes_here, bytes_there, rtol=0.01, atol=64)
         assert np.array_equal(layer.forward_cuts, direct.forward_cuts)
 
 
-def test_a_layer_by_itself_may_be_divided_otherwise_than_between_two_others():
+def test_a_layer_may_be_divided_otherwise_in_one_stage_than_in_another():
     division = on(2, 2)
-    assert list(division.places) == ["inner"]
-    between = division.layers.inner
-    alone = tuple(layer.on(2, 3.0) for layer in between)
-    other = dataclasses.replace(division, layers=StageLayers(between, between, between, alone))
-    assert len(other.places) == 4
-    assert sent(other.exchanges(1, "forward", "alone"), "all_reduce", 1) == pytest.approx(
+    assert division.of_stages is None
+    size = len(division.whole)
+    of_stages = np.full((size, size, size), -1)
+    for i, j in zip(*np.triu_indices(size), strict=True):
+        of_stages[i, j, i : j + 1] = range(i, j + 1)
+    of_stages[1, 1, 1] = size
+    layers = (*division.layers.variants, division.layers.variants[1].on(2, 3.0))
+    stages = StageLayers(layers, (*division.layers.numbers, 1), of_stages)
+    other = dataclasses.replace(division, layers=stages)
+    assert sent(other.exchanges(size, "forward"), "all_reduce", 1) == pytest.approx(
         3 * sent(other.exchanges(1, "forward"), "all_reduce", 1)
     )
     activations, before = other.memory().activations, division.memory().activations
