@@ -25,8 +25,8 @@ _SOFTNESS = 4.0
 class LayerProfile(Physics):
     """Seconds of forward and backward of a layer.
 
-    Columns: gpu (place in `gpus`), is_head, flop and moved_bytes of one device, reduced_s (the all-reduces of its tensor
-    parallelism over links as measured), log_hidden, log_tp, log_micro_batch.
+    Columns: gpu (place in `gpus`), is_head, flop and moved_bytes of one device, reduced_s (the all-reduces of its
+    tensor parallelism over links as measured), log_hidden, log_tp, log_micro_batch.
 
     Attributes:
         gpus: the name of each and its memory's bytes per second.

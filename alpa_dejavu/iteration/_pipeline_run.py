@@ -63,8 +63,8 @@ class PipelineRun(Physics):
 class PeakMemory(Physics):
     """Bytes on the device that needs most.
 
-    Columns of shape (N, S): parameter_bytes, activation_bytes of a micro-batch, in_flight (how many micro-batches are kept),
-    logit_bytes. Of shape (N,): dp, and those of `PipelineRun`.
+    Columns of shape (N, S): parameter_bytes, activation_bytes of a micro-batch, in_flight (how many micro-batches are
+    kept), logit_bytes. Of shape (N,): dp, and those of `PipelineRun`.
     """
 
     parameters = (

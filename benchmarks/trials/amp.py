@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.iteration import DeepSpeedIteration, HostKind, PipelinePlan, ProfiledModel, deepspeed_columns, fit
+from alpa_dejavu.iteration import fit
+from alpa_dejavu.iteration.frameworks import (
+    DeepSpeedIteration,
+    HostKind,
+    PipelinePlan,
+    ProfiledModel,
+    deepspeed_columns,
+)
 from trials._folder import AbsentError, Folder, UnreadableError, measured
 from trials._intervals import from_logs
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
@@ -85,8 +92,8 @@ def _model(folder: Folder, name: str) -> ProfiledModel:
         block = (layer >= 2) & (layer < 26)
         parameters = np.where(block, _BLOCK_PARAMETERS, 0.0)
         parameters[0], parameters[28] = (_VOCABULARY + _TOKENS) * _HIDDEN, _VOCABULARY * _HIDDEN
-        elements = np.full(len(layer), float(_TOKENS * _HIDDEN))
-        return ProfiledModel(times, block, parameters, np.zeros(len(layer)), (28,), elements)
+        alike = np.full(len(layer), float(_TOKENS * _HIDDEN))
+        return ProfiledModel(times, block, parameters, np.zeros(len(layer)), (28,), alike)
     first, second = (layer >= 3) & (layer < 15), (layer >= 41) & (layer < 53)
     parameters, unknown = np.where(second, _BLOCK_PARAMETERS, 0.0), np.where(first, _BLOCK_PARAMETERS, 0.0)
     elements: NDArray[np.float64] = np.where(layer < 19, 0.5, 1.0) * float(_TOKENS * _HIDDEN)

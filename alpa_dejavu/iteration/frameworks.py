@@ -1,0 +1,24 @@
+"""The physics of each framework, and the columns that they are fitted on."""
+
+from alpa_dejavu.iteration._bandwidth import BandwidthFit
+from alpa_dejavu.iteration._deepspeed import DeepSpeedIteration
+from alpa_dejavu.iteration._deepspeed_columns import HostKind, PipelinePlan, ProfiledModel, deepspeed_columns
+from alpa_dejavu.iteration._layer_profile import LayerProfile
+from alpa_dejavu.iteration._links import RingAllReduce
+from alpa_dejavu.iteration._megatron import Machine, MegatronIteration
+from alpa_dejavu.iteration._pipeline_run import PeakMemory, PipelineRun
+
+__all__ = [
+    "BandwidthFit",
+    "DeepSpeedIteration",
+    "HostKind",
+    "LayerProfile",
+    "Machine",
+    "MegatronIteration",
+    "PeakMemory",
+    "PipelinePlan",
+    "PipelineRun",
+    "ProfiledModel",
+    "RingAllReduce",
+    "deepspeed_columns",
+]
