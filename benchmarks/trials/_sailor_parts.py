@@ -1,0 +1,152 @@
+"""What Sailor's files say of layers and links: profiles, sizes of layers, bandwidth fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from alpa_dejavu.iteration import Fitted, fit
+from alpa_dejavu.iteration.frameworks import BandwidthFit, LayerProfile
+from trials._folder import Folder, UnreadableError, measured
+
+NUM_LAYERS = {26: "OPT-350", 34: "GPT-Neo-2.7", 50: "OPT-30"}
+"""The model that has so many layers, the embedding and the head among them."""
+SEQUENCE = 2048
+BYTES = 4.0
+"""Of an element: the models train in single precision."""
+_GPUS = {
+    "A100-40": 1.555e12,
+    "A100-80": 2.039e12,
+    "GH-96": 4.0e12,
+    "RTX-2080": 0.616e12,
+    "RTX-3090": 0.936e12,
+    "Titan-RTX": 0.672e12,
+    "V100-16": 0.9e12,
+}
+"""Bytes per second of their memories, by the data sheets."""
+_NOISE_FLOOR = 0.02
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """Layers' sizes, learned layers' times, and bandwidths."""
+
+    sizes: Mapping[str, Any]
+    inside: Mapping[str, Mapping[str, Any]]
+    between: Mapping[str, Mapping[str, Any]]
+    layers: Fitted | None = None
+
+    def size(self, model: str, tp: int, layer: int, name: str) -> float:
+        """Of a layer on one of `tp` devices; a division that wasn't measured continues the ones that were."""
+        known = self.sizes[model]
+        if str(tp) in known:
+            return float(known[str(tp)][str(layer)][name])
+        most, fewer = (float(known[degree][str(layer)][name]) for degree in ("4", "2"))
+        return max(most - (fewer - most) * (1 - 4 / tp), 0.0)
+
+    def hidden(self, model: str) -> float:
+        """The width of a model."""
+        return float(self.sizes[model]["2"]["2"]["act_output_floats"]) / SEQUENCE
+
+    def inside_bytes_per_s(self, gpu: str, devices: int, num_bytes: float) -> float:
+        """Of a collective of a node's GPUs."""
+        fits = self._of(self.inside, gpu, "intra_node_bandwidth_fits.json")
+        enough = [int(count) for count in fits if int(count) >= devices] or [max(map(int, fits))]
+        return BandwidthFit.of(fits[str(min(enough))]).bytes_per_s(num_bytes)
+
+    def between_bytes_per_s(self, ends: tuple[tuple[str, int], tuple[str, int]], num_bytes: float) -> float:
+        """Between two nodes, of all GPUs of a node that take part together.
+
+        More GPUs of a node are never slower than fewer: fits that say so (of one pair some are 25 times slower than the
+        folder's README and the other counts say) give way to those with fewer.
+        """
+        rates = []
+        for (gpu, count), (peer, peers) in (ends, ends[::-1]):
+            fits = self._of(self.between, gpu, "network_fits_between.json")
+            for devices, by_peer in fits.items():
+                for others, published in by_peer.get(peer, {}).items():
+                    if int(devices) <= count and int(others) <= peers:
+                        rates.append(BandwidthFit.of(published).bytes_per_s(num_bytes))
+        if not rates:
+            raise UnreadableError(f"network_fits_between.json: has no fit between {ends[0]} and {ends[1]}; add one")
+        return max(rates)
+
+    def layer(self, model: str, gpu: str, tp: int, micro_batch: float, layer: int, is_head: bool) -> dict[str, float]:
+        """The columns of `LayerProfile`."""
+        if gpu not in _GPUS:
+            raise UnreadableError(f"plan: GPU {gpu!r} isn't among those that were profiled: {', '.join(_GPUS)}")
+        hidden, tokens = self.hidden(model), micro_batch * SEQUENCE
+        flop = 6 * tokens * self.size(model, tp, layer, "params_floats")
+        reduced_s = 0.0
+        if not is_head:
+            flop += 12 * tokens * SEQUENCE * hidden / tp
+            num_bytes = tokens * hidden * BYTES
+            rate = self.inside_bytes_per_s(gpu, tp, num_bytes)
+            reduced_s = 4 * num_bytes * 2 * (tp - 1) / tp / rate
+        return {
+            "gpu": float(list(_GPUS).index(gpu)),
+            "is_head": float(is_head),
+            "flop": flop,
+            "moved_bytes": self.size(model, tp, layer, "act_mem_bytes") * micro_batch,
+            "reduced_s": reduced_s,
+            "log_hidden": float(np.log(hidden)),
+            "log_tp": float(np.log(tp)),
+            "log_micro_batch": float(np.log(micro_batch)),
+        }
+
+    def device_s(self, model: str, gpu: str, tp: int, micro_batch: float) -> tuple[float, float]:
+        """Forward and backward of a block and of the head on the device, launches apart."""
+        if self.layers is None:
+            raise ValueError("parts: no layers' times were fitted; use parts(folder)")
+        last = next(count for count, name in NUM_LAYERS.items() if name == model) - 1
+        asked = [
+            self.layer(model, gpu, tp, micro_batch, 2, False),
+            self.layer(model, gpu, tp, micro_batch, last, True),
+        ]
+        rows = {name: np.array([each[name] for each in asked]) for name in asked[0]}
+        physics = self.layers.physics
+        assert isinstance(physics, LayerProfile)
+        off = sum(self.layers.deviation(rows).values(), np.zeros(2))
+        block, head = physics.device_s(self.layers.values, rows) * np.exp(off)
+        return float(block), float(head)
+
+    @staticmethod
+    def _of(fits: Mapping[str, Any], gpu: str, name: str) -> Mapping[str, Any]:
+        if gpu not in fits:
+            raise UnreadableError(f"{name}: has no GPU {gpu!r}, has {', '.join(fits)}; add its fit")
+        found: Mapping[str, Any] = fits[gpu]
+        return found
+
+
+@functools.cache
+def parts(folder: Folder) -> Parts:
+    """All of them, with times of layers fitted to the folder's profiles."""
+    bare = Parts(
+        folder.document("sailor/llm_info.json"),
+        folder.document("sailor/intra_node_bandwidth_fits.json"),
+        folder.document("sailor/network_fits_between.json"),
+    )
+    rows = _profiles(folder)
+    asked = [
+        bare.layer(row.model, row.gpu, int(row.tp), float(row.micro_batch), int(row.layer), row.layer != 2)
+        for row in rows.itertuples()
+    ]
+    known = {name: np.array([each[name] for each in asked]) for name in asked[0]}
+    seconds: NDArray[np.float64] = (rows["forward_s"] + rows["backward_s"]).to_numpy(float)
+    return dataclasses.replace(bare, layers=fit(LayerProfile(_GPUS), known, seconds, floor=_NOISE_FLOOR))
+
+
+def _profiles(folder: Folder) -> pd.DataFrame:
+    """Blocks and heads of the models that plans are made of."""
+    path = "sailor/layer_profiles.csv"
+    rows = folder.table(path, ["model", "gpu"], ["micro_batch", "tp", "layer", "forward_s", "backward_s"])
+    heads = rows["model"].map({name: count - 1 for count, name in NUM_LAYERS.items()})
+    rows = rows[heads.notna() & ((rows["layer"] == 2) | (rows["layer"] == heads))]
+    return measured(rows.reset_index(drop=True), ["forward_s", "backward_s"], path)

@@ -1,0 +1,115 @@
+"""Whole iterations and peaks of memory of plans (Sailor): on GH200 and, kept back, on nodes of mixed RTX cards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from alpa_dejavu.iteration import fit
+from alpa_dejavu.iteration.frameworks import PeakMemory, PipelineRun
+from trials._folder import Folder, UnreadableError, measured
+from trials._intervals import from_logs
+from trials._sailor_columns import columns
+from trials._sailor_parts import NUM_LAYERS, parts
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
+
+_NOISE_FLOOR = 0.02
+_FLOP_PER_S, _MEMORY_BYTES_PER_S = 67e12, 4e12
+"""Of a GH200 in single precision; a baseline on other cards has the same yardstick."""
+
+_group = labels("model", "nodes")
+
+
+@final
+class PipelineTrials:
+    """`PipelineRun` and `PeakMemory` on layers' times that were learned from profiles."""
+
+    def fit(self, rows: pd.DataFrame, context: Context) -> PipelineTrials:
+        """Learns the parameters of both, and their spread from (model, nodes) that are left out."""
+        self._folder = context.folder
+        known, groups = self._columns(rows), _group(rows).tolist()
+        self.time = fit(PipelineRun(), known, rows[MEASURED_S].to_numpy(float), groups, floor=_NOISE_FLOOR)
+        self.memory = fit(PeakMemory(), known, rows[MEASURED_BYTES].to_numpy(float), groups, floor=_NOISE_FLOOR)
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> Predicted:
+        """Seconds of iterations and bytes of the fullest device."""
+        known = self._columns(rows)
+        return from_logs(*self.time.predict(known), from_logs(*self.memory.predict(known)))
+
+    def _columns(self, rows: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
+        return columns(rows, parts(self._folder))
+
+
+def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
+    """The plan, and both sides of a roofline of its fullest stage."""
+    of = columns(rows, parts(context.folder))
+    filled = of["num_micro_batches"] + (of["parameter_bytes"] > 0).sum(axis=1) - 1
+    micro_batch = np.exp(of["log_micro_batch"])
+    tokens = 2048 * micro_batch
+    return pd.DataFrame(
+        {
+            "compute_s": 6 * tokens * of["parameter_bytes"].max(axis=1) / 4 * filled / _FLOP_PER_S,
+            "traffic_s": 2 * of["activation_bytes"].max(axis=1) * filled / _MEMORY_BYTES_PER_S,
+            "pp": (of["parameter_bytes"] > 0).sum(axis=1),
+            "dp": of["dp"],
+            "micro_batch": micro_batch,
+            "num_micro_batches": of["num_micro_batches"],
+            "most_parameters": of["parameter_bytes"].max(axis=1),
+            "profiled_s": of["device_s"].max(axis=1) * filled,
+        }
+    )
+
+
+def _loader(name: str) -> Callable[[Folder], pd.DataFrame]:
+    def load(folder: Folder) -> pd.DataFrame:
+        path = f"sailor/{name}.json"
+        plans = folder.document(path)
+        if not isinstance(plans, list) or not plans:
+            raise UnreadableError(f"{path}: is no list of plans; convert it again from its origin")
+        rows = pd.DataFrame([_row(f"{path}: plan {number}", plan) for number, plan in enumerate(plans)])
+        return measured(rows, [MEASURED_S], path)
+
+    return load
+
+
+def _row(where: str, plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan's row. Its measured reduction of gradients, `red_grads`, stays behind."""
+    try:
+        pipelines = plan["pipeline_list"]
+        count = sum(len(layers) for layers in pipelines[0]["layers_per_stage"])
+        numbers = {name: float(plan[name]) for name in ("mbs", "gbs", "real", "N")}
+        most = float(plan["max_mem"]) if plan.get("max_mem") else np.nan
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UnreadableError(f"{where}: lacks what a plan has ({error!r}); see the folder's README.md") from error
+    if count not in NUM_LAYERS:
+        raise UnreadableError(f"{where}: has {count} layers; known are {NUM_LAYERS}")
+    return {
+        "model": NUM_LAYERS[count],
+        "nodes": numbers["N"],
+        "micro_batch": numbers["mbs"],
+        "global_batch": numbers["gbs"],
+        "pipelines": json.dumps(pipelines),
+        MEASURED_S: numbers["real"],
+        MEASURED_BYTES: most,
+    }
+
+
+def _set(name: str, fitted_on: Sequence[str] = ()) -> TrialSet:
+    return TrialSet(
+        f"sailor/{name}",
+        _loader(name),
+        _group,
+        PipelineTrials,
+        _features,
+        fitted_on=tuple(fitted_on),
+        job=labels("model", "nodes", "global_batch"),
+    )
+
+
+SETS = (_set("clariden_plans"), _set("mit_plans", ["sailor/clariden_plans"]))
