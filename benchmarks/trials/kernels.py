@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pandas as pd
 
+from alpa_dejavu.latency._kernel_model import KernelModel
+from alpa_dejavu.latency._kernels import Kernels
+from alpa_dejavu.latency._sheets import data_sheets
 from trials._folder import Folder, measured
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 
@@ -48,29 +51,22 @@ _OPS = ("linear", "bmm", "add", "mul", "gelu", "relu", "tanh", "softmax", "ln")
 
 
 @final
-class KernelTrees:
-    """Placeholder of the first commit: replaced by the learned latency model."""
+class LearnedKernels:
+    """The learned model; `unseen` is the column whose values it must hold for without having seen them."""
 
-    def fit(self, rows: pd.DataFrame, context: Context) -> KernelTrees:
-        """Trees on the ratio to the roofline."""
-        from sklearn.ensemble import HistGradientBoostingRegressor
+    def __init__(self, unseen: str) -> None:
+        self._unseen = unseen
 
-        self._context = context
-        table = features(rows, context)
-        ratio = np.log(rows[MEASURED_S] / self._roofline(table))
-        self._model: Any = HistGradientBoostingRegressor(max_iter=100, random_state=0).fit(np.log1p(table), ratio)
-        errors = ratio - self._model.predict(np.log1p(table))
-        self._ends = np.exp(np.quantile(errors, [0.05, 0.95]))
+    def fit(self, rows: pd.DataFrame, context: Context) -> LearnedKernels:
+        """Fits on the kernels alone."""
+        self._sheets = data_sheets(context.folder.document(_SHEETS))
+        self._model = KernelModel().fit(Kernels.of(rows, self._sheets), rows[MEASURED_S], rows[self._unseen])
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of each kernel."""
-        table = features(rows, self._context)
-        mean = np.exp(self._model.predict(np.log1p(table))) * self._roofline(table).to_numpy()
-        return Predicted(mean, mean * self._ends[0], mean * self._ends[1])
-
-    def _roofline(self, table: pd.DataFrame) -> pd.Series:
-        return np.maximum(table["compute_s"], table["traffic_s"])
+        seconds = self._model.predict(Kernels.of(rows, self._sheets))
+        return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 
 SETS = (
@@ -78,7 +74,7 @@ SETS = (
         "neusight-kernels/kernels",
         _load,
         labels("gpu"),
-        KernelTrees,
+        lambda: LearnedKernels("gpu"),
         features,
         same_rows_as=("neusight-kernels/kernels:by_op",),
     ),
@@ -86,7 +82,7 @@ SETS = (
         "neusight-kernels/kernels:by_op",
         _load,
         labels("op"),
-        KernelTrees,
+        lambda: LearnedKernels("op"),
         features,
         same_rows_as=("neusight-kernels/kernels",),
     ),

@@ -1,0 +1,60 @@
+"""Measured collectives as columns: what takes part, and what goes through the narrowest place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Collectives:
+    """Collectives of equal groups at the same time, all of shape (rows,).
+
+    Attributes:
+        name: all_reduce, all_gather, reduce_scatter or all_to_all.
+        num_bytes: of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and after an
+            all-gather; what all devices together hold for an all-to-all.
+        size: devices in a group.
+        hosts: that a group spans.
+        sharing: groups that share the network of a host.
+        lanes: bytes per second that a device has to the others of its group (within a host), or a host to other hosts.
+    """
+
+    name: NDArray[np.str_]
+    num_bytes: Array
+    size: Array
+    hosts: Array
+    sharing: Array
+    lanes: Array
+
+    def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Collectives:
+        """Some of them."""
+        return Collectives(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+    @property
+    def across(self) -> NDArray[np.bool_]:
+        """Which go from host to host."""
+        return self.hosts > 1
+
+    @property
+    def volume_s(self) -> Array:
+        """Seconds that the bytes take at the full rate of the narrowest place.
+
+        Rings pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice. In an
+        all-to-all each device sends its share to the others, and a host what its devices send out.
+        """
+        share = (self.size - 1) / self.size
+        ring = np.where(self.name == "all_reduce", 2.0, 1.0) * share
+        per_host = self.size / self.hosts
+        sent = np.where(self.across, per_host * (self.size - per_host), self.size - 1) / self.size**2
+        volume = np.where(self.name == "all_to_all", sent, ring) * self.num_bytes
+        return np.asarray(volume * np.where(self.across, self.sharing, 1) / self.lanes)
+
+    def __len__(self) -> int:
+        return len(self.name)

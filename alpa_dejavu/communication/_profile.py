@@ -1,0 +1,82 @@
+"""A profile of collectives, checked: rows that weren't measured, or can't be right, are found and left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_SAME = 1e-9
+_FALLS = 0.75
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """A row of a profile that isn't fitted: its place, and why."""
+
+    row: int
+    reason: str
+
+
+def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list[Suspect]:
+    """The rows that a fit must leave out, each with the first reason that holds for it.
+
+    Args:
+        series: what each row belongs to (the same collective, group and dtype), of shape (rows,).
+        num_bytes: of each row.
+        seconds: of each row. Times that aren't finite, negative or zero times, repeated sizes, times that
+            are exactly twice those of half the size (filled in by doubling), and times below three quarters of a
+            smaller size's are suspect.
+
+    >>> suspects(["a"] * 4, np.array([1.0, 2, 4, 8]), np.array([1.0, 1.5, 3.0, np.inf]))
+    [Suspect(row=2, reason='exactly twice the time of half the size'), Suspect(row=3, reason='not finite')]
+    """
+    found: dict[int, str] = {}
+    for row, value in enumerate(seconds.tolist()):
+        if not np.isfinite(value):
+            found[row] = "not finite"
+        elif value <= 0:
+            found[row] = "not above zero"
+    names = {name: code for code, name in enumerate(dict.fromkeys(series))}
+    codes = np.array([names[name] for name in series])
+    for code in range(len(names)):
+        rows = np.array([row for row in np.flatnonzero(codes == code) if row not in found], dtype=np.int64)
+        found |= _of_series(rows[np.argsort(num_bytes[rows], kind="stable")], num_bytes, seconds)
+    return [Suspect(row, found[row]) for row in sorted(found)]
+
+
+def summary(found: Sequence[Suspect]) -> str:
+    """How many rows are left out for which reason, in a line.
+
+    >>> summary([Suspect(3, "not finite"), Suspect(5, "not finite")])
+    '2 not finite'
+    """
+    counted = Counter(each.reason for each in found)
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items())) or "none"
+
+
+def _of_series(rows: NDArray[np.int64], num_bytes: Array, seconds: Array) -> dict[int, str]:
+    """Of rows in order of size."""
+    found: dict[int, str] = {}
+    known: dict[float, float] = {}
+    longest = 0.0
+    for row in rows.tolist():
+        size, time = float(num_bytes[row]), float(seconds[row])
+        half = known.get(size / 2)
+        if half is not None and size > 0 and abs(time - 2 * half) <= _SAME * time:
+            found[row] = "exactly twice the time of half the size"
+        elif size in known:
+            found[row] = "a size that was there already"
+        elif time < _FALLS * longest:
+            found[row] = "faster than a smaller size"
+        else:
+            longest = max(longest, time)
+        known.setdefault(size, time)
+    return found

@@ -1,0 +1,126 @@
+"""Seconds of kernels on a GPU that need not have been seen: models of physics and trees, and how far off they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alpa_dejavu.latency._floors import Floors
+from alpa_dejavu.latency._kernels import Array, Kernels
+from alpa_dejavu.latency._streams import Streams
+from alpa_dejavu.latency._tiles import Tiles
+from alpa_dejavu.latency._trees import ShapeTrees
+
+_FOLDS = 4
+_ENDS = (0.05, 0.95)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class KernelSeconds:
+    """Means and the ends of 90 % intervals, in seconds; `in_domain`: whether such work and kinds were fitted."""
+
+    mean: Array
+    lower: Array
+    upper: Array
+    in_domain: NDArray[np.bool_]
+
+
+@final
+class KernelModel:
+    """Products by the mean (of logarithms) of tiles in waves and of trees; what streams by its traffic.
+
+    The interval is conformal: quantiles of the errors on groups (GPUs, or kinds of kernels) that an inner fit had left
+    out, by class of kernel and by whether the launch or the work decides.
+    """
+
+    def fit(self, kernels: Kernels, seconds: ArrayLike, groups: ArrayLike | None = None) -> KernelModel:
+        """Fits to measured seconds; `groups` (None: the GPUs) says for what the interval shall hold.
+
+        Raises:
+            ValueError: seconds aren't finite and above zero.
+        """
+        measured = np.asarray(seconds, dtype=np.float64)
+        if measured.shape != (len(kernels),) or not (np.isfinite(measured) & (measured > 0)).all():
+            raise ValueError(f"kernels: seconds must be {len(kernels)} finite numbers above zero; leave out what isn't")
+        labels = kernels.gpu if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+        self._point = _Point().fit(kernels, measured)
+        fold = labels % min(_FOLDS, len(np.unique(labels)))
+        errors = np.zeros(len(kernels))
+        for held in np.unique(fold):
+            out = fold == held
+            if out.all():
+                continue
+            inner = _Point().fit(kernels.take(~out), measured[~out])
+            errors[out] = np.log(measured[out]) - inner.log_seconds(kernels.take(out))
+        regime = self._regime(kernels)
+        self._quantiles = {name: np.quantile(errors[regime == name], _ENDS) for name in np.unique(regime).tolist()}
+        self._widest = np.quantile(errors, _ENDS)
+        self._most_s = float(np.maximum(kernels.compute_s, kernels.traffic_s).max())
+        return self
+
+    def predict(self, kernels: Kernels) -> KernelSeconds:
+        """Seconds of each."""
+        log_s = self._point.log_seconds(kernels)
+        ends = np.array([self._quantiles.get(name, self._widest) for name in self._regime(kernels).tolist()])
+        ends = ends.reshape(-1, 2)
+        known = np.isin(kernels.op, self._point.ops)
+        work = np.maximum(kernels.compute_s, kernels.traffic_s)
+        lower, upper = np.minimum(ends[:, 0], 0), np.maximum(ends[:, 1], 0)
+        inside = known & (work <= 2 * self._most_s)
+        return KernelSeconds(np.exp(log_s), np.exp(log_s + lower), np.exp(log_s + upper), inside)
+
+    def _regime(self, kernels: Kernels) -> NDArray[np.str_]:
+        floor = self._point.floors.expected(kernels.op)
+        short = np.exp(self._point.log_seconds(kernels)) < 1.2 * floor
+        return np.char.add(kernels.kind, np.where(short, " launch", " work"))
+
+
+@final
+class _Point:
+    """The models of all classes, without an interval."""
+
+    def fit(self, kernels: Kernels, seconds: Array) -> _Point:
+        self.floors = Floors.fit(kernels, seconds)
+        self.ops = sorted(set(kernels.op.tolist()))
+        self._streams, self._tiles = {}, {}
+        kind = kernels.kind
+        for name in ("map", "rows"):
+            chosen = kind == name
+            if chosen.any():
+                self._streams[name] = Streams().fit(kernels.take(chosen), seconds[chosen], self.floors)
+        products = kind == "product"
+        for op in np.unique(kernels.op[products]).tolist():
+            chosen = kernels.op == op
+            self._tiles[op] = Tiles().fit(kernels.take(chosen), seconds[chosen], self.floors)
+        self._trees = ShapeTrees().fit(kernels.take(products), seconds[products]) if products.any() else None
+        return self
+
+    def log_seconds(self, kernels: Kernels) -> Array:
+        result = np.zeros(len(kernels))
+        kind = kernels.kind
+        for name in np.unique(kind).tolist():
+            chosen = kind == name
+            part = kernels.take(chosen)
+            if name == "product":
+                result[chosen] = self._products(part)
+                continue
+            known = self._streams.get(name) or next(iter(self._streams.values()), None)
+            if known is None:
+                raise ValueError(f"kernels: none of class {name!r} was fitted, nor any that streams; measure some")
+            result[chosen] = known.log_seconds(part)
+        return result
+
+    def _products(self, kernels: Kernels) -> Array:
+        if self._trees is None:
+            raise ValueError("kernels: no product was fitted; measure some, or leave products to the roofline")
+        result = np.zeros(len(kernels))
+        for op in np.unique(kernels.op).tolist():
+            chosen = kernels.op == op
+            part = kernels.take(chosen)
+            tiles = [self._tiles[op]] if op in self._tiles else list(self._tiles.values())
+            result[chosen] = np.mean([each.log_seconds(part) for each in tiles], axis=0)
+        return (result + self._trees.log_seconds(kernels)) / 2

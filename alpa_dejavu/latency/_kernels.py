@@ -1,0 +1,140 @@
+"""Kernels as columns: their shapes, their work, and the data sheet of the GPU that each runs on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+CLASSES = {"linear": "product", "bmm": "product", "softmax": "rows", "ln": "rows"}
+"""What a kernel does with memory: products reuse it, kernels over rows go over it more than once, all others once."""
+
+_OPERANDS = {"add": 3.0, "mul": 3.0}
+_ENERGY_J_PER_NM = 1.2e-12
+"""Of an operation in single precision, by the size of the transistors. Of no limit, 1.2 and 1.7 pJ the value with the
+least error on GPUs that were left out; V100 SXM2 may take 1.6 at its highest clock (300 W, 15.7e12 a second, 12 nm)."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class DataSheet:
+    """What a maker says of a GPU.
+
+    Attributes:
+        flop_per_s: of the products' dtype, at the highest clock.
+        memory_bytes_per_s: of its memory.
+        num_sm: processors.
+        l2_cache_bytes: of the cache that they share.
+        power_w: that the board may take, and
+        process_nm: the size of its transistors; None where unknown: the clock is taken for sustained.
+    """
+
+    flop_per_s: float
+    memory_bytes_per_s: float
+    num_sm: float
+    l2_cache_bytes: float
+    power_w: float | None = None
+    process_nm: float | None = None
+
+    @property
+    def sustained_flop_per_s(self) -> float:
+        """What is left of the rate at the highest clock when the power doesn't suffice for it."""
+        if self.power_w is None or self.process_nm is None:
+            return self.flop_per_s
+        limit = self.power_w / (_ENERGY_J_PER_NM * self.process_nm)
+        return float((self.flop_per_s**-4 + limit**-4) ** -0.25)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kernels:
+    """Kernels and what they run on; all of shape (kernels,).
+
+    A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` numbers the data
+    sheets.
+    """
+
+    op: NDArray[np.str_]
+    batch: Array
+    m: Array
+    n: Array
+    k: Array
+    gpu: NDArray[np.int64]
+    rate: Array
+    sustained: Array
+    bandwidth: Array
+    num_sm: Array
+    l2_bytes: Array
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
+        """Of columns op, batch, m, n, k and gpu, the name of a data sheet.
+
+        Raises:
+            ValueError: a GPU has no data sheet, or a size isn't at least 1.
+        """
+        names = [str(name) for name in columns["gpu"]]
+        known = sorted(set(names))
+        missing = [name for name in known if name not in sheets]
+        if missing:
+            raise ValueError(f"kernels: there is no data sheet of {missing[0]!r}; add it to {sorted(sheets)}")
+        sizes = {name: np.asarray(columns[name], dtype=np.float64) for name in ("batch", "m", "n", "k")}
+        for name, values in sizes.items():
+            if not (np.isfinite(values) & (values >= 1)).all():
+                raise ValueError(f"kernels: {name} is {values[~(values >= 1)][:1]}, but sizes are at least 1")
+        gpu = np.array([known.index(name) for name in names], dtype=np.int64)
+        of_gpu = [sheets[name] for name in known]
+
+        def sheet(field: str) -> Array:
+            return np.array([getattr(each, field) for each in of_gpu], dtype=np.float64)[gpu]
+
+        return cls(
+            op=np.array([str(op) for op in columns["op"]], dtype=np.str_),
+            **sizes,
+            gpu=gpu,
+            rate=sheet("flop_per_s"),
+            sustained=sheet("sustained_flop_per_s"),
+            bandwidth=sheet("memory_bytes_per_s"),
+            num_sm=sheet("num_sm"),
+            l2_bytes=sheet("l2_cache_bytes"),
+        )
+
+    def take(self, index: Any) -> Kernels:
+        """Some of them, by a mask or by places."""
+        return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
+
+    @property
+    def kind(self) -> NDArray[np.str_]:
+        """The class of each: "product", "rows" or "map"."""
+        return np.array([CLASSES.get(op, "map") for op in self.op.tolist()], dtype=np.str_)
+
+    @property
+    def flop(self) -> Array:
+        """Operations of each."""
+        elements = self.batch * self.n
+        return np.where(self.kind == "product", 2 * elements * self.m * self.k, elements)
+
+    @property
+    def moved_bytes(self) -> Array:
+        """Bytes through memory if every operand is read once and every result written once, in single precision."""
+        operands = np.array([_OPERANDS.get(op, 2.0) for op in self.op.tolist()])
+        product = self.m * self.k + self.k * self.n + self.m * self.n
+        return 4 * self.batch * np.where(self.kind == "product", product, operands * self.n)
+
+    @property
+    def traffic_s(self) -> Array:
+        """Seconds of memory at its full rate."""
+        return self.moved_bytes / self.bandwidth
+
+    @property
+    def compute_s(self) -> Array:
+        """Seconds of operations at the rate of the highest clock."""
+        return self.flop / self.rate
+
+    def __len__(self) -> int:
+        return len(self.op)

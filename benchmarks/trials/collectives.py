@@ -1,0 +1,135 @@
+"""Collectives on AWS p3.16xlarge, by Alpa's mesh profiler: a mesh or a group size that was never seen."""
+
+from __future__ import annotations
+
+import json
+from typing import final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from alpa_dejavu.communication._collectives import Collectives
+from alpa_dejavu.communication._fitted import FittedCollectives
+from trials._folder import Folder, UnreadableError, measured
+from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+
+_ROWS = "alpa-p3.16xlarge/collectives*.csv"
+_LEAST_BYTES = 64 * 1024
+_SIZES = {"f16": 2, "f32": 4, "f64": 8, "bf16": 2, "s32": 4, "u8": 1}
+
+NVLINK_BYTES_PER_S, NETWORK_BYTES_PER_S = 25e9, 25e9 / 8
+"""Of one NVLink in one direction, and between hosts: data sheets of V100 and of p3.16xlarge."""
+
+_NVLINKS = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 1, (2, 6): 2, (3, 7): 2,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 1,
+}  # fmt: skip
+"""The hybrid cube mesh of eight V100: how many links join two of them."""
+
+
+def _load(folder: Folder) -> pd.DataFrame:
+    texts, numbers = ["mesh", "collective", "replica_groups", "dtype"], ["num_groups", "group_size", "num_elements"]
+    rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"])
+    rows = measured(rows[rows["filled_in"] != 1], ["time_s"], _ROWS).rename(columns={"time_s": MEASURED_S})
+    unknown = set(rows["dtype"]) - set(_SIZES)
+    if unknown:
+        raise UnreadableError(f"{folder.path / _ROWS}: there is no dtype {unknown.pop()!r}; use one of {[*_SIZES]}")
+    rows["num_bytes"] = rows["num_elements"] * rows["dtype"].map(_SIZES)
+    rows = rows[(rows["group_size"] > 1) & (rows["num_bytes"] >= _LEAST_BYTES)]
+    places = [_place(mesh, groups) for mesh, groups in zip(rows["mesh"], rows["replica_groups"], strict=True)]
+    rows[["hosts", "sharing", "links"]] = np.array(places, dtype=float).reshape(-1, 3)
+    return rows.drop(columns=["filled_in"]).reset_index(drop=True)
+
+
+def _within(folder: Folder) -> pd.DataFrame:
+    rows = _load(folder)
+    return rows[rows["hosts"] == 1].reset_index(drop=True)
+
+
+def _across(folder: Folder) -> pd.DataFrame:
+    rows = _load(folder)
+    return rows[rows["hosts"] > 1].reset_index(drop=True)
+
+
+def _place(mesh: str, replica_groups: str) -> tuple[int, int, int]:
+    """Hosts that a group spans, groups that share a host's network, and the fewest NVLink lanes of a group."""
+    per_host = int(mesh.split("x")[1])
+    groups = json.loads(replica_groups)
+    spans = [{device // per_host for device in group} for group in groups]
+    sharing = max(sum(host in span for span in spans) for host in set().union(*spans))
+    return max(map(len, spans)), sharing, min(_lanes([d % per_host for d in group]) for group in groups)
+
+
+def _lanes(group: list[int]) -> int:
+    """In how many NVLink lanes a device sends to its group at once: a ring takes a link in and one out, both ways."""
+    degrees = [
+        sum(count for pair, count in _NVLINKS.items() if device in pair and set(pair) <= set(group)) for device in group
+    ]
+    if len(group) == 2:
+        return max(min(degrees[0], 1), 1)
+    return max(2 * (min(degrees) // 2), 1)
+
+
+def _columns(rows: pd.DataFrame) -> Collectives:
+    within = (rows["hosts"] == 1).to_numpy()
+    return Collectives(
+        name=rows["collective"].to_numpy(dtype=np.str_),
+        num_bytes=rows["num_bytes"].to_numpy(float),
+        size=rows["group_size"].to_numpy(float),
+        hosts=rows["hosts"].to_numpy(float),
+        sharing=np.where(within, 1.0, rows["sharing"].to_numpy(float)),
+        lanes=_rate(rows, within),
+    )
+
+
+def _rate(rows: pd.DataFrame, within: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.where(within, NVLINK_BYTES_PER_S * rows["links"].to_numpy(float), NETWORK_BYTES_PER_S)
+
+
+def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
+    """The latency of a launch and the seconds of the bytes, and what takes part."""
+    columns = _columns(rows)
+    table = pd.DataFrame({"compute_s": 2e-5, "traffic_s": columns.volume_s}, index=rows.index)
+    for name in ("num_bytes", "group_size", "num_groups", "hosts", "sharing"):
+        table[name] = rows[name].astype(float)
+    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        table[f"is_{name}"] = (rows["collective"] == name).astype(float)
+        table[f"{name}_traffic_s"] = table[f"is_{name}"] * table["traffic_s"]
+    return table
+
+
+@final
+class LearnedCollectives:
+    """The fitted model; `unseen` is the column whose values it must hold for without having seen them."""
+
+    def __init__(self, unseen: str) -> None:
+        self._unseen = unseen
+
+    def fit(self, rows: pd.DataFrame, context: Context) -> LearnedCollectives:
+        """Fits on the rows alone."""
+        self._model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows[self._unseen].astype(str))
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> Predicted:
+        """Seconds of each collective."""
+        seconds = self._model.predict(_columns(rows))
+        return Predicted(seconds.mean, seconds.lower, seconds.upper)
+
+
+SETS = (
+    TrialSet(
+        "alpa-p3.16xlarge/collectives:intra_host",
+        _within,
+        labels("mesh"),
+        lambda: LearnedCollectives("mesh"),
+        features,
+    ),
+    TrialSet(
+        "alpa-p3.16xlarge/collectives:cross_host",
+        _across,
+        labels("group_size"),
+        lambda: LearnedCollectives("group_size"),
+        features,
+    ),
+)
