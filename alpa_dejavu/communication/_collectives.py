@@ -46,15 +46,32 @@ class Collectives:
     def volume_s(self) -> Array:
         """Seconds that the bytes take at the full rate of the narrowest place.
 
-        Rings pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice. In an
-        all-to-all each device sends its share to the others, and a host what its devices send out.
+        Rings pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; across hosts
+        trees need less, a sum for each host and not for each device. In an all-to-all each device sends its share to
+        the others, and a host what its devices send out.
         """
-        share = (self.size - 1) / self.size
-        ring = np.where(self.name == "all_reduce", 2.0, 1.0) * share
+        summed = self.name == "all_reduce"
+        parts = np.where(self.across & summed, self.hosts, self.size)
+        ring = np.where(summed, 2.0, 1.0) * (parts - 1) / parts
         per_host = self.size / self.hosts
         sent = np.where(self.across, per_host * (self.size - per_host), self.size - 1) / self.size**2
         volume = np.where(self.name == "all_to_all", sent, ring) * self.num_bytes
         return np.asarray(volume * np.where(self.across, self.sharing, 1) / self.lanes)
+
+    @property
+    def hops(self) -> tuple[Array, Array]:
+        """Messages one after the other: between hosts, and within them.
+
+        What goes around a ring passes from host to host once for each host; an all-reduce goes around twice. In an
+        all-to-all a device sends to all others in turn.
+        """
+        rounds = np.where(self.name == "all_reduce", 2.0, 1.0)
+        per_host = self.size / self.hosts
+        leaving = np.where(self.across, self.hosts * (self.size - 1) / self.size, 0.0)
+        ring = rounds * leaving, rounds * (self.size - 1 - leaving)
+        each = self.size - per_host, per_host - 1
+        exchanged = self.name == "all_to_all"
+        return np.where(exchanged, each[0], ring[0]), np.where(exchanged, each[1], ring[1])
 
     def __len__(self) -> int:
         return len(self.name)

@@ -1,8 +1,9 @@
 """Collectives by an alpha-beta model whose alpha and beta depend smoothly on the group, fitted robustly.
 
-Seconds are alpha(n, hosts, sharing) + volume / rate * slowdown(n, hosts, sharing), times a smooth bend where the two
-are about equal (the library changes its protocol there). Collectives share the dependence and deviate from it a
-little: what one of them says of a group that another wasn't measured on helps the other.
+Seconds are those of a launch and of the messages one after the other, within hosts and between them, plus those of
+the volume times a slowdown(n, hosts, sharing), and a smooth bend where the two are about equal (the library changes its
+protocol there). Collectives share the dependence and deviate from it a little: what one of them says of a group that
+another wasn't measured on helps the other.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from alpa_dejavu.communication._collectives import Array, Collectives
 NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
 _LOSS = 0.04
-_DEVIATION, _CURVE = 1.0, 0.5
+_CURVE = 0.5
 _BENDS = np.linspace(-4, 4, 6)
 _FOLDS = 5
 _ENDS = (0.05, 0.95)
-_GUESS_S = 8e-5
+_LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 
 @final
@@ -54,13 +55,15 @@ class FittedCollectives:
             raise ValueError("collectives: seconds must be finite and above zero; leave the suspects out")
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
-        errors = []
+        errors, seen = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
         for held in np.unique(fold):
             out = fold == held
             inner = self._curve if out.all() else _Curve().fit(rows.take(~out), measured[~out])
-            errors.append(np.log(measured[out]) - inner.log_seconds(rows.take(out)))
-        low, high = np.quantile(np.concatenate(errors), _ENDS)
-        self._ends = min(float(low), 0.0), max(float(high), 0.0)
+            errors[out] = np.log(measured[out]) - inner.log_seconds(rows.take(out))
+            seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])
+        self._ends = {
+            known: _quantiles(errors[seen == known] if (seen == known).any() else errors) for known in (True, False)
+        }
         self._sizes = set(rows.size.tolist())
         self._most_bytes = float(rows.num_bytes.max())
         return self
@@ -68,9 +71,16 @@ class FittedCollectives:
     def predict(self, rows: Collectives) -> CollectiveSeconds:
         """Seconds of each."""
         log_s = self._curve.log_seconds(rows)
-        known = np.isin(rows.size, sorted(self._sizes)) & (rows.num_bytes <= 2 * self._most_bytes)
-        ends = np.exp(log_s + self._ends[0]), np.exp(log_s + self._ends[1])
-        return CollectiveSeconds(np.exp(log_s), *ends, known)
+        seen = np.isin(rows.size, sorted(self._sizes))
+        ends = np.where(seen[:, None], self._ends[True], self._ends[False])
+        lower, upper = np.exp(log_s + ends[:, 0]), np.exp(log_s + ends[:, 1])
+        return CollectiveSeconds(np.exp(log_s), lower, upper, seen & (rows.num_bytes <= 2 * self._most_bytes))
+
+
+def _quantiles(errors: Array) -> Array:
+    """The ends of the interval around a mean, which is inside."""
+    low, high = np.quantile(errors, _ENDS)
+    return np.array([min(low, 0.0), max(high, 0.0)])
 
 
 @final
@@ -80,48 +90,66 @@ class _Curve:
     def fit(self, rows: Collectives, seconds: Array) -> _Curve:
         target = np.log(seconds)
         self._names = sorted(set(rows.name.tolist()))
-        design = self._design(rows)
-        columns = design.shape[1]
-        bends = len(self._names) * len(_BENDS)
-        guess = np.zeros(2 * columns + bends)
-        guess[0] = np.log(_GUESS_S)
-        weights = np.r_[self._weights(rows), self._weights(rows), np.full(bends, 1 / _CURVE)]
+        designs = self._designs(rows)
+        guess = self._guess(designs)
+        weights = self._weights(bool(rows.across.all()))
 
         def residuals(values: Array) -> Array:
-            return np.r_[self._log_s(values, rows, design) - target, _LOSS * weights * (values - guess)]
+            return np.r_[self._log_s(values, rows, designs) - target, _LOSS * weights * (values - guess)]
 
         self.values_ = least_squares(residuals, guess, loss="soft_l1", f_scale=_LOSS, max_nfev=30).x
         return self
 
     def log_seconds(self, rows: Collectives) -> Array:
-        return self._log_s(self.values_, rows, self._design(rows))
+        return self._log_s(self.values_, rows, self._designs(rows))
 
-    def _log_s(self, values: Array, rows: Collectives, design: Array) -> Array:
-        columns = design.shape[1]
-        start = design @ values[:columns]
-        work = np.log(rows.volume_s) + design @ values[columns : 2 * columns]
+    def _log_s(self, values: Array, rows: Collectives, designs: tuple[Array, Array]) -> Array:
+        one, dependence = designs
+        width, deep = one.shape[1], dependence.shape[1]
+        launch, between, within = (one @ part for part in values[: 3 * width].reshape(3, width))
+        rest = values[3 * width :]
+        hops = rows.hops
+        start = np.logaddexp(launch, np.logaddexp(between + _log(hops[0]), within + _log(hops[1])))
+        start = start + dependence @ rest[:deep]
+        work = (
+            np.log(rows.volume_s) + one @ rest[deep : deep + width] + dependence @ rest[deep + width : 2 * deep + width]
+        )
         balance: Array = work - start
         bumps = np.exp(-0.5 * (balance[:, None] - _BENDS) ** 2)
-        bends = np.vstack([values[2 * columns :].reshape(len(self._names), -1), np.zeros(len(_BENDS))])
+        bends = np.vstack([rest[2 * deep + width :].reshape(len(self._names), -1), np.zeros(len(_BENDS))])
         return np.asarray(np.logaddexp(start, work) + (bumps * bends[self._codes(rows)]).sum(axis=1))
 
     def _codes(self, rows: Collectives) -> NDArray[np.int64]:
         """Which of the collectives that were fitted each is; one more for any other."""
         return np.array([self._names.index(n) if n in self._names else len(self._names) for n in rows.name.tolist()])
 
-    def _shared(self, rows: Collectives) -> Array:
-        size = np.log2(rows.size) - 2
-        return np.stack([np.ones(len(rows)), size, size**2, np.log2(rows.sharing), np.log2(rows.hosts) - 1.5], axis=1)
-
-    def _design(self, rows: Collectives) -> Array:
-        shared = self._shared(rows)
+    def _designs(self, rows: Collectives) -> tuple[Array, Array]:
+        """Columns for what is one number for each collective, and for what depends on the group."""
         codes = self._codes(rows)
-        own = [shared * (codes == code)[:, None] for code in range(len(self._names))]
-        return np.hstack([shared, *own])
+        is_code = [(codes == code) * 1.0 for code in range(len(self._names))]
+        size, hosts = np.log2(rows.size) - 2, np.log2(rows.hosts) - 1.5
+        group = np.stack([size, size**2, np.log2(rows.sharing) - 1, hosts], axis=1)
+        return (
+            np.stack([np.ones(len(rows)), *is_code], axis=1),
+            np.hstack([group, *(group * each[:, None] for each in is_code)]),
+        )
 
-    def _weights(self, rows: Collectives) -> Array:
-        """Of the prior: the shared part hardly any, deviations some; across hosts, curvature is doubted."""
-        across = bool(rows.across.all())
-        shared = np.array([0.01, 0.1, 2.0 if across else 0.1, 0.5, 0.5])
-        own = np.array([0.2, 1.0, 4.0 if across else 1.0, 2.0, 2.0]) / _DEVIATION
-        return np.r_[shared, np.tile(own, len(self._names))]
+    def _guess(self, designs: tuple[Array, Array]) -> Array:
+        width, deep = designs[0].shape[1], designs[1].shape[1]
+        starts = np.zeros((3, width))
+        starts[:, 0] = np.log([_LAUNCH_S, _BETWEEN_S, _WITHIN_S])
+        return np.r_[starts.ravel(), np.zeros(2 * deep + width + len(self._names) * len(_BENDS))]
+
+    def _weights(self, across: bool) -> Array:
+        """Of the prior: what collectives share is hardly held, how each deviates more; across hosts groups are few."""
+        kinds = len(self._names)
+        one = np.r_[0.1, np.full(kinds, 0.3)]
+        shared = np.array([20.0, 40.0, 10.0, 20.0] if across else [1.0, 1.0, 1.0, 1.0])
+        of_rate = np.array([10.0, 40.0, 5.0, 10.0] if across else [0.1, 0.1, 1.0, 1.0])
+        own = np.full(4 * kinds, 40.0 if across else 2.0)
+        bends = np.full(kinds * len(_BENDS), 1 / _CURVE)
+        return np.r_[one, one, one, shared, own, one, of_rate, own, bends]
+
+
+def _log(values: Array) -> Array:
+    return np.log(np.maximum(values, 1e-9))
