@@ -11,7 +11,9 @@ from alpa_dejavu.sharding._spec import Shape
 _SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibling")
 
 
-def operator_batch_dims(operators: Sequence[Operator], thorough: bool = False) -> list[int | None]:
+def operator_batch_dims(
+    operators: Sequence[Operator], thorough: bool = False, known: Sequence[tuple[int, int]] = ()
+) -> list[int | None]:
     """The batch dimension of each operator's result, or None where it has none.
 
     The first dimension of the first product (of each pipeline stage) is taken to be the batch; from there it is
@@ -21,12 +23,16 @@ def operator_batch_dims(operators: Sequence[Operator], thorough: bool = False) -
         operators: the program.
         thorough: Alpa's pass stops there; True goes on for as long as more is found: what is computed again in the
             backward pass may hang together with the first product by an operand alone.
+        known: operators whose batch dimension is known, each with it: then the first product isn't looked for. It need
+            not tell: a layer may begin with a product that is batched by experts.
     """
     batch: list[int | None] = [None] * len(operators)
-    waiting = True
+    for index, place in known:
+        batch[index] = place
+    waiting = not known
     for index, operator in enumerate(operators):
         if operator.stage_start:
-            waiting = True
+            waiting = not known
         elif operator.kind in ("dot", "convolution") and waiting and operator.rank:
             waiting, batch[index] = False, 0
     unknown = len(batch)

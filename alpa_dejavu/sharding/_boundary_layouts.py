@@ -15,7 +15,7 @@ Axes = tuple[int, ...]
 @final
 @dataclasses.dataclass(frozen=True)
 class BoundaryLayout:
-    """The mesh axes that cut the batch dimension, the first dimension that isn't the batch, and the last one.
+    """The mesh axes that cut the batch dimension, and the first, the second and the last dimension besides it.
 
     >>> BoundaryLayout((0,), last=(1,)).spec((8, 16, 32), 0, (2, 2))
     ((0,), (), (1,))
@@ -23,6 +23,7 @@ class BoundaryLayout:
 
     batch: Axes = ()
     first: Axes = ()
+    second: Axes = ()
     last: Axes = ()
 
     def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
@@ -31,7 +32,7 @@ class BoundaryLayout:
             return None
         others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]
         cuts: dict[int, Axes] = {batch_dim: self.batch}
-        for axes, dim in ((self.first, others[:1]), (self.last, others[-1:])):
+        for axes, dim in ((self.first, others[:1]), (self.second, others[1:-1][:1]), (self.last, others[-1:])):
             if axes and not dim:
                 return None
             if axes:
@@ -68,8 +69,8 @@ def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[Bound
     """The layouts that are tried for a tensor, the batch cut alone first.
 
     Where the options force the batch onto an axis, every layout has it there. The other axis leaves tensors whole, or
-    cuts the first dimension behind the batch (sequence) or the last one (features). Where they leave a grid free, one
-    axis or the other cuts the batch.
+    cuts the first dimension behind the batch (sequence), the second (experts) or the last one (features). Where they
+    leave a grid free, one axis or the other cuts the batch.
     """
     axes, forced = mesh.axes, options.force_batch_dim_to_mesh_dim
     batches = [(forced,) if forced in axes else ()] if forced >= 0 else [*((axis,) for axis in axes), ()]
@@ -77,7 +78,7 @@ def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[Bound
     if forced >= 0 or len(axes) == 1:
         batch = batches[0] if forced >= 0 else ()
         for other in (axis for axis in axes if axis != forced):
-            found += [BoundaryLayout(batch, first=(other,)), BoundaryLayout(batch, last=(other,))]
+            found += [BoundaryLayout(batch, **{where: (other,)}) for where in ("first", "last", "second")]
     if options.allow_mixed_mesh_shape and len(axes) > 1:
         found.append(BoundaryLayout(axes))
     return tuple(dict.fromkeys(found))

@@ -143,28 +143,30 @@ class BoundarySolver:
         except ValueError:
             joint = None
         size = len(self.layouts)
+        first = self._first_alike(self.program.received), self._first_alike(self.program.sent)
         found = np.full((size, size), np.inf)
         for received, sent in np.ndindex(size, size):
-            if not (self._differs(self.program.received, received) and self._differs(self.program.sent, sent)):
+            like = first[0][received], first[1][sent]
+            if like != (received, sent):
+                found[received, sent], self._choices[received, sent] = found[like], self._choices[like]
                 continue
             sides = self._sides[0][received], self._sides[1][sent]
             penalties = [(node, penalty) for side in sides for node, penalty in side.items()]
             if joint is None:
                 found[received, sent], choice = self._by_itself(reduced.core, penalties)
             else:
-                total = joint.costs.copy()
-                for node, penalty in penalties:
-                    total += penalty.reshape([-1 if node == other else 1 for other in nodes])
-                found[received, sent] = total.min()
-                best = np.unravel_index(int(total.argmin()), total.shape)
-                choice = functools.partial(joint.complete, tuple(int(index) for index in best))
+                found[received, sent], best = _cheapest(joint.costs, nodes, penalties)
+                choice = functools.partial(joint.complete, best)
             self._choices[received, sent] = choice
         return found
 
-    def _differs(self, places: tuple[int, ...], layout: int) -> bool:
-        """Whether a layout is another one than those before it: where all tensors are of one size, one is enough."""
-        largest, rest = self.layouts[layout]
-        return largest == rest or not self.program.smaller.isdisjoint(places)
+    def _first_alike(self, places: tuple[int, ...]) -> list[int]:
+        """For each layout the first one that cuts everything at a boundary in the same way."""
+        found: dict[tuple[Spec | None, ...], int] = {}
+        return [
+            found.setdefault(tuple(self.spec(place, layout) for place in places), layout)
+            for layout in range(len(self.layouts))
+        ]
 
     def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
         """One pair of layouts, where what is left of the graph hangs together too closely for all at once."""
@@ -185,3 +187,24 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
+
+
+def _cheapest(
+    costs: NDArray[np.float64], nodes: list[int], penalties: list[tuple[int, NDArray[np.float64]]]
+) -> tuple[float, tuple[int, ...]]:
+    """The least cost and the choices of all nodes that have it: looked for among those that the penalties allow."""
+    added = dict.fromkeys(nodes, np.zeros(1))
+    for node, penalty in penalties:
+        added[node] = added[node] + penalty
+    allowed = [
+        np.arange(size) if len(added[node]) == 1 else np.flatnonzero(np.isfinite(added[node]))
+        for node, size in zip(nodes, costs.shape, strict=True)
+    ]
+    total = costs[np.ix_(*allowed)]
+    if not total.size:
+        return np.inf, (0,) * len(nodes)
+    for axis, (node, places) in enumerate(zip(nodes, allowed, strict=True)):
+        if len(added[node]) > 1:
+            total = total + added[node][places].reshape([-1 if n == axis else 1 for n in range(len(nodes))])
+    best = np.unravel_index(int(total.argmin()), total.shape)
+    return float(total.min()), tuple(int(places[index]) for places, index in zip(allowed, best, strict=True))

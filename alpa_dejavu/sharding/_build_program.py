@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 from jax import core
@@ -20,9 +20,17 @@ from alpa_dejavu.sharding._update_shares import update_sources
 from alpa_dejavu.sharding._writer import Writer
 
 
-def layer_program(layers: Sequence[LayerJaxprs]) -> LayerProgram:
-    """The program of some layers in a row."""
-    return _Builder(layers).build()
+def layer_program(layers: Sequence[LayerJaxprs], batch_dims: Mapping[core.Var, int] | None = None) -> LayerProgram:
+    """The program of some layers in a row.
+
+    Args:
+        layers: one or several.
+        batch_dims: the batch dimension of what they take, as far as it is known; by default that of data.
+    """
+    known = dict(batch_dims or {})
+    for layer in layers:
+        known.update(layer.batch_dims)
+    return _Builder(layers, known).build()
 
 
 @final
@@ -38,8 +46,9 @@ class _Pass:
 
 @final
 class _Builder:
-    def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
+    def __init__(self, layers: Sequence[LayerJaxprs], batch_dims: Mapping[core.Var, int]) -> None:
         self.layers = layers
+        self.batch_dims = batch_dims
         self.writer = Writer()
         self.values: dict[core.Var, Value] = {}
 
@@ -69,7 +78,18 @@ class _Builder:
             update_records=update_records,
             forward_temporaries=self._temporaries(ahead),
             backward_temporaries=self._temporaries(back),
+            results=tuple(writer.places.get(value, -1) for one in ahead for value in one.outputs),
+            known_batch=self._known_batch(ahead),
         )
+
+    def _known_batch(self, ahead: Sequence[_Pass]) -> tuple[tuple[int, int], ...]:
+        """Of what comes from outside of the forward passes."""
+        made = {var for one in ahead for var in results(one.jaxpr)}
+        found = {
+            self.writer.place(self.values[var]): self.batch_dims[var]
+            for one in ahead for var in one.jaxpr.invars if var in self.batch_dims and var not in made
+        }  # fmt: skip
+        return tuple(found.items())
 
     def _passes(self, jaxprs: Sequence[core.Jaxpr]) -> tuple[list[_Pass], tuple[int, ...]]:
         """Reads the jaxprs; also the operator of each operator record."""

@@ -52,9 +52,11 @@ class Facts:
     replaces: dict[int, int]
 
     @classmethod
-    def of(cls, operators: Sequence[Operator], thorough: bool = False) -> "Facts":
-        """Of some operators; `thorough` is about batch dimensions (see `operator_batch_dims`)."""
-        batch_dims = operator_batch_dims(operators, thorough)
+    def of(
+        cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
+    ) -> "Facts":
+        """Of some operators; `thorough` and `known_batch` are about batch dimensions (see `operator_batch_dims`)."""
+        batch_dims = operator_batch_dims(operators, thorough, known_batch)
         users: list[list[int]] = [[] for _ in operators]
         for index, operator in enumerate(operators):
             for operand in dict.fromkeys(operator.operands):

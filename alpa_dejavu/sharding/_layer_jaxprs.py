@@ -26,6 +26,7 @@ class LayerJaxprs:
             the backward jaxpr.
         states: for trained parameters the update's operands that are their optimizer state.
         shared: what the layer gets from other layers and what they get from it, forward and backward.
+        batch_dims: the batch dimension of what the layer gets, as far as it is known.
     """
 
     forward: core.Jaxpr
@@ -36,6 +37,7 @@ class LayerJaxprs:
     gradients: Mapping[core.Var, core.Var] = dataclasses.field(default_factory=dict)
     states: Mapping[core.Var, tuple[core.Var, ...]] = dataclasses.field(default_factory=dict)
     shared: frozenset[core.Var] = frozenset()
+    batch_dims: Mapping[core.Var, int] = dataclasses.field(default_factory=dict)
 
 
 def layers_of(
@@ -72,6 +74,7 @@ def layers_of(
         shared.update(var for var in crossing if (makers[var] - n) % len(forward))
     between = {var for update in updates if update is not None for var in results(update)}
     roles = Roles(parameters, {var for jaxpr in backward for var in results(jaxpr)}, between | set(makers), gradients)
+    batch = {var for var in data or () if var.aval.ndim and var.aval.shape[0] == (micro_batch or var.aval.shape[0])}
     groups, layers = Groups(), []
     for n, jaxpr in enumerate(forward):
         back = backward[n] if backward and backward[n].eqns else None
@@ -93,6 +96,7 @@ def layers_of(
                 gradients=pairs,
                 states=states,
                 shared=frozenset((read | made) & shared),
+                batch_dims={var: 0 for var in jaxpr.invars if var in batch},
             )
         )
     return layers

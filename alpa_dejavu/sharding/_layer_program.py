@@ -59,6 +59,8 @@ class LayerProgram:
         forward_records, backward_records: the operator behind each operator record of `features.layer_features`.
         update_records: for each operator record of the update, the parameter that it is about; -1 for none.
         forward_temporaries, backward_temporaries: what lives inside the passes.
+        results: the operators of the forward jaxprs' results, -1 for constants.
+        known_batch: operators whose batch dimension is known, each with it.
     """
 
     operators: tuple[Operator, ...]
@@ -75,6 +77,8 @@ class LayerProgram:
     update_records: tuple[int, ...]
     forward_temporaries: tuple[Lifetime, ...]
     backward_temporaries: tuple[Lifetime, ...]
+    results: tuple[int, ...] = ()
+    known_batch: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def smaller(self) -> frozenset[int]:
@@ -88,7 +92,7 @@ class LayerProgram:
     @cached_property
     def facts(self) -> Facts:
         """What the engine needs to know of the program on every mesh."""
-        return Facts.of(self.operators, thorough=True)
+        return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
 
     def phase(self, operator: int) -> str:
         """The pass that an operator belongs to."""

@@ -6,10 +6,12 @@ Not among the names of `alpa_dejavu.sharding`, since reading jaxprs takes jax.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
+from jax import core
 
 from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop
@@ -42,6 +44,7 @@ __all__ = [
     "layers_of",
     "shard_layer",
     "sharded_layers",
+    "with_batch_dims",
 ]
 
 
@@ -130,16 +133,42 @@ def uncollected() -> Iterator[None]:
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
     """For each layer which program it is, and all unlike programs."""
+    kinds, programs, _ = _read(layers)
+    return kinds, programs
+
+
+def with_batch_dims(layers: Sequence[LayerJaxprs]) -> list[LayerJaxprs]:
+    """The layers of a model, with the batch dimensions of what they get from the layers before."""
+    return [
+        dataclasses.replace(layer, batch_dims=known) for layer, known in zip(layers, _read(layers)[2], strict=True)
+    ]
+
+
+def _read(
+    layers: Sequence[LayerJaxprs],
+) -> tuple[list[int], list[LayerProgram], list[dict[core.Var, int]]]:
+    """Also the batch dimensions of what each layer takes."""
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
-    kinds = []
+    programs: list[LayerProgram] = []
+    batch: dict[core.Var, int] = {}
+    kinds, known = [], []
     for layer in layers:
-        key = layer_key(layer)
+        batch.update(layer.batch_dims)
+        taken = layer.forward.invars
+        key = layer_key(layer), tuple(batch.get(var) for var in taken)
+        known.append({var: batch[var] for var in taken if var in batch})
         if key not in by_key:
-            program = layer_program([layer])
+            program = layer_program([layer], known[-1])
             by_key[key] = numbers.setdefault(program, len(numbers))
+            programs += [program] * (len(numbers) - len(programs))
         kinds.append(by_key[key])
-    return kinds, list(numbers)
+        program = programs[kinds[-1]]
+        for var, place in zip(layer.forward.outvars, program.results, strict=True):
+            dim = program.facts.batch_dims[place] if place >= 0 else None
+            if isinstance(var, core.Var) and dim is not None:
+                batch[var] = dim
+    return kinds, programs, known
 
 
 def stage_layers(solvers: Sequence[Solver], level: int) -> StageLayers:
