@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from alpa_dejavu.iteration._hierarchical import Array, Physics, Rows
 _FREEDOM = 4.0
 """Degrees of freedom of Student's t, which the noise is taken to be drawn from."""
 _NUM_STEPS = 60
+_SMALL, _MOST_DAMPING = 1e-4, 1e8
 _INSIDE = 0.9
 _NORMAL = 1.6449
 """Standard deviations on each side that hold 90 % of a normal distribution."""
@@ -47,34 +49,72 @@ def fit(
         programs.append(known)
         members.append(np.eye(len(known))[member.ravel()])
     precision, centre = _prior(physics, programs)
-    estimate, damping = centre.copy(), 1e-3
+    state = _linear(physics, centre, members, rows, goal)
+    for robust in (False, True):
+        state = _ascend(
+            state, lambda at: _linear(physics, at, members, rows, goal), precision, centre, origin, floor, robust
+        )
+    noise = _noise(state.residual, origin, floor)
+    spread = of_source(noise, origin)
+    trust = _trust(state.residual, spread)
+    covariance = np.linalg.inv(state.jacobian.T @ (trust[:, None] * state.jacobian) + precision)
+    widening = dict.fromkeys(noise, 1.0)
+    if groups is not None and len(set(groups)) > 1:
+        scores = _left_out(state, trust, covariance, spread, np.asarray([str(group) for group in groups]))
+        widening = {each: _widening(scores[origin == each]) for each in noise}
+    return Fitted(physics, state.estimate, covariance, tuple(programs), noise, widening)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _State:
+    """An estimate, what it leaves of the measurements, and the prediction's derivative there."""
+
+    estimate: Array
+    residual: Array
+    jacobian: Array
+
+
+def _linear(physics: Physics, estimate: Array, members: Sequence[Array], rows: Rows, goal: Array) -> _State:
     mean, jacobian, _ = linearised(physics, estimate, members, rows)
+    return _State(estimate, goal - mean, jacobian)
+
+
+def _ascend(
+    state: _State,
+    linear: Callable[[Array], _State],
+    precision: Array,
+    centre: Array,
+    origin: Array,
+    floor: float,
+    robust: bool,
+) -> _State:
+    """Levenberg-Marquardt steps until they are small.
+
+    The first ascent takes little noise and no outliers for granted: else a fit far from the measurements takes them
+    all for noise, and stays where the prior is.
+    """
+    damping = 1e-3
     for _ in range(_NUM_STEPS):
-        residual = goal - mean
-        noise = _noise(residual, origin, floor)
-        spread = of_source(noise, origin)
-        trust = _trust(residual, spread)
-        hessian = jacobian.T @ (trust[:, None] * jacobian) + precision
-        gradient = jacobian.T @ (trust * residual) - precision @ (estimate - centre)
+        if robust:
+            spread = of_source(_noise(state.residual, origin, floor), origin)
+            trust = _trust(state.residual, spread)
+        else:
+            spread = np.full(len(origin), 2 * floor)
+            trust = spread**-2
+        gradient = state.jacobian.T @ (trust * state.residual) - precision @ (state.estimate - centre)
+        hessian = state.jacobian.T @ (trust[:, None] * state.jacobian) + precision
         step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), gradient)
-        trial = estimate + np.clip(step, -1.0, 1.0)
-        tried, its_jacobian, _ = linearised(physics, trial, members, rows)
-        before = _cost(residual, spread, estimate - centre, precision)
-        if _cost(goal - tried, spread, trial - centre, precision) <= before:
-            small = float(np.abs(trial - estimate).max()) < 1e-5
-            estimate, mean, jacobian, damping = trial, tried, its_jacobian, max(damping / 5, 1e-9)
+        trial = linear(state.estimate + np.clip(step, -1.0, 1.0))
+        if _cost(trial, spread, precision, centre, robust) <= _cost(state, spread, precision, centre, robust):
+            small = float(np.abs(trial.estimate - state.estimate).max()) < _SMALL
+            state, damping = trial, max(damping / 5, 1e-9)
             if small:
                 break
         else:
             damping *= 10
-            if damping > 1e8:
+            if damping > _MOST_DAMPING:
                 break
-    covariance = np.linalg.inv(hessian)
-    widening = dict.fromkeys(noise, 1.0)
-    if groups is not None and len(set(groups)) > 1:
-        scores = _left_out(goal - mean, jacobian, trust, covariance, spread, np.asarray([str(g) for g in groups]))
-        widening = {each: _widening(scores[origin == each]) for each in noise}
-    return Fitted(physics, estimate, covariance, tuple(programs), noise, widening)
+    return state
 
 
 def _noise(residual: Array, origin: Array, floor: float) -> dict[float, float]:
@@ -90,9 +130,11 @@ def _trust(residual: Array, spread: Array) -> Array:
     return (_FREEDOM + 1) / (_FREEDOM + (residual / spread) ** 2) / spread**2
 
 
-def _cost(residual: Array, spread: Array, away: Array, precision: Array) -> float:
+def _cost(state: _State, spread: Array, precision: Array, centre: Array, robust: bool) -> float:
     """Minus the logarithm of the posterior, up to a constant."""
-    misfit = 0.5 * (_FREEDOM + 1) * np.log1p((residual / spread) ** 2 / _FREEDOM).sum()
+    squares = (state.residual / spread) ** 2
+    misfit = 0.5 * ((_FREEDOM + 1) * np.log1p(squares / _FREEDOM) if robust else squares).sum()
+    away = state.estimate - centre
     total = float(misfit + 0.5 * away @ precision @ away)
     return total if np.isfinite(total) else np.inf
 
@@ -112,21 +154,20 @@ def _prior(physics: Physics, programs: Sequence[Array]) -> tuple[Array, Array]:
     return precision, centre
 
 
-def _left_out(
-    residual: Array, jacobian: Array, trust: Array, covariance: Array, spread: Array, groups: NDArray[np.str_]
-) -> Array:
+def _left_out(state: _State, trust: Array, covariance: Array, spread: Array, groups: NDArray[np.str_]) -> Array:
     """How many standard deviations each row is off when its group isn't fitted on, to first order, shape (N,).
 
     The measurements of a group are taken out of the normal equations (Woodbury's identity), and the estimate moves
     by the step that this opens.
     """
-    scores = np.zeros(len(residual))
+    scores = np.zeros(len(spread))
     for group in np.unique(groups):
         inside = groups == group
-        rows = jacobian[inside]
+        rows = state.jacobian[inside]
         known = rows @ covariance @ rows.T
         without = np.linalg.inv(np.diag(1 / trust[inside]) - known)
-        off = residual[inside] + known @ without @ residual[inside]
+        residual = state.residual[inside]
+        off = residual + known @ without @ residual
         variance = np.diag(known + known @ without @ known)
         scores[inside] = off / np.sqrt(np.maximum(variance, 0.0) + spread[inside] ** 2)
     return scores
