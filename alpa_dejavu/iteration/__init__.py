@@ -8,5 +8,6 @@ where nothing was measured.
 from alpa_dejavu.iteration._fit import fit
 from alpa_dejavu.iteration._fitted import Fitted
 from alpa_dejavu.iteration._hierarchical import Deviation, Parameter, Physics
+from alpa_dejavu.iteration._risk import MemoryRisk, memory_risk
 
-__all__ = ["Deviation", "Fitted", "Parameter", "Physics", "fit"]
+__all__ = ["Deviation", "Fitted", "MemoryRisk", "Parameter", "Physics", "fit", "memory_risk"]

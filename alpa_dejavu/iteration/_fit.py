@@ -62,7 +62,8 @@ def fit(
     if groups is not None and len(set(groups)) > 1:
         scores = _left_out(state, trust, covariance, spread, np.asarray([str(group) for group in groups]))
         widening = {each: _widening(scores[origin == each]) for each in noise}
-    return Fitted(physics, state.estimate, covariance, tuple(programs), noise, widening)
+    num_groups = len(goal) if groups is None else len(set(groups))
+    return Fitted(physics, state.estimate, covariance, tuple(programs), noise, widening, len(goal), num_groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

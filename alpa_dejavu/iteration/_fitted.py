@@ -27,6 +27,8 @@ class Fitted:
         programs: of each kind of deviation, the programs that were measured.
         noise: of each source, the standard deviation of one measurement's logarithm.
         widening: of each source, what the spread must be multiplied with to hold on groups that were left out.
+        num_measured: how many rows it was fitted on.
+        num_groups: in how many groups.
     """
 
     physics: Physics
@@ -35,6 +37,8 @@ class Fitted:
     programs: tuple[Array, ...]
     noise: Mapping[float, float]
     widening: Mapping[float, float]
+    num_measured: int
+    num_groups: int
 
     @property
     def values(self) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The physics of each framework, and the columns that they are fitted on."""
 
+from alpa_dejavu.iteration._alpa_stage import AlpaStage, AlpaStagePeak
 from alpa_dejavu.iteration._bandwidth import BandwidthFit
 from alpa_dejavu.iteration._deepspeed import DeepSpeedIteration
 from alpa_dejavu.iteration._deepspeed_columns import HostKind, PipelinePlan, ProfiledModel, deepspeed_columns
@@ -9,6 +10,8 @@ from alpa_dejavu.iteration._megatron import Machine, MegatronIteration
 from alpa_dejavu.iteration._pipeline_run import PeakMemory, PipelineRun
 
 __all__ = [
+    "AlpaStage",
+    "AlpaStagePeak",
     "BandwidthFit",
     "DeepSpeedIteration",
     "HostKind",

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from trials import amp, collectives, kernels, sailor_plans, vtrain
+from trials import alpa_stages, amp, collectives, kernels, sailor_plans, vtrain
 from trials._trial_set import TrialSet
 
-_ALL: tuple[TrialSet, ...] = (*vtrain.SETS, *amp.SETS, *sailor_plans.SETS, *kernels.SETS, *collectives.SETS)
+_ALL: tuple[TrialSet, ...] = (
+    *vtrain.SETS,
+    *amp.SETS,
+    *sailor_plans.SETS,
+    *kernels.SETS,
+    *collectives.SETS,
+    *alpa_stages.SETS,
+)
 
 SETS = {each.key: each for each in _ALL}
