@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -137,9 +138,8 @@ class BoundarySolver:
 
     def _solve(self, reduced: Reduced) -> NDArray[np.float64]:
         """The cost of each pair of layouts; the choices of what is left of the graph go to `_choices`."""
-        nodes = sorted(self._nodes)
         try:
-            joint = JointCosts(reduced.core, nodes)
+            joint = JointCosts(reduced.core, self._reachable())
         except ValueError:
             joint = None
         size = len(self.layouts)
@@ -152,12 +152,19 @@ class BoundarySolver:
                 continue
             sides = self._sides[0][received], self._sides[1][sent]
             penalties = [(node, penalty) for side in sides for node, penalty in side.items()]
-            if joint is None:
-                found[received, sent], choice = self._by_itself(reduced.core, penalties)
-            else:
-                found[received, sent], best = _cheapest(joint.costs, nodes, penalties)
-                choice = functools.partial(joint.complete, best)
-            self._choices[received, sent] = choice
+            found[received, sent], self._choices[received, sent] = self._pair(reduced.core, joint, penalties)
+        return found
+
+    def _reachable(self) -> dict[int, NDArray[np.int64]]:
+        """For each node at a boundary its choices that some layout allows."""
+        found = {}
+        for node in self._nodes:
+            sides = [[layout[node] for layout in side if node in layout] for side in self._sides]
+            allowed = np.ones(len(self._graph.costs[node]), dtype=np.bool_)
+            for penalties in sides:
+                if len(penalties) == len(self.layouts):
+                    allowed &= np.isfinite(penalties).any(axis=0)
+            found[node] = np.flatnonzero(allowed)
         return found
 
     def _first_alike(self, places: tuple[int, ...]) -> list[int]:
@@ -167,6 +174,16 @@ class BoundarySolver:
             found.setdefault(tuple(self.spec(place, layout) for place in places), layout)
             for layout in range(len(self.layouts))
         ]
+
+    def _pair(
+        self, core: CostGraph, joint: JointCosts | None, penalties: list[tuple[int, NDArray[np.float64]]]
+    ) -> tuple[float, Choice]:
+        """The cost of one pair of layouts, and how to get its choices."""
+        if joint is not None:
+            with contextlib.suppress(ValueError):
+                cost, best = joint.cheapest(penalties)
+                return cost, functools.partial(joint.complete, best)
+        return self._by_itself(core, penalties)
 
     def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
         """One pair of layouts, where what is left of the graph hangs together too closely for all at once."""
@@ -187,24 +204,3 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
-
-
-def _cheapest(
-    costs: NDArray[np.float64], nodes: list[int], penalties: list[tuple[int, NDArray[np.float64]]]
-) -> tuple[float, tuple[int, ...]]:
-    """The least cost and the choices of all nodes that have it: looked for among those that the penalties allow."""
-    added = dict.fromkeys(nodes, np.zeros(1))
-    for node, penalty in penalties:
-        added[node] = added[node] + penalty
-    allowed = [
-        np.arange(size) if len(added[node]) == 1 else np.flatnonzero(np.isfinite(added[node]))
-        for node, size in zip(nodes, costs.shape, strict=True)
-    ]
-    total = costs[np.ix_(*allowed)]
-    if not total.size:
-        return np.inf, (0,) * len(nodes)
-    for axis, (node, places) in enumerate(zip(nodes, allowed, strict=True)):
-        if len(added[node]) > 1:
-            total = total + added[node][places].reshape([-1 if n == axis else 1 for n in range(len(nodes))])
-    best = np.unravel_index(int(total.argmin()), total.shape)
-    return float(total.min()), tuple(int(places[index]) for places, index in zip(allowed, best, strict=True))

@@ -6,7 +6,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._graph import CostGraph
 
-_LARGEST = 1 << 20
+_LARGEST, _MOST = 1 << 20, 32
 """Entries of the largest table that is made."""
 
 Factor = tuple[tuple[int, ...], NDArray[np.float64]]
@@ -23,14 +24,16 @@ Factor = tuple[tuple[int, ...], NDArray[np.float64]]
 
 @final
 class JointCosts:
-    """All nodes but the kept ones eliminated one by one, the one with the smallest table first.
+    """All nodes but the kept ones eliminated one by one, the one with the smallest table first."""
 
-    Attributes:
-        costs: the best cost for each combination of choices of the kept nodes, a dimension for each.
-    """
+    def __init__(self, graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> None:
+        """Keeps the nodes of `choices`, with those of their choices that it lists, ascending.
 
-    def __init__(self, graph: CostGraph, keep: Sequence[int]) -> None:
-        self._keep = tuple(sorted(keep))
+        Raises:
+            ValueError: the graph hangs together too closely.
+        """
+        self._keep, self._choices = tuple(sorted(choices)), choices
+        graph = _with_choices(graph, choices)
         self._sizes = {node: len(cost) for node, cost in graph.costs.items()}
         self._answers: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
         self._factors: dict[int, list[Factor]] = {node: [] for node in graph.costs}
@@ -43,15 +46,37 @@ class JointCosts:
             node = min(left, key=left.__getitem__)
             del left[node]
             left.update((other, self._table_size(other)) for other in self._eliminate(node) if other in left)
-        factors = {id(factor): factor for node in self._keep for factor in self._factors[node]}
-        self.costs: NDArray[np.float64] = self._sum(self._keep, list(factors.values()))
+        self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
+
+    def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
+        """The least cost, and the kept nodes' places that have it, looked for among what the penalties allow.
+
+        Args:
+            penalties: for kept nodes what each of their choices costs more; a node may have several.
+
+        Raises:
+            ValueError: they allow too much to look through.
+        """
+        added = {node: np.zeros(self._sizes[node]) for node in self._keep}
+        for node, penalty in penalties:
+            added[node] = added[node] + penalty[self._choices[node]]
+        allowed = {node: np.flatnonzero(np.isfinite(penalty)) for node, penalty in added.items()}
+        factors: list[Factor] = [((node,), added[node][places]) for node, places in allowed.items()]
+        factors += [(nodes, costs[np.ix_(*(allowed[node] for node in nodes))]) for nodes, costs in self._left]
+        total = _sum(self._keep, {node: len(places) for node, places in allowed.items()}, factors)
+        if not total.size:
+            return np.inf, (0,) * len(self._keep)
+        best = np.unravel_index(int(total.argmin()), total.shape)
+        return float(total.min()), tuple(
+            int(allowed[node][index]) for node, index in zip(self._keep, best, strict=True)
+        )
 
     def complete(self, kept: Sequence[int]) -> dict[int, int]:
-        """The best choice of all nodes, given those of the kept ones in ascending order of the nodes."""
+        """The best choice of all nodes, given the kept ones' places as `cheapest` says them."""
         choice = dict(zip(self._keep, map(int, kept), strict=True))
         for node, others, best in reversed(self._answers):
             choice[node] = int(best[tuple(choice[other] for other in others)])
-        return choice
+        return choice | {node: int(places[choice[node]]) for node, places in self._choices.items()}
 
     def _add(self, factor: Factor) -> None:
         for node in factor[0]:
@@ -69,10 +94,7 @@ class JointCosts:
     def _eliminate(self, node: int) -> tuple[int, ...]:
         """Takes out a node; which nodes it was connected to."""
         nodes = self._around(node)
-        if self._table_size(node) > _LARGEST:
-            raise ValueError(f"the graph hangs together too closely: a table of {len(nodes)} nodes would be needed")
-        factors = self._factors.pop(node)
-        total = self._sum(nodes, factors)
+        total = _sum(nodes, self._sizes, self._factors.pop(node))
         place = nodes.index(node)
         others = nodes[:place] + nodes[place + 1 :]
         for other in others:
@@ -81,8 +103,23 @@ class JointCosts:
         self._add((others, total.min(axis=place)))
         return others
 
-    def _sum(self, nodes: tuple[int, ...], factors: Sequence[Factor]) -> NDArray[np.float64]:
-        total = np.zeros(tuple(self._sizes[node] for node in nodes))
-        for own, costs in factors:
-            total += costs.reshape(tuple(self._sizes[node] if node in own else 1 for node in nodes))
-        return total
+
+def _sum(nodes: tuple[int, ...], sizes: Mapping[int, int], factors: Sequence[Factor]) -> NDArray[np.float64]:
+    """The cost of each combination of some nodes' choices."""
+    shape = tuple(sizes[node] for node in nodes)
+    if math.prod(shape) > _LARGEST or len(nodes) > _MOST:
+        raise ValueError(f"the graph hangs together too closely: a table of {len(nodes)} nodes would be needed")
+    total = np.zeros(shape)
+    for own, costs in factors:
+        total += costs.reshape(tuple(sizes[node] if node in own else 1 for node in nodes))
+    return total
+
+
+def _with_choices(graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> CostGraph:
+    """The graph whose nodes have some of their choices alone."""
+    costs = {node: cost[choices[node]] if node in choices else cost for node, cost in graph.costs.items()}
+    edges = {}
+    for (a, b), matrix in graph.edges.items():
+        rows = matrix[choices[a]] if a in choices else matrix
+        edges[a, b] = rows[:, choices[b]] if b in choices else rows
+    return CostGraph(costs, edges)
