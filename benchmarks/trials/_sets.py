@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trials import alpa_stages, amp, collectives, kernels, sailor_plans, vtrain
+from trials import alpa_stages, amp, collectives, kernels, layer_profiles, sailor_plans, vtrain
 from trials._trial_set import TrialSet
 
 _ALL: tuple[TrialSet, ...] = (
@@ -11,6 +11,7 @@ _ALL: tuple[TrialSet, ...] = (
     *sailor_plans.SETS,
     *kernels.SETS,
     *collectives.SETS,
+    *layer_profiles.SETS,
     *alpa_stages.SETS,
 )
 
