@@ -9,5 +9,6 @@ from alpa_dejavu.iteration._fit import fit
 from alpa_dejavu.iteration._fitted import Fitted
 from alpa_dejavu.iteration._hierarchical import Deviation, Parameter, Physics
 from alpa_dejavu.iteration._risk import MemoryRisk, memory_risk
+from alpa_dejavu.iteration._store import load, save
 
-__all__ = ["Deviation", "Fitted", "MemoryRisk", "Parameter", "Physics", "fit", "memory_risk"]
+__all__ = ["Deviation", "Fitted", "MemoryRisk", "Parameter", "Physics", "fit", "load", "memory_risk", "save"]

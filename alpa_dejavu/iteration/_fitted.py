@@ -56,6 +56,26 @@ class Fitted:
         variance = np.maximum(variance, 0.0) + of_source(self.noise, origin) ** 2
         return mean, np.sqrt(variance) * of_source(self.widening, origin)
 
+    def draw(self, rows: Rows, count: int, rng: np.random.Generator) -> Array:
+        """Joint draws of the logarithms, shape (count, N): rows that share parameters or programs are off together.
+
+        Args:
+            rows: N of them.
+            count: how many draws.
+            rng: where chance comes from.
+        """
+        weights, _ = self._known_share(rows)
+        mean, jacobian, slopes = linearised(self.physics, self.estimate, weights, rows)
+        widening = of_source(self.widening, sources(rows, len(mean)))
+        off = rng.standard_normal((count, len(self.estimate))) @ _root(self.covariance).T @ jacobian.T
+        for kind, known, share, slope in zip(self.physics.deviations, self.programs, weights, slopes, strict=True):
+            wanted, place = np.unique(kind.programs(rows), axis=0, return_inverse=True)
+            first = np.unique(place.ravel(), return_index=True)[1]
+            left = kind.covariance(wanted, wanted) - share[first] @ kind.covariance(known, wanted)
+            unknown = rng.standard_normal((count, len(wanted))) @ _root(left).T
+            off += unknown[:, place.ravel()] * slope
+        return np.asarray(mean + off * widening)
+
     def deviation(self, rows: Rows) -> dict[str, Array]:
         """The mean deviation of each kind, of each row's program, each of shape (N,)."""
         start, drawn = len(self.physics.parameters), {}
@@ -73,6 +93,12 @@ class Fitted:
             weights.append(share)
             unknown.append(np.maximum(kind.shared**2 + kind.own**2 - (share * across).sum(axis=1), 0.0))
         return weights, unknown
+
+
+def _root(covariance: Array) -> Array:
+    """A matrix whose product with its transpose is the covariance."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
 
 
 def parameter_values(physics: Physics, estimate: Array) -> dict[str, float]:

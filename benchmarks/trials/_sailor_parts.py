@@ -101,6 +101,7 @@ class Parts:
             "log_micro_batch": float(np.log(micro_batch)),
         }
 
+    @functools.cache  # noqa: B019 - one for each folder, kept as long as the folder's
     def device_s(self, model: str, gpu: str, tp: int, micro_batch: float) -> tuple[float, float]:
         """Forward and backward of a block and of the head on the device, launches apart."""
         if self.layers is None:

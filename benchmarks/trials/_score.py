@@ -49,11 +49,14 @@ def interval_scores(measured: Array, predicted: Predicted) -> Array:
 
 
 def memory_figures(measured: Array, predicted: Predicted) -> dict[str, Any]:
-    """Errors and intervals of peak bytes."""
+    """Errors and intervals of peak bytes, of the rows where they were measured; nothing where none were."""
+    known = np.isfinite(measured)
+    if not known.any():
+        return {}
     inside = (measured >= predicted.lower) & (measured <= predicted.upper)
     return {
-        "memory_mape": float(np.abs(predicted.mean / measured - 1).mean()),
-        "memory_coverage_90": float(inside.mean()),
+        "memory_mape": float(np.abs(predicted.mean / measured - 1)[known].mean()),
+        "memory_coverage_90": float(inside[known].mean()),
     }
 
 

@@ -34,7 +34,9 @@ class PipelineTrials:
         self._folder = context.folder
         known, groups = self._columns(rows), _group(rows).tolist()
         self.time = fit(PipelineRun(), known, rows[MEASURED_S].to_numpy(float), groups, floor=_NOISE_FLOOR)
-        self.memory = fit(PeakMemory(), known, rows[MEASURED_BYTES].to_numpy(float), groups, floor=_NOISE_FLOOR)
+        peaks = rows[rows[MEASURED_BYTES] > 0].reset_index(drop=True)
+        known, groups = self._columns(peaks), _group(peaks).tolist()
+        self.memory = fit(PeakMemory(), known, peaks[MEASURED_BYTES].to_numpy(float), groups, floor=_NOISE_FLOOR)
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:

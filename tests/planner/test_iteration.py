@@ -1,9 +1,10 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
-from alpa_dejavu.iteration import Deviation, Parameter, Physics, fit, memory_risk
+from alpa_dejavu.iteration import Deviation, Parameter, Physics, fit, load, memory_risk, save
 from alpa_dejavu.iteration.frameworks import (
     BandwidthFit,
     DeepSpeedIteration,
@@ -251,3 +252,52 @@ def test_a_ring_is_found_again():
 def test_a_bandwidth_fit_that_is_none_is_refused():
     with pytest.raises(ValueError, match="largest bytes/s"):
         BandwidthFit.of([1.0, 2.0])
+
+
+def test_draws_have_the_mean_and_spread_of_the_prediction():
+    rows, measured = lines()
+    fitted = fit(Line(), rows, measured, rows["kind"].tolist())
+    asked = {"work": np.array([20.0, 50.0, 90.0]), "kind": np.array([0.0, 10.0, 500.0])}
+    drawn = fitted.draw(asked, 4000, np.random.default_rng(0))
+    mean, spread = fitted.predict(asked)
+    noise = fitted.noise[0.0] * fitted.widening[0.0]
+    assert drawn.mean(axis=0) == pytest.approx(mean, abs=0.02)
+    assert drawn.std(axis=0) == pytest.approx(np.sqrt(spread**2 - noise**2), rel=0.1)
+
+
+def test_rows_of_one_unseen_program_are_off_together():
+    fitted = fit(Line(), *lines())
+    asked = {"work": np.array([50.0, 60.0, 50.0]), "kind": np.array([500.0, 500.0, 900.0])}
+    off = np.corrcoef(fitted.draw(asked, 2000, np.random.default_rng(0)).T)
+    assert off[0, 1] > 0.95
+    assert off[0, 2] < 0.3
+
+
+def test_a_fitted_model_is_the_same_after_it_was_kept(tmp_path):
+    rows, measured = lines()
+    fitted = fit(Line(), rows, measured, rows["kind"].tolist())
+    save(fitted, tmp_path / "line.json", "made up", {"mape": 0.02})
+    again = load(tmp_path / "line.json", Line())
+    for ours, theirs in zip(fitted.predict(rows), again.predict(rows), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-6)
+    save(again, tmp_path / "again.json", "made up", {"mape": 0.02})
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "line.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda content: content.update(version=0), "version 0"),
+        (lambda content: content.update(physics="Other"), "fitted for Other"),
+        (lambda content: content.pop("covariance"), "lacks a part"),
+        (lambda content: content["estimate"].pop(), "finite numbers"),
+    ],
+)
+def test_a_broken_model_is_refused(tmp_path, spoil, says):
+    path = tmp_path / "line.json"
+    save(fit(Line(), *lines()), path, "made up", {})
+    content = json.loads(path.read_text())
+    spoil(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=says):
+        load(path, Line())
