@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
 from alpa_dejavu.sharding._held import Held, undominated_moments
-from alpa_dejavu.sharding._layer_sharding import LayerSharding
+from alpa_dejavu.sharding._layer_sharding import MEMORY, LayerSharding
 from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._zero import phased, zero_divisions
@@ -19,29 +20,40 @@ from alpa_dejavu.sharding._zero import phased, zero_divisions
 Solver = BoundarySolver | OneDevice
 
 
-def layer_sharding(solver: Solver, received: int, sent: int, zero: int) -> LayerSharding:
-    """A layer's sharding under a pair of boundary layouts and a ZeRO level."""
+def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[int]) -> list[LayerSharding]:
+    """A layer's sharding under a pair of boundary layouts, at each of some ZeRO levels."""
     program, shape = solver.program, solver.mesh.shape
     strategies = solver.strategies(received, sent)
     causes = collectives(program.operators, strategies, shape, program.facts.batch_dims)
     causes += [one for place in program.sent for one in _leaving(solver, place, sent, strategies[place].output)]
-    divisions = zero_divisions(program, strategies, shape, zero)
-    further = {parameter: division.axes for parameter, division in divisions.items()}
     held = Held(program, strategies, shape)
     passes = [held.alive(program.forward_temporaries), held.alive(program.backward_temporaries)]
     moments = undominated_moments(np.concatenate(passes))
-    return LayerSharding(
+    plain = LayerSharding(
         mesh_shape=shape,
-        collectives=phased(program, strategies, causes, divisions, shape, zero),
-        memory_parts=np.stack([*_staying(held, further, zero), moments[0]]),
+        collectives=(),
+        memory_parts=np.zeros((len(MEMORY), 2, 2)),
         temporary_moments=moments,
         forward_cuts=_cuts(held, program.forward_records),
         backward_cuts=_cuts(held, program.backward_records),
-        update_cuts=_update_cuts(held, program.update_records, further),
+        update_cuts=_update_cuts(held, program.update_records, {}),
         cost=solver.objective(received, sent),
         input_layout=_layout(solver, program.received, received),
         output_layout=_layout(solver, program.sent, sent),
     )
+    found = []
+    for zero in levels:
+        divisions = zero_divisions(program, strategies, shape, zero)
+        further = {parameter: division.axes for parameter, division in divisions.items()}
+        found.append(
+            dataclasses.replace(
+                plain,
+                collectives=phased(program, strategies, causes, divisions, shape, zero),
+                memory_parts=np.stack([*_staying(held, further, zero), moments[0]]),
+                update_cuts=_update_cuts(held, program.update_records, further) if further else plain.update_cuts,
+            )
+        )
+    return found
 
 
 def _staying(held: Held, further: dict[int, tuple[int, ...]], zero: int) -> list[FloatArray]:

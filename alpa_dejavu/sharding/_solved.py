@@ -45,5 +45,5 @@ class SolvedLayers:
         solvers = solvers_on(programs, mesh, options)
         chain = [solvers[kind] for kind in kinds]
         if mesh.shape[0] == 1:
-            return [stage_layers(chain, 0)] * len(ZERO)
-        return [stage_layers(chain, level) for level in ZERO]
+            return stage_layers(chain, [0]) * len(ZERO)
+        return stage_layers(chain, ZERO)

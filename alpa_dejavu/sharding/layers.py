@@ -27,7 +27,7 @@ from alpa_dejavu.sharding._layer_sharding import (
     LayerSharding,
 )
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._on_devices import Solver, layer_sharding
+from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._sharding_table import ShardingTable, StageLayers
@@ -65,7 +65,7 @@ def shard_layer(
     program = layer_program([layer] if isinstance(layer, LayerJaxprs) else layer)
     (solver,) = solvers_on([program], mesh, options)
     received, sent = cheapest_chain([solver.costs])
-    return layer_sharding(solver, received, sent, _checked(zero))
+    return layer_shardings(solver, received, sent, [_checked(zero)])[0]
 
 
 def sharded_layers(
@@ -105,7 +105,7 @@ def _sharded_layers(
     for mesh, option, level in configs:
         if (mesh, option) not in solvers:
             solvers[mesh, option] = solvers_on(programs, mesh, option)
-        columns.append(stage_layers([solvers[mesh, option][kind] for kind in kinds], level))
+        columns += stage_layers([solvers[mesh, option][kind] for kind in kinds], [level])
     return ShardingTable.of(columns)
 
 
@@ -171,14 +171,14 @@ def _read(
     return kinds, programs, known
 
 
-def stage_layers(solvers: Sequence[Solver], level: int) -> StageLayers:
-    """The layers of a model on one mesh at a ZeRO level, given each layer's solver there.
+def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[StageLayers]:
+    """The layers of a model on one mesh at each of some ZeRO levels, given each layer's solver there.
 
     In each stage the boundaries between layers have the layouts with which its layers cost least together.
     """
     size = len(solvers)
     layouts = cheapest_chains([solver.costs for solver in solvers])
-    known: dict[tuple[int, int, int], LayerSharding] = {}
+    known: dict[tuple[int, int, int], list[LayerSharding]] = {}
     places: dict[tuple[int, int, int], int] = {}
     of_stages = np.full((size, size, size), -1, dtype=np.intp)
     stages = [(0, size - 1), *((i, j) for i in range(size) for j in range(i, size))]
@@ -191,9 +191,10 @@ def stage_layers(solvers: Sequence[Solver], level: int) -> StageLayers:
     for n, received, sent in places:
         key = id(solvers[n]), received, sent
         if key not in known:
-            known[key] = layer_sharding(solvers[n], received, sent, level)
+            known[key] = layer_shardings(solvers[n], received, sent, levels)
         variants.append(known[key])
-    return StageLayers(tuple(variants), tuple(n for n, _, _ in places), of_stages if len(places) > size else None)
+    numbers, several = tuple(n for n, _, _ in places), of_stages if len(places) > size else None
+    return [StageLayers(row, numbers, several) for row in zip(*variants, strict=True)]
 
 
 def _checked(zero: int) -> int:
