@@ -59,6 +59,10 @@ class KernelModel:
         regime = self._regime(kernels)
         self._quantiles = {name: np.quantile(errors[regime == name], _ENDS) for name in np.unique(regime).tolist()}
         self._widest = np.quantile(errors, _ENDS)
+        self.common_variance = {
+            name: _common(errors[kernels.kind == name], labels[kernels.kind == name])
+            for name in np.unique(kernels.kind).tolist()
+        }
         self._most_s = float(np.maximum(kernels.compute_s, kernels.traffic_s).max())
         return self
 
@@ -73,10 +77,21 @@ class KernelModel:
         inside = known & (work <= 2 * self._most_s)
         return KernelSeconds(np.exp(log_s), np.exp(log_s + lower), np.exp(log_s + upper), inside)
 
+    def floor_s(self, kernels: Kernels) -> Array:
+        """Seconds of the launch that `predict` contains."""
+        return self._point.floors.expected(kernels.op)
+
     def _regime(self, kernels: Kernels) -> NDArray[np.str_]:
         floor = self._point.floors.expected(kernels.op)
         short = np.exp(self._point.log_seconds(kernels)) < 1.2 * floor
         return np.char.add(kernels.kind, np.where(short, " launch", " work"))
+
+
+def _common(errors: Array, labels: NDArray[np.int64]) -> float:
+    """The share of errors' variance (around zero) that is common to a group."""
+    whole = float((errors**2).mean())
+    means = np.array([errors[labels == label].mean() for label in np.unique(labels)])
+    return float(np.clip((means**2).mean() / whole, 0.0, 1.0)) if whole > 0 else 0.0
 
 
 @final
