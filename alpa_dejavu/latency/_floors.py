@@ -26,7 +26,7 @@ class Floors:
         self._of_gpu = dict(of_gpu)
         ops = sorted({op for op, _ in of_gpu})
         each = {op: [floor for (name, _), floor in of_gpu.items() if name == op] for op in ops}
-        self.of_op = {op: float(np.quantile(floors, 0.25, method="lower")) for op, floors in each.items()}
+        self.of_op = {op: float(np.quantile(floors, 0.25, method="higher")) for op, floors in each.items()}
         self.other = float(np.median(list(self.of_op.values())))
 
     @classmethod

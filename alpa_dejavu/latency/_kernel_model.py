@@ -12,7 +12,7 @@ from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import Streams
 from alpa_dejavu.latency._tiles import Tiles
-from alpa_dejavu.latency._trees import ShapeTrees
+from alpa_dejavu.latency._trees import ShapeTrees, roofline_of_tiles
 
 _FOLDS = 4
 _ENDS = (0.05, 0.95)
@@ -96,7 +96,7 @@ def _common(errors: Array, labels: NDArray[np.int64]) -> float:
 
 @final
 class _Point:
-    """The models of all classes, without an interval."""
+    """The models of all classes, without an interval. Of a class that it wasn't fitted on it knows the roofline."""
 
     def fit(self, kernels: Kernels, seconds: Array) -> _Point:
         self.floors = Floors.fit(kernels, seconds)
@@ -124,14 +124,12 @@ class _Point:
                 result[chosen] = self._products(part)
                 continue
             known = self._streams.get(name) or next(iter(self._streams.values()), None)
-            if known is None:
-                raise ValueError(f"kernels: none of class {name!r} was fitted, nor any that streams; measure some")
-            result[chosen] = known.log_seconds(part)
+            result[chosen] = np.log(self.floors.other + part.traffic_s) if known is None else known.log_seconds(part)
         return result
 
     def _products(self, kernels: Kernels) -> Array:
         if self._trees is None:
-            raise ValueError("kernels: no product was fitted; measure some, or leave products to the roofline")
+            return roofline_of_tiles(kernels)
         result = np.zeros(len(kernels))
         for op in np.unique(kernels.op).tolist():
             chosen = kernels.op == op

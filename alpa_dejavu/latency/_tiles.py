@@ -24,7 +24,7 @@ _TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 3
 _SPLITS = (1, 4, 16)
 _AREAS = sorted({rows * columns for rows, columns in _TILES})
 _BANDWIDTH, _BALANCE = 7e11, 18.0
-_LOSS, _PRIOR = 0.1, 0.6
+_LOSS, _PRIOR = 0.1, 6.0
 _ROWS_OF_GPU = 300
 
 # What is fitted, its first value, and the weight of that as a prior (0: none).

@@ -24,7 +24,7 @@ class ShapeTrees:
 
     def fit(self, kernels: Kernels, seconds: Array) -> ShapeTrees:
         """Grows the trees."""
-        ratio = np.log(seconds) - _roofline(kernels)
+        ratio = np.log(seconds) - roofline_of_tiles(kernels)
         offsets: dict[str, list[float]] = {}
         for op in np.unique(kernels.op):
             for gpu in np.unique(kernels.gpu):
@@ -50,7 +50,7 @@ class ShapeTrees:
         """Logarithms of seconds."""
         other = float(np.median(list(self._offsets.values())))
         offset = np.array([self._offsets.get(op, other) for op in kernels.op.tolist()])
-        return np.asarray(_roofline(kernels) + offset + self._trees.predict(self._features(kernels)))
+        return np.asarray(roofline_of_tiles(kernels) + offset + self._trees.predict(self._features(kernels)))
 
     def _features(self, kernels: Kernels) -> Array:
         batch, m, n, k = kernels.batch, kernels.m, kernels.n, kernels.k
@@ -70,7 +70,7 @@ def _waves(kernels: Kernels) -> Array:
     return np.asarray(tiles / kernels.num_sm)
 
 
-def _roofline(kernels: Kernels) -> Array:
+def roofline_of_tiles(kernels: Kernels) -> Array:
     """Logarithms of seconds: a launch, then whole tiles at the sustained rate, or the memory."""
     tiles_s = np.maximum(_waves(kernels), 1) * 2 * _TILE**2 * kernels.k * kernels.num_sm / kernels.sustained
     return np.asarray(np.log(_START_S + 1.2 * np.maximum(tiles_s, kernels.traffic_s)))
