@@ -25,8 +25,8 @@ _SOFTNESS = 4.0
 class LayerProfile(Physics):
     """Seconds of forward and backward of a layer.
 
-    Columns: gpu (place in `gpus`), is_head, flop and moved_bytes of one device, reduced_s (the all-reduces of its
-    tensor parallelism over links as measured), log_hidden, log_tp, log_micro_batch.
+    Columns: gpu (place in `gpus`), flop and moved_bytes of one device, reduced_s (the all-reduces of its tensor
+    parallelism over links as measured), log_hidden, log_tp, log_micro_batch. Blocks and heads are fitted apart.
 
     Attributes:
         gpus: the name of each and its memory's bytes per second.
@@ -34,13 +34,9 @@ class LayerProfile(Physics):
 
     gpus: Mapping[str, float]
     deviations = (
-        Deviation("program", {"log_tp": 0.7, "is_head": 0.5, "log_hidden": 0.5}, 0.25, 0.02),
-        Deviation(
-            "layer",
-            {"gpu": 0.01, "log_tp": 0.7, "log_micro_batch": 1.0, "is_head": 0.5, "log_hidden": 1.0},
-            0.1,
-            0.02,
-        ),
+        Deviation("program", {"log_tp": 2.0, "log_hidden": 0.7}, 0.25, 0.02),
+        Deviation("layer", {"gpu": 1e-3, "log_tp": 1.0, "log_micro_batch": 1.0, "log_hidden": 1.0}, 0.1, 0.02),
+        Deviation("links", {"gpu": 1e-3, "log_tp": 1e-3}, 0.0, 0.4),
     )
 
     @property
@@ -57,18 +53,19 @@ class LayerProfile(Physics):
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
         """The logarithm of the seconds."""
-        launch = self._by_gpu(values, "launch_s", rows) * np.where(rows["is_head"] > 0, 0.3, 1.0)
-        device = self.device_s(values, rows) * np.exp(deviations["program"] + deviations["layer"])
+        launch = self._by_gpu(values, "launch_s", rows)
+        device = self.device_s(values, deviations, rows)
         return np.asarray(np.log((launch**_SOFTNESS + device**_SOFTNESS) ** (1 / _SOFTNESS)))
 
-    def device_s(self, values: Mapping[str, float], rows: Rows) -> Array:
-        """What the device computes and exchanges, without the host's launches and without deviations."""
+    def device_s(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
+        """What the device computes and exchanges, without the host's launches."""
         memory = np.array(list(self.gpus.values()))[rows["gpu"].astype(int)] * self._by_gpu(
             values, "memory_share", rows
         )
         compute = rows["flop"] / self._by_gpu(values, "flop_per_s", rows)
         traffic = values["moved_again"] * rows["moved_bytes"] / memory
-        return np.asarray(compute + traffic + rows["reduced_s"] / self._by_gpu(values, "links_share", rows))
+        reduced = rows["reduced_s"] / self._by_gpu(values, "links_share", rows) * np.exp(deviations["links"])
+        return np.asarray((compute + traffic) * np.exp(deviations["program"] + deviations["layer"]) + reduced)
 
     def _by_gpu(self, values: Mapping[str, float], name: str, rows: Rows) -> Array:
         known = np.array([values[f"{name}:{gpu}"] for gpu in self.gpus])

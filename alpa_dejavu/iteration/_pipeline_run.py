@@ -41,7 +41,7 @@ class PipelineRun(Physics):
         Parameter("ring_share", 1.3, 0.3),
         Parameter("ring_s_per_byte", 5e-11, 0.7),
         Parameter("update_s_per_byte", 5e-12, 0.5),
-        Parameter("fixed_s", 2e-3, 1.0),
+        Parameter("fixed_s", 2e-3, 0.7),
     )
     deviations = (Deviation("iteration", _ALIKE, 0.04, 0.01), Deviation("cluster", _OTHER, 0.0, 0.1))
 

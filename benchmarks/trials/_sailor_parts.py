@@ -41,7 +41,8 @@ class Parts:
     sizes: Mapping[str, Any]
     inside: Mapping[str, Mapping[str, Any]]
     between: Mapping[str, Mapping[str, Any]]
-    layers: Fitted | None = None
+    blocks: Fitted | None = None
+    heads: Fitted | None = None
 
     def size(self, model: str, tp: int, layer: int, name: str) -> float:
         """Of a layer on one of `tp` devices; a division that wasn't measured continues the ones that were."""
@@ -92,7 +93,6 @@ class Parts:
             reduced_s = 4 * num_bytes * 2 * (tp - 1) / tp / rate
         return {
             "gpu": float(list(_GPUS).index(gpu)),
-            "is_head": float(is_head),
             "flop": flop,
             "moved_bytes": self.size(model, tp, layer, "act_mem_bytes") * micro_batch,
             "reduced_s": reduced_s,
@@ -104,19 +104,11 @@ class Parts:
     @functools.cache  # noqa: B019 - one for each folder, kept as long as the folder's
     def device_s(self, model: str, gpu: str, tp: int, micro_batch: float) -> tuple[float, float]:
         """Forward and backward of a block and of the head on the device, launches apart."""
-        if self.layers is None:
+        if self.blocks is None or self.heads is None:
             raise ValueError("parts: no layers' times were fitted; use parts(folder)")
         last = next(count for count, name in NUM_LAYERS.items() if name == model) - 1
-        asked = [
-            self.layer(model, gpu, tp, micro_batch, 2, False),
-            self.layer(model, gpu, tp, micro_batch, last, True),
-        ]
-        rows = {name: np.array([each[name] for each in asked]) for name in asked[0]}
-        physics = self.layers.physics
-        assert isinstance(physics, LayerProfile)
-        off = sum(self.layers.deviation(rows).values(), np.zeros(2))
-        block, head = physics.device_s(self.layers.values, rows) * np.exp(off)
-        return float(block), float(head)
+        block = _device_s(self.blocks, self.layer(model, gpu, tp, micro_batch, 2, False))
+        return block, _device_s(self.heads, self.layer(model, gpu, tp, micro_batch, last, True))
 
     @staticmethod
     def _of(fits: Mapping[str, Any], gpu: str, name: str) -> Mapping[str, Any]:
@@ -135,13 +127,28 @@ def parts(folder: Folder) -> Parts:
         folder.document("sailor/network_fits_between.json"),
     )
     rows = _profiles(folder)
+    is_block = rows["layer"] == 2
+    return dataclasses.replace(bare, blocks=_fit(bare, rows[is_block]), heads=_fit(bare, rows[~is_block]))
+
+
+def _fit(bare: Parts, rows: pd.DataFrame) -> Fitted:
     asked = [
         bare.layer(row.model, row.gpu, int(row.tp), float(row.micro_batch), int(row.layer), row.layer != 2)
         for row in rows.itertuples()
     ]
-    known = {name: np.array([each[name] for each in asked]) for name in asked[0]}
     seconds: NDArray[np.float64] = (rows["forward_s"] + rows["backward_s"]).to_numpy(float)
-    return dataclasses.replace(bare, layers=fit(LayerProfile(_GPUS), known, seconds, floor=_NOISE_FLOOR))
+    return fit(LayerProfile(_GPUS), _columns(asked), seconds, floor=_NOISE_FLOOR)
+
+
+def _device_s(fitted: Fitted, layer: dict[str, float]) -> float:
+    """Without launches: they are the plan's."""
+    rows, physics = _columns([layer]), fitted.physics
+    assert isinstance(physics, LayerProfile)
+    return float(physics.device_s(fitted.values, fitted.deviation(rows), rows)[0])
+
+
+def _columns(layers: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
+    return {name: np.array([layer[name] for layer in layers]) for name in layers[0]}
 
 
 def _profiles(folder: Folder) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from alpa_dejavu.iteration.frameworks import (
     BandwidthFit,
     DeepSpeedIteration,
     HostKind,
+    LayerProfile,
     Machine,
     MegatronIteration,
     PeakMemory,
@@ -301,3 +302,25 @@ def test_a_broken_model_is_refused(tmp_path, spoil, says):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=says):
         load(path, Line())
+
+
+def layers(**changed):
+    row = {"gpu": 0.0, "flop": 1e12, "moved_bytes": 1e8, "reduced_s": 0.0, "log_hidden": 7.0, "log_tp": 0.0}
+    row |= {"log_micro_batch": 0.0} | changed
+    return {name: np.array([value], float) for name, value in row.items()}
+
+
+def test_a_small_layer_takes_its_launch():
+    seconds = prior(LayerProfile({"a": 1e12, "b": 2e12}), layers(flop=1e3, moved_bytes=1.0))
+    assert seconds == pytest.approx(2e-3)
+
+
+def test_a_gpu_that_was_measured_with_another_model_tells_of_this_one():
+    physics, rng = LayerProfile({"a": 1e12, "b": 1e12}), np.random.default_rng(0)
+    speed = {"flop_per_s:a": 1e13, "flop_per_s:b": 4e13}
+    known = [layers(gpu=gpu, flop=flop, log_hidden=h) for gpu, h in ((0, 7), (1, 7), (0, 9)) for flop in (1e12, 4e12)]
+    rows = {name: np.concatenate([each[name] for each in known]) for name in known[0]}
+    measured = prior(physics, rows, **speed) * np.exp(rng.normal(0, 0.01, len(known)))
+    asked = layers(gpu=1, flop=2e12, log_hidden=9)
+    mean, _ = fit(physics, rows, measured).predict(asked)
+    assert np.exp(mean) == pytest.approx(prior(physics, asked, **speed), rel=0.15)
