@@ -52,7 +52,7 @@ class Streams:
         op = np.array([self.ops_.index(name) if name in self.ops_ else count for name in kernels.op.tolist()])
         slowdown = shares[op] + of_rate * np.log(kernels.bandwidth / _BANDWIDTH)
         slowdown = slowdown + of_length * np.log(kernels.n / _LENGTH) * (kernels.kind == "rows")
-        work = np.log(np.exp(starts[op]) + np.exp(slowdown) * kernels.traffic_s)
+        work = np.log(np.exp(starts[op]) + np.exp(slowdown) * kernels.cached_traffic_s)
         return smooth_maximum(work, floor, 1 + np.exp(min(float(sharpness), 5.0)))
 
 

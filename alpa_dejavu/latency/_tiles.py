@@ -119,6 +119,6 @@ def _log_s(values: Array, kernels: Kernels, ways: _Ways, floor: Array) -> Array:
     fastest = np.log(cut.min(axis=1))
     fastest -= of["of_bandwidth"] * np.log(kernels.bandwidth / _BANDWIDTH)
     fastest += of["of_balance"] * np.log(kernels.rate / kernels.bandwidth / _BALANCE)
-    inside = smooth_maximum(fastest, np.log(kernels.traffic_s) + of["of_traffic"], 3.0)
+    inside = smooth_maximum(fastest, np.log(kernels.cached_traffic_s) + of["of_traffic"], 3.0)
     whole = np.logaddexp(inside, of["start"])
     return smooth_maximum(whole, floor, 1 + np.exp(min(of["sharpness"], 3.0)))

@@ -73,4 +73,4 @@ def _waves(kernels: Kernels) -> Array:
 def roofline_of_tiles(kernels: Kernels) -> Array:
     """Logarithms of seconds: a launch, then whole tiles at the sustained rate, or the memory."""
     tiles_s = np.maximum(_waves(kernels), 1) * 2 * _TILE**2 * kernels.k * kernels.num_sm / kernels.sustained
-    return np.asarray(np.log(_START_S + 1.2 * np.maximum(tiles_s, kernels.traffic_s)))
+    return np.asarray(np.log(_START_S + 1.2 * np.maximum(tiles_s, kernels.cached_traffic_s)))
