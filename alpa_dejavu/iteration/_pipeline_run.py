@@ -74,7 +74,7 @@ class PeakMemory(Physics):
         Parameter("logits_share", 2.0, 0.5),
         Parameter("ring_buffer_share", 0.5, 0.7),
     )
-    deviations = (Deviation("peak", _ALIKE, 0.03, 0.01), Deviation("cluster", _OTHER, 0.0, 0.1))
+    deviations = (Deviation("peak", _ALIKE, 0.03, 0.01), Deviation("cluster", _OTHER, 0.0, 0.15))
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
         """The logarithm of the bytes."""
