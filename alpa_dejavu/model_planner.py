@@ -81,10 +81,17 @@ def plan_model(
         latency=latency_model(latency),
         communication=communication_model(communication),
     )
-    clock = Clock()
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    source = Source(model, batch // counts[len(counts) // 2], clock)
-    question = dataclasses.replace(question, schedule=_schedule(schedule, source))
+    return _planned(question, model, counts, layers)
+
+
+def _planned(
+    question: Question, model: str | Callable[..., Any], counts: Sequence[int], layers: int | None
+) -> Planned:
+    """The answer, among some numbers of micro-batches."""
+    clock = Clock()
+    source = Source(model, question.batch // counts[len(counts) // 2], clock)
+    question = dataclasses.replace(question, schedule=_schedule(question.schedule, source))
     tried = source.numbers_of_layers(_LAYERS) if layers is None else (layers,)
     found = candidates(question, source, tried, counts, clock)
     if not found:
