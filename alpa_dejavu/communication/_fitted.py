@@ -21,6 +21,7 @@ NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
 _LOSS = 0.04
 _CURVE = 0.5
+_FAR, _LARGE = 12.0, 0.5
 _BENDS = np.linspace(-4, 4, 6)
 _FOLDS = 5
 _ENDS = (0.05, 0.95)
@@ -40,7 +41,11 @@ class CollectiveSeconds:
 
 @final
 class FittedCollectives:
-    """One model for groups within hosts, or one for groups across hosts; `fit` is given rows of one of the two."""
+    """One model for groups within hosts, or one for groups across hosts; `fit` is given rows of one of the two.
+
+    Attributes:
+        outliers: places of the rows that a first fit found far off all others, and a second was made without.
+    """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
         """Fits to measured seconds; the interval holds for groups that weren't seen, by `groups`' labels.
@@ -53,6 +58,10 @@ class FittedCollectives:
             raise ValueError("collectives: groups within and across hosts are fitted apart; select one of the two")
         if not (np.isfinite(measured) & (measured > 0)).all():
             raise ValueError("collectives: seconds must be finite and above zero; leave the suspects out")
+        self.outliers = _Curve().fit(rows, measured).outliers(rows, measured)
+        kept = np.ones(len(rows), dtype=np.bool_)
+        kept[self.outliers] = False
+        rows, measured, groups = rows.take(kept), measured[kept], np.asarray(groups)[kept]
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
         errors, seen = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
@@ -102,6 +111,11 @@ class _Curve:
 
     def log_seconds(self, rows: Collectives) -> Array:
         return self._log_s(self.values_, rows, self._designs(rows))
+
+    def outliers(self, rows: Collectives, seconds: Array) -> NDArray[np.int64]:
+        """The places of rows whose error is many times the usual one, and large."""
+        errors = np.abs(np.log(seconds) - self.log_seconds(rows))
+        return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 
     def _log_s(self, values: Array, rows: Collectives, designs: tuple[Array, Array]) -> Array:
         one, dependence = designs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import final
 
 import numpy as np
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.communication._collectives import Collectives
 from alpa_dejavu.communication._fitted import FittedCollectives
+from alpa_dejavu.communication._profile import summary, suspects
 from trials._folder import Folder, UnreadableError, measured
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+
+_log = logging.getLogger(__name__)
 
 _ROWS = "alpa-p3.16xlarge/collectives*.csv"
 _LEAST_BYTES = 64 * 1024
@@ -107,7 +111,12 @@ class LearnedCollectives:
         self._unseen = unseen
 
     def fit(self, rows: pd.DataFrame, context: Context) -> LearnedCollectives:
-        """Fits on the rows alone."""
+        """Fits on the rows alone, without those that can't be right."""
+        series = list(rows[["mesh", "collective", "replica_groups", "dtype"]].itertuples(index=False, name=None))
+        found = suspects(series, rows["num_bytes"].to_numpy(float), rows[MEASURED_S].to_numpy(float))
+        if found:
+            _log.info("%s: of %d rows left out: %s", _ROWS, len(rows), summary(found))
+        rows = rows.drop(index=rows.index[[each.row for each in found]])
         self._model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows[self._unseen].astype(str))
         return self
 

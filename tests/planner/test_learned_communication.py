@@ -79,6 +79,16 @@ def test_twice_the_bytes_on_twice_the_rate_take_as_long(learned, name, power, fa
     assert learned.within.predict(scaled).mean == pytest.approx(learned.within.predict(rows).mean, rel=1e-9)
 
 
+def test_outliers_are_reported_and_left_out():
+    rows = _rows(1.0, (2.0, 4.0, 8.0), 1e10)
+    seconds = _seconds(rows)
+    spoilt = seconds.copy()
+    spoilt[[7, 60]] *= [5, 0.2]
+    model = FittedCollectives().fit(rows, spoilt, rows.size)
+    assert model.outliers.tolist() == [7, 60]
+    assert np.abs(model.predict(rows).mean / seconds - 1).max() < 0.3
+
+
 def test_within_and_across_are_fitted_apart():
     rows = _rows(1.0, (2.0, 4.0), 1e10)
     mixed = dataclasses.replace(rows, hosts=np.where(rows.size == 4, 2.0, 1.0))
