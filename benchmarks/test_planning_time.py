@@ -93,7 +93,7 @@ def _show(rows: list[dict[str, object]]) -> None:
         seconds = [f"{split.get(step, 0.0):.2f}" for step in steps]
         whole = f"{statistics.median(walls):.2f}"
         table.add_row(str(row["model"]), str(row["gpus"]), whole, *seconds, str(row["stages"]))
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":
