@@ -14,9 +14,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._ranges import FloatArray, range_sum, stage_sum
+from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
-from alpa_dejavu.sharding._layer_sharding import MEMORY, Collective, LayerSharding
+from alpa_dejavu.sharding._layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
 
 __all__ = ["ModelSharding", "Solved"]
@@ -60,9 +60,8 @@ class ModelSharding:
 
     @cached_property
     def whole(self) -> FloatArray:
-        """What one device alone keeps of each layer, shape (roles of `MEMORY`, L)."""
-        alone = self._scaled(self.solved(*_ALONE)[0], 1).variants
-        return np.stack([layer.memory() for layer in alone], axis=-1)
+        """What one device alone keeps of layers i..j, shape (L, L, roles of `MEMORY`)."""
+        return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
@@ -150,14 +149,8 @@ class ShardedDivision:
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""
-        here = np.stack([layer.memory() for layer in self.layers.variants], axis=-1)
-        whole = self.sharding.whole
-        shares = [_share(stage_sum(here[n], self.of_stages), whole[n]) for n in range(len(MEMORY))]
-        parameters, optimizer, gradients, activations, inputs, temporaries = shares
+        here, whole = self.layers.sums(LayerSharding.memory), self.sharding.whole
+        # All of it where there is nothing to divide.
+        shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)
+        parameters, optimizer, gradients, activations, inputs, temporaries = np.moveaxis(shares, -1, 0)
         return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)
-
-
-def _share(part: FloatArray, whole: NDArray[np.float64]) -> FloatArray:
-    """Of layers i..j; all of it where there is nothing to divide."""
-    total = range_sum(whole)
-    return np.divide(part, total, out=np.ones_like(part), where=total > 0)

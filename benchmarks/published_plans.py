@@ -127,7 +127,8 @@ def _compare(case: Published) -> dict[str, Any]:
     row: dict[str, Any] = {"model": case.model, "gpus": case.gpus, "micro_batches": case.micro_batches}
     settings: dict[str, Any] = {"batch": case.batch, "micro_batches": case.micro_batches, "layers": case.blocks}
     try:
-        cuts = [_published_plan(case, number, cluster) for number in case.stages]
+        traced = layers.trace(case.model, batch=case.batch // case.micro_batches)
+        cuts = [_published_plan(case, traced, number, cluster) for number in case.stages]
         same = plan_model(case.model, cluster, **settings, remat=(case.remat,))
         free = plan_model(case.model, cluster, batch=case.batch)
     except (NoPlanError, ValueError) as error:
@@ -149,8 +150,7 @@ def _compare(case: Published) -> dict[str, Any]:
     }
 
 
-def _published_plan(case: Published, num_layers: int, cluster: Cluster) -> Planned:
-    traced = layers.trace(case.model, batch=case.batch // case.micro_batches)
+def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> Planned:
     model = layers.model_of_step(traced, num_layers)
     return estimate(
         model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch

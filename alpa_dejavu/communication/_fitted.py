@@ -8,13 +8,13 @@ another wasn't measured on helps the other.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
+from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
 from alpa_dejavu.communication._collectives import Array, Collectives
 
 NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
@@ -25,19 +25,7 @@ _MOST_ROWS = 600
 _FAR, _LARGE = 12.0, 0.5
 _BENDS = np.linspace(-4, 4, 6)
 _FOLDS = 5
-_ENDS = (0.05, 0.95)
 _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class CollectiveSeconds:
-    """Means, and the ends of 90 % intervals, in seconds; `in_domain`: whether such groups and sizes were fitted."""
-
-    mean: Array
-    lower: Array
-    upper: Array
-    in_domain: NDArray[np.bool_]
 
 
 @final
@@ -65,32 +53,22 @@ class FittedCollectives:
         rows, measured, groups = rows.take(kept), measured[kept], np.asarray(groups)[kept]
         self._curve = _Curve().fit(rows, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
-        errors, seen = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.bool_)
-        for held in np.unique(fold):
-            out = fold == held
-            inner = self._curve if out.all() else _Curve().fit(rows.take(~out), measured[~out])
-            errors[out] = np.log(measured[out]) - inner.log_seconds(rows.take(out))
+        errors = left_out_errors(lambda some, seconds: _Curve().fit(some, seconds), rows, measured, fold, self._curve)
+        seen = np.zeros(len(rows), dtype=np.bool_)
+        for out in (fold == held for held in np.unique(fold)):
             seen[out] = out.all() or np.isin(rows.size[out], rows.size[~out])
         self._ends = {
-            known: _quantiles(errors[seen == known] if (seen == known).any() else errors) for known in (True, False)
+            known: interval_ends(errors[seen == known] if (seen == known).any() else errors) for known in (True, False)
         }
         self._sizes = set(rows.size.tolist())
         self._most_bytes = float(rows.num_bytes.max())
         return self
 
-    def predict(self, rows: Collectives) -> CollectiveSeconds:
-        """Seconds of each."""
-        log_s = self._curve.log_seconds(rows)
+    def predict(self, rows: Collectives) -> Seconds:
+        """Seconds of each; in the domain are groups and sizes like those that were fitted."""
         seen = np.isin(rows.size, sorted(self._sizes))
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
-        lower, upper = np.exp(log_s + ends[:, 0]), np.exp(log_s + ends[:, 1])
-        return CollectiveSeconds(np.exp(log_s), lower, upper, seen & (rows.num_bytes <= 2 * self._most_bytes))
-
-
-def _quantiles(errors: Array) -> Array:
-    """The ends of the interval around a mean, which is inside."""
-    low, high = np.quantile(errors, _ENDS)
-    return np.array([min(low, 0.0), max(high, 0.0)])
+        return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
 
 @final

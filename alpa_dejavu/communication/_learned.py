@@ -8,10 +8,11 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu._left_out import Seconds
 from alpa_dejavu.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.communication._base import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.communication._collectives import Array, Collectives
-from alpa_dejavu.communication._fitted import CollectiveSeconds, FittedCollectives
+from alpa_dejavu.communication._fitted import FittedCollectives
 
 
 @final
@@ -51,7 +52,7 @@ class LearnedCommunication(CommunicationModel):
         )
         return lower, upper, predicted.in_domain.reshape(sizes.shape)
 
-    def _predicted(self, collective: str, sizes: Array, group: Group) -> CollectiveSeconds | None:
+    def _predicted(self, collective: str, sizes: Array, group: Group) -> Seconds | None:
         hosts = len(set(group.hosts))
         fitted = self.within if hosts == 1 else self.across
         if fitted is None or collective == "send" or group.size == 1:

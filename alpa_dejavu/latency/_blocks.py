@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
-Array = NDArray[np.float64]
+from alpa_dejavu._left_out import Array, Seconds, interval_ends, left_out_errors
 
 _LOSS = 0.08
 _FOLDS = 6
@@ -32,7 +32,6 @@ _SHARED = {
 }
 _WEIGHTS = np.array([0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0])
 """What is fitted for all GPUs, its first value, and how firmly that is held: programs don't exceed a data sheet."""
-_ENDS = (0.05, 0.95)
 _TERMS = ("products", "traffic", "exchange")
 # How far a GPU's own products, traffic and exchange are from all GPUs' (standard deviations of logarithms).
 _DEVIATIONS = np.array([0.4, 0.15, 0.3])
@@ -72,17 +71,6 @@ class Blocks:
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
-class BlockSeconds:
-    """Means and the ends of 90 % intervals, in seconds; `in_domain`: whether the GPU was fitted."""
-
-    mean: Array
-    lower: Array
-    upper: Array
-    in_domain: NDArray[np.bool_]
-
-
-@final
 class BlockModel:
     """Layers of transformers by three rates and a floor."""
 
@@ -97,20 +85,13 @@ class BlockModel:
             raise ValueError("layers: seconds must be finite and above zero; leave out what wasn't measured")
         self._point = _Point().fit(blocks, measured)
         fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
-        errors = np.zeros(len(blocks))
-        for held in np.unique(fold):
-            out = fold == held
-            inner = self._point if out.all() else _Point().fit(blocks.take(~out), measured[~out])
-            errors[out] = np.log(measured[out]) - inner.log_seconds(blocks.take(out))
-        low, high = np.quantile(errors, _ENDS)
-        self._ends = min(float(low), 0.0), max(float(high), 0.0)
+        errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), blocks, measured, fold, self._point)
+        self._ends = interval_ends(errors)
         return self
 
-    def predict(self, blocks: Blocks) -> BlockSeconds:
-        """Seconds of each."""
-        log_s = self._point.log_seconds(blocks)
-        known = np.isin(blocks.gpu, self._point.gpus)
-        return BlockSeconds(np.exp(log_s), np.exp(log_s + self._ends[0]), np.exp(log_s + self._ends[1]), known)
+    def predict(self, blocks: Blocks) -> Seconds:
+        """Seconds of each; in the domain are those whose GPU was fitted."""
+        return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
 
 
 @final

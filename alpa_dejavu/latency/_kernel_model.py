@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import Streams
@@ -15,18 +15,6 @@ from alpa_dejavu.latency._tiles import Tiles
 from alpa_dejavu.latency._trees import ShapeTrees, roofline_of_tiles
 
 _FOLDS = 4
-_ENDS = (0.05, 0.95)
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class KernelSeconds:
-    """Means and the ends of 90 % intervals, in seconds; `in_domain`: whether such work and kinds were fitted."""
-
-    mean: Array
-    lower: Array
-    upper: Array
-    in_domain: NDArray[np.bool_]
 
 
 @final
@@ -49,16 +37,10 @@ class KernelModel:
         labels = kernels.gpu if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
         self._point = _Point().fit(kernels, measured)
         fold = labels % min(_FOLDS, len(np.unique(labels)))
-        errors = np.zeros(len(kernels))
-        for held in np.unique(fold):
-            out = fold == held
-            if out.all():
-                continue
-            inner = _Point().fit(kernels.take(~out), measured[~out])
-            errors[out] = np.log(measured[out]) - inner.log_seconds(kernels.take(out))
+        errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), kernels, measured, fold)
         regime = self._regime(kernels)
-        self._quantiles = {name: np.quantile(errors[regime == name], _ENDS) for name in np.unique(regime).tolist()}
-        self._widest = np.quantile(errors, _ENDS)
+        self._ends = {name: interval_ends(errors[regime == name]) for name in np.unique(regime).tolist()}
+        self._widest = interval_ends(errors)
         self.common_variance = {
             name: _common(errors[kernels.kind == name], labels[kernels.kind == name])
             for name in np.unique(kernels.kind).tolist()
@@ -66,16 +48,13 @@ class KernelModel:
         self._most_s = float(np.maximum(kernels.compute_s, kernels.traffic_s).max())
         return self
 
-    def predict(self, kernels: Kernels) -> KernelSeconds:
-        """Seconds of each."""
-        log_s = self._point.log_seconds(kernels)
-        ends = np.array([self._quantiles.get(name, self._widest) for name in self._regime(kernels).tolist()])
-        ends = ends.reshape(-1, 2)
+    def predict(self, kernels: Kernels) -> Seconds:
+        """Seconds of each; in the domain is the like of fitted kinds and work."""
+        ends = np.array([self._ends.get(name, self._widest) for name in self._regime(kernels).tolist()])
         known = np.isin(kernels.op, self._point.ops)
         work = np.maximum(kernels.compute_s, kernels.traffic_s)
-        lower, upper = np.minimum(ends[:, 0], 0), np.maximum(ends[:, 1], 0)
         inside = known & (work <= 2 * self._most_s)
-        return KernelSeconds(np.exp(log_s), np.exp(log_s + lower), np.exp(log_s + upper), inside)
+        return Seconds.of(self._point.log_seconds(kernels), ends.reshape(-1, 2), inside)
 
     def floor_s(self, kernels: Kernels) -> Array:
         """Seconds of the launch that `predict` contains."""

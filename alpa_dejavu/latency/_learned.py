@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.latency._analytic import AnalyticLatency
 from alpa_dejavu.latency._base import Latency, LatencyModel
-from alpa_dejavu.latency._kernel_model import KernelModel, KernelSeconds
+from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import Array, DataSheet, Kernels
 from alpa_dejavu.problem import Device, Operators
 
@@ -77,8 +77,7 @@ class LearnedLatency(LatencyModel):
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
     def _work_s(self, kernels: Kernels, device: Device, operators: Operators) -> Array:
-        seconds: KernelSeconds = self.model.predict(kernels)
-        return np.maximum(seconds.mean - self.model.floor_s(kernels), 0.0)
+        return np.maximum(self.model.predict(kernels).mean - self.model.floor_s(kernels), 0.0)
 
     def _kernels(self, operators: Operators, device: Device, divided: bool) -> Kernels:
         """As kernels: of products the shapes, of all others the traffic; `divided`: of one device's share."""

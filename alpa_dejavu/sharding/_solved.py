@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import final
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.sharded import ZERO
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._sharding_table import StageLayers
-from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers, uncollected
+from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 """What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
@@ -32,7 +33,7 @@ class SolvedLayers:
         if key not in self._known:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
             options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if batch_forced else -1)
-            with uncollected():
+            with collector_paused():
                 self._known[key] = self._solved(mesh, options)
         return self._known[key]
 

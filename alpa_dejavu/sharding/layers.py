@@ -5,14 +5,13 @@ Not among the names of `alpa_dejavu.sharding`, since reading jaxprs takes jax.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from jax import core
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.sharding._alike import layer_key
 from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop
 from alpa_dejavu.sharding._build_program import layer_program
@@ -92,7 +91,7 @@ def sharded_layers(
         raise ValueError(
             f"there are {len(meshes)} meshes, {len(options)} options and {len(levels)} ZeRO levels; each mesh has one"
         )
-    with uncollected():
+    with collector_paused():
         return _sharded_layers(layers, list(zip(meshes, options, levels, strict=True)))
 
 
@@ -117,18 +116,6 @@ def solvers_on(
         return [OneDevice(program, mesh) for program in programs]
     workshop = Workshop(mixed=any(program.smaller for program in programs))
     return [BoundarySolver(program, mesh, options, workshop) for program in programs]
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the collector of garbage: it would walk through all jaxprs again and again, and find nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
