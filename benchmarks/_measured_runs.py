@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import multiprocessing
 import os
 import tempfile
 import time
@@ -19,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import JOBS
+from alpa_dejavu.child_process import child_process
 from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 
@@ -81,21 +81,8 @@ class Runner:
 @contextlib.contextmanager
 def runner(cores: Sequence[int]) -> Iterator[Runner]:
     """A process with a cluster of as many devices as there are cores; both are gone when the block ends."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, list(cores)), name="cluster")
-    process.start()
-    theirs.close()
-    try:
-        yield Runner(ours)
-    finally:
-        ours.close()
-        process.join(_PATIENCE_S)
-        if process.is_alive():
-            process.terminate()
-            process.join(_PATIENCE_S)
-        if process.is_alive():
-            process.kill()
+    with child_process(_serve, list(cores), name="cluster", patience_s=_PATIENCE_S) as connection:
+        yield Runner(connection)
 
 
 def _serve(connection: Connection, cores: list[int]) -> None:

@@ -7,7 +7,6 @@ runs its steps the other waits, so both meet the machine in the same moods.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import statistics
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from alpa_dejavu.child_process import child_process
 from demo.training import Job
 
 __all__ = ["Peer", "paired_rounds", "peer"]
@@ -48,21 +48,8 @@ class Peer:
 @contextlib.contextmanager
 def peer(job: Job) -> Iterator[Peer]:
     """Starts the other process, which plans at once: its first answer is what the plan is and how long it took."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job), name="AutoStageOption")
-    process.start()
-    theirs.close()
-    try:
-        yield Peer(ours)
-    finally:
-        ours.close()
-        process.join(_PATIENCE_S)
-        if process.is_alive():
-            process.terminate()
-            process.join(_PATIENCE_S)
-        if process.is_alive():
-            process.kill()
+    with child_process(_serve, job, name="AutoStageOption", patience_s=_PATIENCE_S) as connection:
+        yield Peer(connection)
 
 
 def _serve(connection: Connection, job: Job) -> None:
