@@ -75,6 +75,10 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if not 1 <= arguments.devices <= len(os.sched_getaffinity(0)):
         parser.error(f"--devices is {arguments.devices}, but there are {len(os.sched_getaffinity(0))} cores for them")
+    for name, least in (("rounds", 2), ("steps", 1), ("plans", 1), ("most", 1), ("tries", 1)):
+        if getattr(arguments, name) < least:
+            why = ": stages are timed in every second round" if name == "rounds" else ""
+            parser.error(f"--{name} is {getattr(arguments, name)}; give {least} or more{why}")
     if arguments.auto is None:
         arguments.auto = [name for name in arguments.jobs if JOBS[name].complete]
     return arguments

@@ -85,12 +85,16 @@ def link(figures: Mapping[str, Any]) -> Link:
 
 
 def device(figures: Mapping[str, Any]) -> Device:
-    names = ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "kernel_s", "dispatch_s", "step_s")
     return Device(
         name=figures["name"],
         flop_per_s={dtype: _si(figure) for dtype, figure in figures["flop_per_s"].items()},
+        memory_bytes=_si(figures["memory_bytes"]),
+        vector_flop_per_s=_si(figures["vector_flop_per_s"]),
+        memory_bytes_per_s=_si(figures["memory_bytes_per_s"]),
+        kernel_s=_si(figures["kernel_s"]),
+        dispatch_s=_si(figures["dispatch_s"]),
+        step_s=_si(figures["step_s"]),
         origin=figures["memory_bytes_per_s"]["source"],
-        **{name: _si(figures[name]) for name in names},
     )
 
 

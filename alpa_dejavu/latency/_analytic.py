@@ -10,17 +10,14 @@ import numpy as np
 from alpa_dejavu.latency._base import Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
-TRANSCENDENTAL_FLOP = 16.0
-"""What an exponential or tanh counts beside an addition: a polynomial and a division."""
-
 
 @final
 @dataclasses.dataclass(frozen=True)
 class AnalyticLatency(LatencyModel):
     """The roofline on a device's figures: the null model, which knows nothing but peaks.
 
-    Each operator that writes to memory also pays the start of a kernel. The spread is zero: it can't say how sure
-    it is.
+    Each operator that writes to memory also pays the start of a kernel, and a device may say what compiled programs
+    don't reach of its peaks. The spread is zero: it can't say how sure it is.
 
     References:
         Williams, Waterman and Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
@@ -31,8 +28,11 @@ class AnalyticLatency(LatencyModel):
         rate = np.full(len(operators), device.vector_flop_per_s)
         products = operators.dtype[operators.is_product].tolist()
         rate[operators.is_product] = [device.rate(dtype) for dtype in products]
-        work = operators.flop + TRANSCENDENTAL_FLOP * operators.transcendental
+        work = operators.flop + device.transcendental_flop * operators.transcendental
         traffic = operators.read_bytes + operators.written_bytes
+        small = device.small_products
+        if small is not None:
+            rate[operators.is_single & (operators.flop < small.below_flop)] *= small.share
         once = np.maximum(work / rate, traffic / device.memory_bytes_per_s)
         once += np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
         mean = once * operators.count

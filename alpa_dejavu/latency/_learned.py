@@ -87,32 +87,13 @@ class LearnedLatency(LatencyModel):
         for place, record in enumerate(operators.records):
             flop = float(operators.flop[place]) if divided else record.flop
             moved = float(traffic[place]) if divided else record.read_bytes + record.written_bytes
-            sizes = _product(record.input_shapes, record.output_shapes, record.flop, flop)
-            name, rate = "stream", device.rate("float32")
-            if operators.is_product[place] and sizes is not None:
-                name, rate = ("linear" if sizes[0] == 1 else "bmm"), device.rate(record.dtype)
+            name, rate, sizes = "stream", device.rate("float32"), (1.0, 1.0, max(moved / 8, 1.0), 1.0)
+            if record.product_sizes is not None:
+                batch, rows, others, inner = record.product_sizes
+                sizes = (batch, max(rows * flop / record.flop, 1.0), others, inner)
+                name, rate = ("linear" if batch == 1 else "bmm"), device.rate(record.dtype)
             key = f"{rate:g}"
             sheets[key] = dataclasses.replace(self.sheets[device.name], flop_per_s=rate)
-            sizes = sizes if sizes is not None and name != "stream" else (1.0, 1.0, max(moved / 8, 1.0), 1.0)
             for column, value in zip(columns, ("relu" if name == "stream" else name, key, *sizes), strict=True):
                 columns[column].append(value)
         return Kernels.of(columns, sheets)
-
-
-def _product(
-    inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...], whole: float, share: float
-) -> tuple[float, float, float, float] | None:
-    """Batch, m, n and k of a product, its rows cut to the share; None where it is none.
-
-    >>> _product(((8, 16, 32), (8, 32, 4)), ((8, 16, 4),), 32768.0, 16384.0)
-    (8.0, 8.0, 4.0, 32.0)
-    """
-    if whole <= 0 or len(inputs) < 2 or not outputs:
-        return None
-    left, right, result = (float(np.prod(shape)) for shape in (inputs[0], inputs[1], outputs[0]))
-    inner = whole / 2 / result
-    if inner < 1:
-        return None
-    batch = float(np.clip(round(left * right / result / inner**2), 1, result))
-    rows, columns = max(left / batch / inner, 1.0), max(right / batch / inner, 1.0)
-    return batch, max(rows * share / whole, 1.0), columns, inner

@@ -7,7 +7,6 @@ pipeline's steady state; while it fills and drains, a stage runs faster than thi
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
@@ -16,15 +15,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.latency._analytic import TRANSCENDENTAL_FLOP, AnalyticLatency
 from alpa_dejavu.latency._probe import fit, probes
-from alpa_dejavu.problem import Device
+from alpa_dejavu.problem import Device, SmallProducts
 
 _log = logging.getLogger(__name__)
 
 _SIDE = 384
 _COPY_BYTES = 1 << 24
-_SMALL, _CHAIN = 24, 64
+_TINY, _CHAIN = 24, 64
+_SMALL_SIDE = 128
+# XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
+_BELOW_FLOP = float(1 << 24)
 _BUDGET_S = 0.1
 # Core seconds that Alpa's runtime takes for a device: to start a computation on it, and for a whole step. Orders of
 # magnitude: for four small transformer layers on two busy cores, the CPU time of the workers less that of the operators
@@ -52,6 +53,8 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         vector_flop_per_s=core.vector_flop_per_s * cores / num_devices,
         memory_bytes_per_s=core.memory_bytes_per_s * cores / num_devices,
         kernel_s=core.kernel_s * slowdown,
+        small_products=core.small_products,
+        transcendental_flop=core.transcendental_flop,
         dispatch_s=_DISPATCH_CORE_S * slowdown,
         step_s=_STEP_CORE_S * slowdown,
         origin=f"measured on this machine, {num_devices} devices at a time",
@@ -64,9 +67,7 @@ def _core() -> Device:
     started = time.perf_counter()
     peaks = _peaks()
     given = probes()
-    predicted = [AnalyticLatency().predict(p.operators, dataclasses.replace(peaks, kernel_s=0)).total_s for p in given]
-    kernels = [float(((p.operators.written_bytes > 0) * p.operators.count).sum()) for p in given]
-    core = fit(peaks, predicted, kernels, [_core_seconds(probe.run) for probe in given])
+    core = fit(peaks, [probe.operators for probe in given], [_core_seconds(probe.run) for probe in given])
     _log.info("measured in %.2f s: a core's peaks %s; in a program %s", time.perf_counter() - started, peaks, core)
     return core
 
@@ -75,30 +76,37 @@ def _peaks() -> Device:
     """What a core does on single operators."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     with jax.default_device(jax.devices("cpu")[0]), jax.disable_jit(False):
-        square = np.full((_SIDE, _SIDE), 0.5, np.float32)
-        product = jax.jit(lambda a, b: a @ b)
-        product_s = _core_seconds(lambda: product(square, square).block_until_ready())
+        large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
         values = jnp.full(1 << 16, 0.5, jnp.float32)
         vector = jax.jit(lambda x: jnp.tanh(x))
         vector_s = _core_seconds(lambda: vector(values).block_until_ready())
         block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
         copy = jax.jit(lambda x: x + 1)
         copy_s = _core_seconds(lambda: copy(block).block_until_ready())
-        small = jnp.full((_SMALL, _SMALL), 0.1, jnp.float32)
+        tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
-        kernel_s = _core_seconds(lambda: chain(small).block_until_ready()) / (2 * _CHAIN)
-    product_rate = 2.0 * _SIDE**3 / product_s
+        kernel_s = _core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
     return Device(
         name="core",
         memory_bytes=_machine_memory_bytes(),
-        flop_per_s={"float32": product_rate, "float64": product_rate / 2},
-        vector_flop_per_s=TRANSCENDENTAL_FLOP * values.size / vector_s,
+        flop_per_s={"float32": large, "float64": large / 2},
+        vector_flop_per_s=Device.transcendental_flop * values.size / vector_s,
         memory_bytes_per_s=2.0 * _COPY_BYTES / copy_s,
         kernel_s=kernel_s,
+        small_products=SmallProducts(_BELOW_FLOP, small / large),
     )
+
+
+def _product_rate(side: int) -> float:
+    """Operations per second of a product of square matrices."""
+    import jax
+    import numpy as np
+
+    square = np.full((side, side), 0.5, np.float32)
+    product = jax.jit(lambda a, b: a @ b)
+    return 2.0 * side**3 / _core_seconds(lambda: product(square, square).block_until_ready())
 
 
 def _small_products(x: Any) -> Any:

@@ -1,16 +1,20 @@
 """A transformer block, run once in two sizes: what a compiled program reaches of a device's peaks.
 
-Single operators run at their peak; the same operators in a program that the compiler fused and laid out by its own
-rules don't. Two sizes tell the two reasons apart: a factor on everything, and a time for each kernel.
+Matrix products and plain loops run at their peak in a program too. Exponentials don't: XLA's CPU compiler fuses them
+into the loops of all that use them, where they are evaluated again. Two sizes of the block tell what they take from
+what each kernel does.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import numpy as np
+
+from alpa_dejavu.latency._analytic import AnalyticLatency
 from alpa_dejavu.problem import Device, Operators
 
 __all__ = ["Probe", "fit", "probes"]
@@ -33,36 +37,37 @@ def probes() -> list[Probe]:
     return [_probe(batch) for batch in _BATCHES]
 
 
-def fit(device: Device, predicted_s: list[float], kernels: list[float], measured_s: list[float]) -> Device:
-    """The device with its rates lowered, and the time of a kernel raised, to what two probes took.
+def fit(device: Device, operators: Sequence[Operators], measured_s: Sequence[float]) -> Device:
+    """The device with the cost of a transcendental and the time of a kernel raised to what two probes took.
 
     Args:
-        device: whose peaks made the predictions.
-        predicted_s: by the roofline, without the kernels' starts; of the smaller probe first.
-        kernels: how many each starts.
-        measured_s: on one device that has its rates to itself.
+        device: with the peaks of single operators.
+        operators: of two probes, the smaller one first.
+        measured_s: what they took, on one device that has its rates to itself.
 
     Raises:
         ValueError: the larger probe isn't larger.
     """
-    if predicted_s[1] <= predicted_s[0]:
-        raise ValueError(f"probes: the larger is predicted at {predicted_s[1]} s, the smaller at {predicted_s[0]} s")
+    (less, few), (more, many) = (_parts(one, device) for one in operators)
+    if many <= few:
+        raise ValueError(f"probes: the larger one evaluates {many} transcendentals, the smaller {few}")
     # A program is never faster than its roofline, and a kernel never starts sooner than measured alone.
-    slope = (measured_s[1] - measured_s[0]) / (predicted_s[1] - predicted_s[0])
-    factor = max(slope, 1.0)
-    kernel_s = max((measured_s[0] - factor * predicted_s[0]) / kernels[0], device.kernel_s)
-    return dataclasses.replace(
-        device,
-        flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},
-        vector_flop_per_s=device.vector_flop_per_s / factor,
-        memory_bytes_per_s=device.memory_bytes_per_s / factor,
-        kernel_s=kernel_s,
-    )
+    each_s = (measured_s[1] - measured_s[0] - (more - less)) / (many - few)
+    each_s = max(each_s, device.transcendental_flop / device.vector_flop_per_s)
+    kernels = float(((operators[0].written_bytes > 0) * operators[0].count).sum())
+    kernel_s = max((measured_s[0] - less - each_s * few) / kernels, device.kernel_s)
+    return dataclasses.replace(device, transcendental_flop=each_s * device.vector_flop_per_s, kernel_s=kernel_s)
+
+
+def _parts(operators: Operators, device: Device) -> tuple[float, float]:
+    """Seconds without transcendentals and starts of kernels, and how many transcendentals there are."""
+    plain = dataclasses.replace(operators, transcendental=np.zeros(len(operators)))
+    seconds = AnalyticLatency().predict(plain, dataclasses.replace(device, kernel_s=0.0)).total_s
+    return seconds, float(operators.transcendental @ operators.count)
 
 
 def _probe(batch: int) -> Probe:
     import jax
-    import numpy as np
 
     from alpa_dejavu.features import layer_features
 

@@ -4,7 +4,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 `_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.
 """
 
-from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link
+from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
@@ -35,6 +35,7 @@ __all__ = [
     "Sharding",
     "Slicing",
     "SlicingProblem",
+    "SmallProducts",
     "StageChoice",
     "StagePlan",
     "Submesh",

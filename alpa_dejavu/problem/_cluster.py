@@ -11,6 +11,24 @@ from alpa_dejavu.problem import _check
 
 @final
 @dataclasses.dataclass(frozen=True)
+class SmallProducts:
+    """What the matrix products reach that are too small for a device's good library.
+
+    Attributes:
+        below_flop: operations of one product (of a batch of them, of each one); larger ones run at the device's rate.
+        share: of that rate.
+    """
+
+    below_flop: float
+    share: float
+
+    def __post_init__(self) -> None:
+        _check.positive("small products", "below_flop", self.below_flop)
+        _check.positive("small products", "share", self.share)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Device:
     """What one accelerator, or one device's share of a CPU, can do while all devices of its host compute.
 
@@ -23,6 +41,9 @@ class Device:
         kernel_s: what starting one operator inside a computation costs.
         dispatch_s: what starting one compiled computation costs (twice for each micro-batch and stage).
         step_s: what one training step costs a stage besides its computations.
+        small_products: products that don't reach `flop_per_s`; None: all do.
+        transcendental_flop: what an exponential or tanh counts beside an addition: a polynomial and a division, and
+            more where a compiler evaluates it again for each of its uses.
         origin: where the figures are from.
     """
 
@@ -34,11 +55,13 @@ class Device:
     kernel_s: float = 0.0
     dispatch_s: float = 0.0
     step_s: float = 0.0
+    small_products: SmallProducts | None = None
+    transcendental_flop: float = 16.0
     origin: str = ""
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
-        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s"):
+        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop"):
             _check.positive(owner, field, getattr(self, field))
         for field in ("kernel_s", "dispatch_s", "step_s"):
             _check.not_negative(owner, field, getattr(self, field))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -67,6 +68,22 @@ class Operator:
         for field in (*_COLUMNS, "parameter_bytes"):
             _check.not_negative(f"operator {self.primitive}", field, getattr(self, field))
 
+    @property
+    def product_sizes(self) -> tuple[float, float, float, float] | None:
+        """Of a matrix product: its batch, rows, columns and contracted elements; None of anything else.
+
+        >>> Operator("dot", "dot_general", ((8, 16, 32), (8, 32, 4)), ((8, 16, 4),), "float32", 32768.0).product_sizes
+        (8.0, 16.0, 4.0, 32.0)
+        """
+        if self.kind != "dot" or self.flop <= 0 or len(self.input_shapes) < 2 or not self.output_shapes:
+            return None
+        left, right, result = (math.prod(shape) for shape in (*self.input_shapes[:2], self.output_shapes[0]))
+        inner = self.flop / 2 / max(result, 1)
+        if inner < 1:
+            return None
+        batch = min(max(round(left * right / result / inner**2), 1), result)
+        return float(batch), max(left / batch / inner, 1.0), max(right / batch / inner, 1.0), inner
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,12 +91,13 @@ class Operators:
     """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
 
     The columns may be a share of the records' figures: `split` makes those of one device out of several. `is_product`
-    says which are matrix products or convolutions.
+    says which are matrix products or convolutions, `is_single` which are matrix products with no batch dimension.
     """
 
     records: tuple[Operator, ...]
     dtype: NDArray[np.str_]
     is_product: NDArray[np.bool_]
+    is_single: NDArray[np.bool_]
     flop: NDArray[np.float64]
     transcendental: NDArray[np.float64]
     read_bytes: NDArray[np.float64]
@@ -95,7 +113,8 @@ class Operators:
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         dtype = np.array([r.dtype for r in records], dtype=np.str_)
         is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
-        return cls(tuple(records), dtype, is_product, **columns)
+        is_single = np.array([r.product_sizes is not None and r.product_sizes[0] == 1 for r in records], dtype=np.bool_)
+        return cls(tuple(records), dtype, is_product, is_single, **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
         """What each device computes and moves when operators are divided evenly, all alike or each its own way.

@@ -1,10 +1,12 @@
 """Latency models: the conformance suite, the roofline by hand, and the measurement of this machine."""
 
+import dataclasses
+
 import pytest
 
 from alpa_dejavu.latency import AnalyticLatency, latency_model, measured_cpu
 from alpa_dejavu.latency._probe import fit, probes
-from alpa_dejavu.problem import Device, Operator, Operators
+from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts
 from alpa_dejavu.testing import check_latency_model
 
 DEVICE = Device("d", 1e9, {"float32": 100.0, "float16": 200.0}, 50.0, 10.0, kernel_s=1.0)
@@ -39,23 +41,40 @@ def test_devices_of_this_machine_share_it():
     assert measured_cpu(2).memory_bytes > 1e7
 
 
-def test_a_fit_to_two_probes_gives_back_the_factor_and_the_kernels_time() -> None:
-    fitted = fit(DEVICE, predicted_s=[1.0, 4.0], kernels=[10.0, 10.0], measured_s=[2 * 1.0 + 30, 2 * 4.0 + 30])
-    assert fitted.rate("float32") == pytest.approx(50)
-    assert fitted.rate("float16") == pytest.approx(100)
-    assert fitted.vector_flop_per_s == pytest.approx(25)
-    assert fitted.memory_bytes_per_s == pytest.approx(5)
-    assert fitted.kernel_s == pytest.approx(3)
+def _program(flop: float, transcendental: float) -> Operators:
+    """A product and a loop, ten kernels together."""
+    return Operators.of(
+        [
+            Operator("dot", "dot_general", (), (), "float32", flop / 10, written_bytes=1e-9, count=10),
+            Operator("elementwise", "exp", (), (), "float32", 0.0, transcendental / 10, count=10),
+        ]
+    )
 
 
-def test_a_fit_never_raises_the_peaks() -> None:
-    fitted = fit(DEVICE, predicted_s=[1.0, 4.0], kernels=[10.0, 10.0], measured_s=[0.5, 1.0])
-    assert fitted == DEVICE
+def test_a_fit_to_two_probes_gives_back_the_cost_of_a_transcendental_and_the_kernels_time() -> None:
+    programs = [_program(100.0, 10.0), _program(500.0, 40.0)]  # 1 s and 5 s of products
+    fitted = fit(DEVICE, programs, [1 + 2.0 * 10 + 30, 5 + 2.0 * 40 + 30])
+    assert (fitted.transcendental_flop, fitted.kernel_s) == (pytest.approx(2.0 * 50), pytest.approx(3))
+    assert fitted.flop_per_s == DEVICE.flop_per_s
+    assert [AnalyticLatency().predict(one, fitted).total_s for one in programs] == pytest.approx([51, 115])
+
+
+def test_a_fit_is_never_faster_than_the_roofline() -> None:
+    assert fit(DEVICE, [_program(100.0, 10.0), _program(500.0, 40.0)], [0.5, 1.0]) == DEVICE
 
 
 def test_a_fit_needs_a_smaller_and_a_larger_probe() -> None:
-    with pytest.raises(ValueError, match=r"larger is predicted at 1.0 s, the smaller at 4.0 s"):
-        fit(DEVICE, predicted_s=[4.0, 1.0], kernels=[1.0, 1.0], measured_s=[1.0, 1.0])
+    with pytest.raises(ValueError, match=r"larger one evaluates 10.0 transcendentals, the smaller 40.0"):
+        fit(DEVICE, [_program(500.0, 40.0), _program(100.0, 10.0)], [1.0, 1.0])
+
+
+def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, small_products=SmallProducts(200.0, 0.5))
+    small = Operator("dot", "dot_general", ((4, 5), (5, 4)), ((4, 4),), "float32", 160.0)
+    large = Operator("dot", "dot_general", ((4, 10), (10, 4)), ((4, 4),), "float32", 320.0)
+    batched = Operator("dot", "dot_general", ((2, 4, 5), (2, 5, 2)), ((2, 4, 2),), "float32", 160.0)
+    seconds = AnalyticLatency().predict(Operators.of([small, large, batched]), device).mean_s
+    assert seconds == pytest.approx([3.2, 3.2, 1.6])
 
 
 def test_the_larger_probe_has_more_to_compute_and_as_many_kernels() -> None:
