@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
 from _measured_report import job_result, summary, table
-from _measured_runs import XLA_FLAGS, Runner, runner, submesh_sizes
+from _measured_runs import ENVIRONMENT, Runner, runner, submesh_sizes
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.measurement import measured
 from alpa_dejavu.problem import Cluster, Plan
@@ -39,15 +39,15 @@ UNDISTURBED = 0.1
 def main() -> None:
     """Measures, prints and writes."""
     arguments = _arguments()
-    os.environ["XLA_FLAGS"] = XLA_FLAGS
+    os.environ.update(ENVIRONMENT)
     cores = sorted(os.sched_getaffinity(0))[: arguments.devices]
     cluster = named_cluster("local-cpu", 1, len(cores))
     result: dict[str, Any] = {
-        "settings": {**vars(arguments), "json": str(arguments.json), "xla_flags": XLA_FLAGS, "cores": cores},
+        "settings": {**vars(arguments), "json": str(arguments.json), "environment": ENVIRONMENT, "cores": cores},
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
         "jobs": [],
     }
-    print(f"{len(cores)} devices, each with a core of its own ({cores}) and one thread; XLA_FLAGS={XLA_FLAGS}")
+    print(f"{len(cores)} devices, each with a core of its own ({cores}) and one thread, with {ENVIRONMENT}")
     with contextlib.ExitStack() as stack:
         clusters = _Clusters(stack, cores)
         for name in arguments.jobs:
