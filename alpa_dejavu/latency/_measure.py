@@ -26,7 +26,7 @@ _TINY, _CHAIN = 24, 64
 _SMALL_SIDE = 128
 # XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
 _BELOW_FLOP = float(1 << 24)
-_BUDGET_S = 0.1
+_BUDGET_S = 0.06
 # Core seconds that Alpa's runtime takes for a device: to start a computation on it, and for a whole step. Orders of
 # magnitude: for four small transformer layers on two busy cores, the CPU time of the workers less that of the operators
 # was 3 to 6 ms for each computation and device, and hardly depended on the plan.

@@ -7,10 +7,11 @@ what each kernel does.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -34,7 +35,13 @@ class Probe:
 
 def probes() -> list[Probe]:
     """The gradient of a transformer block for a small and a larger batch, compiled for jax's default device."""
-    return [_probe(batch) for batch in _BATCHES]
+    traced = [_traced(batch) for batch in _BATCHES]
+    with concurrent.futures.ThreadPoolExecutor(len(traced)) as pool:
+        compiled = list(pool.map(lambda one: one.lowered.compile(), traced))
+    return [
+        Probe(one.operators, functools.partial(_run, program, one.given))
+        for one, program in zip(traced, compiled, strict=True)
+    ]
 
 
 def fit(device: Device, operators: Sequence[Operators], measured_s: Sequence[float]) -> Device:
@@ -66,7 +73,15 @@ def _parts(operators: Operators, device: Device) -> tuple[float, float]:
     return seconds, float(operators.transcendental @ operators.count)
 
 
-def _probe(batch: int) -> Probe:
+class _Traced(NamedTuple):
+    """A program, lowered for the device that its arguments are on."""
+
+    operators: Operators
+    lowered: Any
+    given: Any
+
+
+def _traced(batch: int) -> _Traced:
     import jax
 
     from alpa_dejavu.features import layer_features
@@ -82,9 +97,8 @@ def _probe(batch: int) -> Probe:
     jaxpr = jax.make_jaxpr(gradient)(weights, x).jaxpr
     parameters = jaxpr.invars[: len(weights)]
     given = jax.device_put((weights, x))
-    compiled = jax.jit(gradient).lower(*given).compile()
     features = layer_features(jaxpr, parameters, (), [v for v in jaxpr.outvars if not hasattr(v, "val")])
-    return Probe(features.operators, functools.partial(_run, compiled, given))
+    return _Traced(features.operators, jax.jit(gradient).lower(*given), given)
 
 
 def _run(compiled: Any, given: Any) -> None:
