@@ -73,7 +73,7 @@ class PlanEstimator:
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
             [GivenStage(*stage.layers, stage.submesh, _config(stage)) for stage in plan.stages],
-            name=plan.model,
+            name=self._traced.name,
             batch=plan.batch,
             **self._prices,
         )

@@ -22,7 +22,6 @@ class Blocks:
         self._known: dict[tuple, tuple] = {}
         self._places: dict[int, np.ndarray] = {}
         self.steps = 0
-        self.repeated = 0
 
     def once(self, step: Callable[..., Result], *arrays: object) -> Result:
         """What `step(*arrays)` gives; worked out only if it was not asked for these very arrays before.
@@ -31,12 +30,16 @@ class Blocks:
         """
         key = (step, *map(id, arrays))
         self.steps += 1
-        if key in self._known:
-            self.repeated += 1
-        else:
-            self._known[key] = (arrays, step(*arrays))  # the arrays are kept, so that their ids stay theirs
-        result: Result = self._known[key][1]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = (arrays, step(*arrays))  # the arrays are kept, so that their ids stay theirs
+        result: Result = known[1]
         return result
+
+    @property
+    def repeated(self) -> int:
+        """How many of the steps had been worked out before."""
+        return self.steps - len(self._known)
 
     def places(self, count: int) -> np.ndarray:
         """0, 1, 2, ...: the same array whenever it is asked for."""

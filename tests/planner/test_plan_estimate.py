@@ -1,5 +1,6 @@
 """Costing a plan file: the same model, cluster and stages give the same figures."""
 
+import collections
 import dataclasses
 
 import pytest
@@ -12,6 +13,8 @@ from alpa_dejavu.plan_estimate import PlanEstimator, cluster_of_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 
+Traced = collections.namedtuple("Traced", "name")
+
 CLUSTER, MODEL = example_cluster(1), chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 PLAN = example_plan(cluster="example")
 
@@ -23,10 +26,10 @@ def traced(monkeypatch):
 
     def trace(model, *, batch):
         asked.append((model, batch))
-        return MODEL
+        return Traced(name=model)
 
     monkeypatch.setattr(layers, "trace", trace)
-    monkeypatch.setattr(layers, "model_of_step", lambda traced, num_layers: traced)
+    monkeypatch.setattr(layers, "model_of_step", lambda traced, num_layers: MODEL)
     return asked
 
 
@@ -48,6 +51,11 @@ def test_it_is_the_estimate_of_the_plans_stages(traced):
     assert list(made.plan.planning_s) == ["trace", "features", "cost table"]
     assert (made.plan.model, made.plan.batch) == ("gpt-125m", 32)
     assert traced == [("gpt-125m", 8)]
+
+
+def test_another_model_is_named():
+    made = PlanEstimator(PLAN, model="bert-mine", cluster=CLUSTER).estimate(PLAN)
+    assert made.plan.model == "bert-mine"
 
 
 def test_the_plans_hosts_stay_where_the_cluster_has_them():
