@@ -34,7 +34,7 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
     for kept in table.memory:
         for stage in kept:
             if stage is not None:
-                least = np.minimum(least, stage.peak(run.in_flight(0)))
+                least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
     alone = np.diag(least)
     worst = int(np.argmax(alone))
     parts = [

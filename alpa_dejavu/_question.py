@@ -11,6 +11,7 @@ from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.search import Candidate, proposed, simulated
@@ -75,6 +76,7 @@ class Question:
     slicer: Slicer
     latency: LatencyModel
     communication: CommunicationModel
+    margin: MemoryMargin = COUNTED
 
     def best(self, source: Source, layers: int, count: int, clock: Clock) -> Candidate | None:
         """The slicer's answer for so many layers and micro-batches, simulated; None if nothing fits."""
@@ -102,4 +104,5 @@ class Question:
         if model.sharding is not None:
             model.sharding.prepare(config for row in space.configs for config in row if config is not None)
             clock.lap("sharding")
-        return model, cost_table(model, self.cluster, space, run, self.latency, self.communication), space, run
+        table = cost_table(model, self.cluster, space, run, self.latency, self.communication, self.margin)
+        return model, table, space, run

@@ -15,6 +15,7 @@ from alpa_dejavu._ranges import FloatArray, range_sum
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory import StageMemory, successors_that_fit
+from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import Cluster, Device, Model, Run, SearchSpace, SlicingProblem, Submesh
 
@@ -35,6 +36,8 @@ class CostTable:
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
         memory: of submesh s with config c, None where there is no such config.
         memory_limit_bytes: of each device.
+        pricing: what the entries are made of; None where they were made otherwise.
+        margin: by which `max_n_succ_stages` reckons with more memory than the analytic count.
     """
 
     compute_forward_s: FloatArray
@@ -49,6 +52,8 @@ class CostTable:
     max_n_succ_stages: NDArray[np.int64]
     memory: tuple[tuple[StageMemory | None, ...], ...]
     memory_limit_bytes: float
+    pricing: Pricing | None = None
+    margin: MemoryMargin = COUNTED
 
     @property
     def compute_s(self) -> FloatArray:
@@ -104,6 +109,7 @@ def cost_table(
     run: Run,
     latency: LatencyModel,
     communication: CommunicationModel,
+    margin: MemoryMargin = COUNTED,
 ) -> CostTable:
     """The table of a model on a cluster; see `CostTable`.
 
@@ -125,10 +131,11 @@ def cost_table(
                 continue
             offered[:, :, s, c] = allowed
             seconds[..., s, c] = pricing.seconds(submesh, config)
-            room[:, :, s, c] = successors_that_fit(stage, device.memory_bytes, run)
+            room[:, :, s, c] = successors_that_fit(margin.needed(stage), device.memory_bytes, run)
     priced = dict(zip(KINDS, seconds, strict=True))
     return CostTable(
-        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=device.memory_bytes
+        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=device.memory_bytes,
+        pricing=pricing, margin=margin,
     )
 
 

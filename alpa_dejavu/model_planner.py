@@ -12,10 +12,12 @@ from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planned import Planned, RunnerUp
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.search import Candidate, micro_batch_counts
 from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.uncertainty import confidence
 
 __all__ = ["plan_model"]
 
@@ -39,6 +41,8 @@ def plan_model(
     slicing: str | Slicer = "dynamic",
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    risk: float = DEFAULT_RISK,
+    memory: MemoryResiduals | None = None,
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -57,6 +61,9 @@ def plan_model(
         slicing: a slicer or its name.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        risk: of running out of memory that a plan may have, where `memory` says enough to know it.
+        memory: measured peaks against the analytic count; None: plans are taken up to the limit by the count, and say
+            that their risk is unknown.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -64,7 +71,7 @@ def plan_model(
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, or "inference" for a step
-            that trains.
+            that trains, or a risk that isn't above 0 and below 0.5.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
@@ -80,6 +87,7 @@ def plan_model(
         slicer=slicer(slicing),
         latency=latency_model(latency),
         communication=communication_model(communication),
+        margin=MemoryMargin(risk, memory),
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     return _planned(question, model, counts, layers)
@@ -97,7 +105,10 @@ def _planned(
     if not found:
         raise question.nothing(source, tried[0], counts[-1])
     chosen = found[0]
+    sure = confidence(found, question.cluster)
+    clock.lap("confidence")
     best, *rest = (_finished(candidate, source.name, question, clock) for candidate in found[: _RUNNERS_UP + 1])
+    best = with_memory_note(dataclasses.replace(best, confidence=sure), question.margin)
     assert chosen.timeline is not None, "ranking simulates"
     return Planned(
         plan=best,

@@ -11,12 +11,15 @@ from typing import final
 
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["DejavuStageOption"]
 
 _log = logging.getLogger(__name__)
+
+PROFILES = ("never", "decisive")
 
 
 @final
@@ -45,14 +48,21 @@ class DejavuStageOption:
             assumes between stages), or a `CommunicationModel`.
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
             path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
+        risk: of running out of memory that a plan may have; 1 % by default.
+        memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
+            plans are taken up to the limit by the count, and say that their risk is unknown.
+        profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
+            workers, stages whose error could change the chosen plan, until none could or the budget is spent.
+        budget_s: seconds for these measurements together.
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
-            arguments of an `AutoStageOption` can be handed over as they are. Nothing is profiled here, so they have no
-            effect; a warning says so where one is set.
+            arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
+            where one is set.
 
     Raises:
-        ValueError: an unknown name, a negative tolerance, "manual" without submeshes, or a plan file that is wrong.
+        ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, "manual"
+            without submeshes, or a plan file that is wrong.
         TypeError: an object that isn't what its field asks for.
 
     References:
@@ -72,6 +82,10 @@ class DejavuStageOption:
     communication: str | CommunicationModel = "alpha-beta"
     cluster: str | Cluster | None = None
     plan: str | os.PathLike[str] | Plan | None = None
+    risk: float = DEFAULT_RISK
+    memory: MemoryResiduals | None = None
+    profile: str = "never"
+    budget_s: float = 60.0
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +93,10 @@ class DejavuStageOption:
         slicer(self.slicer)
         latency_model(self.latency)
         communication_model(self.communication)
+        if self.memory is not None and not isinstance(self.memory, MemoryResiduals):
+            raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
+        MemoryMargin(self.risk, self.memory)
+        self._check_profile()
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
         if self.plan is not None and not isinstance(self.plan, Plan):
@@ -90,6 +108,12 @@ class DejavuStageOption:
         from alpa_dejavu._alpa import install
 
         install()
+
+    def _check_profile(self) -> None:
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
+        if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
+            raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
 
     def _check_space(self) -> None:
         manual = self.submesh_physical_shape_space == "manual"

@@ -1,10 +1,12 @@
 """Plans as JSON files, version 1; `schemas/plan-1.json` has every key.
 
-Keys that a plan can be run and shown without may be left out: they are 0, and `auto_sharding` follows the logical mesh.
+Keys that a plan can be run and shown without may be left out: they are 0, `auto_sharding` follows the logical mesh, and
+nothing is said of `confidence` and `notes`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
-from alpa_dejavu.problem import Plan, StagePlan, Submesh
+from alpa_dejavu.problem import Confidence, Plan, StagePlan, Submesh
 
 __all__ = ["VERSION", "plan_data", "plan_text", "read_plan", "write_plan"]
 
@@ -51,6 +53,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "iteration_time_s": plan.step_s,
         "lower_bound_s": plan.lower_bound_s,
         "planning_s": dict(plan.planning_s),
+        **_said_data(plan),
         "stages": [_stage_data(stage) for stage in plan.stages],
     }
 
@@ -96,6 +99,32 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         model=data["model"],
         batch=None if data["batch"] is None else int(data["batch"]),
         layer_option=data.get("layer_option", "auto"),
+        confidence=_confidence(data.get("confidence")),
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def _said_data(plan: Plan) -> dict[str, Any]:
+    """What is said of the prediction, where there is something to say."""
+    said: dict[str, Any] = {}
+    if plan.confidence is not None:
+        said["confidence"] = dataclasses.asdict(plan.confidence) | {"interval_s": list(plan.confidence.interval_s)}
+    if plan.notes:
+        said["notes"] = list(plan.notes)
+    return said
+
+
+def _confidence(data: Mapping[str, Any] | None) -> Confidence | None:
+    if data is None:
+        return None
+    low, high = map(float, data["interval_s"])
+    return Confidence(
+        probability=float(data["probability"]),
+        expected_step_s=float(data["expected_step_s"]),
+        interval_s=(low, high),
+        draws=int(data["draws"]),
+        candidates=int(data["candidates"]),
+        spread_from=data["spread_from"],
     )
 
 
@@ -151,6 +180,9 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
+    low, high = data.get("confidence", {}).get("interval_s", (0, 0))
+    if low > high:
+        yield ("confidence", "interval_s"), f"confidence.interval_s is [{low}, {high}], but must be [lower, upper]"
     batch, parts = data["batch"], data["num_micro_batches"]
     if batch is not None and batch % parts:
         yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace
 
 if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
@@ -49,6 +49,11 @@ class Planned:
     table: CostTable
     timeline: Timeline
     runners_up: tuple[RunnerUp, ...] = ()
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """How sure the plan is; None where nothing was compared."""
+        return self.plan.confidence
 
     @property
     def samples_per_s(self) -> float | None:

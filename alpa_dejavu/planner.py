@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from alpa_dejavu._diagnosis import no_plan
@@ -9,9 +10,12 @@ from alpa_dejavu._finished import finished_plan
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, Slicing
+from alpa_dejavu.search import Candidate, beside
 from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.uncertainty import confidence
 
 __all__ = ["plan", "plan_model"]
 
@@ -25,20 +29,27 @@ def plan(
     slicing: str | Slicer = "dynamic",
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    risk: float = DEFAULT_RISK,
+    memory: MemoryResiduals | None = None,
 ) -> Plan:
     """The best plan that the slicer finds.
 
     Raises:
         NoPlanError: no plan fits; says what is missing where, and what would help.
+        ValueError: an unknown name, or a risk that isn't above 0 and below 0.5.
     """
     started = time.perf_counter()
-    table = cost_table(model, cluster, space, run, latency_model(latency), communication_model(communication))
+    margin, search = MemoryMargin(risk, memory), slicer(slicing)
+    prices = latency_model(latency), communication_model(communication)
+    table = cost_table(model, cluster, space, run, *prices, margin)
     costed = time.perf_counter()
-    search = slicer(slicing)
     sliced = search.slice(table.slicing_problem(cluster, space, run))
     if not sliced.found:
         raise no_plan(model, cluster, space, run, table, search)
-    return finished_plan(
+    chosen = Candidate(model, table, space, run, sliced)
+    found = time.perf_counter()
+    sure = confidence([chosen, *beside(chosen, cluster, search)], cluster)
+    made = finished_plan(
         sliced.stages,
         table,
         cluster,
@@ -46,8 +57,13 @@ def plan(
         run,
         step_s=sliced.cost_s if cluster.shared else _step_s(sliced, table, run),
         lower_bound_s=sliced.lower_bound_s,
-        planning_s={"cost table": costed - started, "slicing": sliced.seconds},
+        planning_s={
+            "cost table": costed - started,
+            "slicing": found - costed,
+            "confidence": time.perf_counter() - found,
+        },
     )
+    return with_memory_note(dataclasses.replace(made, confidence=sure), margin)
 
 
 def _step_s(sliced: Slicing, table: CostTable, run: Run) -> float:

@@ -13,7 +13,7 @@ from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
-from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.latency import Latency, LatencyModel
 from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory
 from alpa_dejavu.problem import Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
 
@@ -42,52 +42,58 @@ class Pricing:
         latency: LatencyModel,
         communication: CommunicationModel,
     ) -> None:
-        self._model, self._cluster, self._device = model, cluster, device
-        self._latency, self._communication = latency, communication
+        self.model, self.cluster, self.device = model, cluster, device
+        self.latency, self.communication = latency, communication
         self._boundary = Boundary.of(model)
         self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
-        self._predicted: dict[int, tuple[Operators, float]] = {}
-        self._sent: dict[tuple[Submesh, _Mesh, str], FloatArray] = {}
+        self._predicted: dict[int, tuple[Operators, Latency, float]] = {}
+        self._sent: dict[tuple[Submesh, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
         """Shape (len(KINDS), L, L)."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
-        update = self._summed(config, self._operators_s(config, "step")) + self._device.step_s
+        update = self._summed(config, self._operators_s(config, "step")) + self.device.step_s
         sync = self._combined_s(submesh, config, "step")
-        return np.stack([forward, backward, ahead, back, *self._boundary_s(submesh), sync, update])
+        return np.stack([forward, backward, ahead, back, *self.boundary_s(submesh), sync, update])
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """What each device keeps."""
-        return stage_memory(self._whole, self._division(config).memory(), config.remat == "layer")
+        return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer")
 
-    def _division(self, config: MeshConfig) -> Division:
+    def division(self, config: MeshConfig) -> Division:
+        """What each device computes, sends and keeps."""
         key = _mesh(config)
         if key not in self._divisions:
-            sharding = self._model.sharding
+            sharding = self.model.sharding
             self._divisions[key] = (
-                EvenDivision(self._model, self._whole, *key[:3])
+                EvenDivision(self.model, self._whole, *key[:3])
                 if sharding is None
-                else sharding.on(self._model.layers, config)
+                else sharding.on(self.model.layers, config)
             )
         return self._divisions[key]
 
     def _operators_s(self, config: MeshConfig, phase: str) -> FloatArray:
-        """Seconds of each layer's operators on one device; by variant. Alike layers share their operators."""
-        division = self._division(config)
-        found = np.zeros(len(division.variants))
-        for n in range(len(found)):
-            operators = division.operators(n, phase)
-            if id(operators) not in self._predicted:
-                self._predicted[id(operators)] = operators, self._latency.predict(operators, self._device).total_s
-            found[n] = self._predicted[id(operators)][1]
-        return found
+        """Seconds of each layer's operators on one device; by variant."""
+        division = self.division(config)
+        return np.array([self._priced(division.operators(n, phase))[2] for n in range(len(division.variants))])
+
+    def _priced(self, operators: Operators) -> tuple[Operators, Latency, float]:
+        """Alike layers share their operators."""
+        if id(operators) not in self._predicted:
+            latency = self.latency.predict(operators, self.device)
+            self._predicted[id(operators)] = operators, latency, latency.total_s
+        return self._predicted[id(operators)]
+
+    def latency_of(self, operators: Operators) -> Latency:
+        """Of operators that a division has."""
+        return self._priced(operators)[1]
 
     def _compute_s(self, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """All layers' operators divided among the devices, and the start of the computations."""
-        start, forward = self._device.dispatch_s, self._operators_s(config, "forward")
-        if not self._model.training:
+        start, forward = self.device.dispatch_s, self._operators_s(config, "forward")
+        if not self.model.training:
             return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
         backward = self._operators_s(config, "backward")
         if config.remat == "layer":
@@ -96,18 +102,22 @@ class Pricing:
 
     def _again(self, config: MeshConfig, backward: FloatArray, forward: FloatArray) -> FloatArray:
         """Backward with the forward pass before it, where there is a backward pass."""
-        layers = self._model.layers
-        return backward + forward * np.array([len(layers[n].backward) > 0 for n in self._division(config).variants])
+        return backward + forward * self.trains(config)
+
+    def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
+        """Whether each variant has a backward pass."""
+        layers = self.model.layers
+        return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
 
     def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
         """Of all stages, from what the layers' variants take."""
-        return stage_sum(values, self._division(config).of_stages)
+        return stage_sum(values, self.division(config).of_stages)
 
     def _collective_s(self, submesh: Submesh, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
         """What the devices of a stage send each other for each micro-batch."""
         forward = self._exchanges_s(submesh, config, "forward")
         ahead = self._summed(config, forward) + self._combined_s(submesh, config, "forward")
-        if not self._model.training:
+        if not self.model.training:
             return ahead, np.zeros_like(ahead)
         backward = self._exchanges_s(submesh, config, "backward")
         if config.remat == "layer":
@@ -116,45 +126,53 @@ class Pricing:
 
     def _exchanges_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
         """Of each layer, one exchange after the other; by variant."""
-        division, known = self._division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], float]]()
+        division, known = self.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], float]]()
         found = np.zeros(len(division.variants))
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
             key = tuple(id(one) for one in exchanges)
             if key not in known:
-                total = sum(float(self._sent_s(submesh, config, one) @ one.counts) for one in exchanges)
+                total = sum(float(self.sent_s(submesh, config, one) @ one.counts) for one in exchanges)
                 known[key] = exchanges, total  # they are kept, so that their ids stay theirs
             found[n] = known[key][1]
         return found
 
     def _combined_s(self, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
         """Of each range of layers, all sent as one."""
+        total = np.zeros_like(self._whole.parameters)
+        return sum((seconds for _, seconds in self.combined(submesh, config, phase)), total)
+
+    def combined(self, submesh: Submesh, config: MeshConfig, phase: str) -> list[tuple[Exchange, FloatArray]]:
+        """What each range of layers sends as one, with its seconds, of shape (L, L)."""
         key = submesh, _mesh(config), phase
         if key not in self._sent:
-            exchanges = self._division(config).combined(phase)
-            total = np.zeros_like(self._whole.parameters)
-            self._sent[key] = sum((self._sent_s(submesh, config, one) * one.counts for one in exchanges), total)
+            exchanges = self.division(config).combined(phase)
+            self._sent[key] = [(one, self.sent_s(submesh, config, one) * one.counts) for one in exchanges]
         return self._sent[key]
 
-    def _sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
+    def sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
         """Each of some collectives; all groups along an axis are at it at a time."""
-        hosts = config.groups(submesh)
-        group = Group(self._cluster, hosts[exchange.axis], concurrent=len(hosts[1 - exchange.axis]))
-        return np.asarray(self._communication.seconds(exchange.kind, exchange.num_bytes, group))
+        group = self.group(submesh, config, exchange.axis)
+        return np.asarray(self.communication.seconds(exchange.kind, exchange.num_bytes, group))
 
-    def _boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
+    def group(self, submesh: Submesh, config: MeshConfig, axis: int) -> Group:
+        """The devices along an axis of a submesh's logical mesh."""
+        hosts = config.groups(submesh)
+        return Group(self.cluster, hosts[axis], concurrent=len(hosts[1 - axis]))
+
+    def boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
         """What a stage takes in from its neighbours, forward and backward.
 
         In one host its devices take their shares at a time; between hosts, the hosts do.
         """
-        inside = len(self._cluster.hosts) == 1
+        inside = len(self.cluster.hosts) == 1
         ends = (0, 0) if inside else (0, 1)
         lanes = submesh.num_devices if inside else submesh.num_hosts
-        group, bound = Group(self._cluster, ends), self._boundary
+        group, bound = Group(self.cluster, ends), self._boundary
 
         def taken(num_bytes: FloatArray, tensors: FloatArray) -> FloatArray:
             each = num_bytes / np.maximum(tensors, 1) / lanes
-            return np.asarray(tensors * self._communication.seconds("send", each, group))
+            return np.asarray(tensors * self.communication.seconds("send", each, group))
 
         return (
             taken(bound.forward_bytes, bound.forward_tensors),

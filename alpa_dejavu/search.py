@@ -15,7 +15,7 @@ from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, Stage
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times"]
+__all__ = ["Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times"]
 
 
 @final
@@ -56,6 +56,11 @@ def proposed(
 
 def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
     """The best slicings of the same layers with half as many stages, one less and one more, simulated."""
+    return [simulated(other, cluster) for other in beside(candidate, cluster, slicer)]
+
+
+def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
+    """The best slicings of the same layers with half as many stages, one less and one more."""
     problem = candidate.table.slicing_problem(cluster, candidate.space, candidate.run)
     length, most = len(candidate.slicing.stages), min(problem.num_layers, problem.num_devices)
     found = []
@@ -63,7 +68,7 @@ def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[C
         if count <= most:
             other = slicer.slice(dataclasses.replace(problem, num_stages=count))
             if other.found:
-                found.append(simulated(dataclasses.replace(candidate, slicing=other), cluster))
+                found.append(dataclasses.replace(candidate, slicing=other, timeline=None))
     return found
 
 

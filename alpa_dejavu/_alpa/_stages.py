@@ -14,12 +14,18 @@ from typing import Any
 
 from alpa_dejavu._alpa._cluster import cluster_of
 from alpa_dejavu._alpa._given_plan import checked
+from alpa_dejavu._alpa._measure_stage import stage_measurer
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
+from alpa_dejavu.communication import communication_model
+from alpa_dejavu.decisive import decisive_plan
+from alpa_dejavu.latency import latency_model
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Plan, Run
+from alpa_dejavu.slicing import slicer
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -42,6 +48,8 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         chosen = _plan(option, given) if option.plan is None else checked(option.plan, given)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
+        for line in _said(chosen):
+            _log.info("%s", line)
         options = [dict(s.options) if option.plan is None else alpa_options(s) for s in chosen.stages]
         return original(**(given | {"stage_option": _manual(chosen, options)}))
 
@@ -76,16 +84,37 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
     run = Run(given["num_micro_batches"], given["pipeline_schedule"])
-    made = plan(
-        model,
-        cluster,
-        space,
-        run,
-        slicing=option.slicer,
-        latency=option.latency,
-        communication=option.communication,
-    )
+    if option.profile == "decisive":
+        made = decisive_plan(
+            model,
+            cluster,
+            space,
+            run,
+            stage_measurer(given, submeshes, configs),
+            option.budget_s,
+            slicer=slicer(option.slicer),
+            latency=latency_model(option.latency),
+            communication=communication_model(option.communication),
+            margin=MemoryMargin(option.risk, option.memory),
+        )
+    else:
+        made = plan(
+            model,
+            cluster,
+            space,
+            run,
+            slicing=option.slicer,
+            latency=option.latency,
+            communication=option.communication,
+            risk=option.risk,
+            memory=option.memory,
+        )
     return made.after({"cluster": known - started, "features": described - known})
+
+
+def _said(chosen: Plan) -> list[str]:
+    """What is known of a plan beside its figures."""
+    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *chosen.notes]
 
 
 def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:

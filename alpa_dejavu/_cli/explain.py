@@ -8,7 +8,7 @@ import click
 
 from alpa_dejavu._cli.output import console, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
-from alpa_dejavu._cli.tables import new_table, print_plan
+from alpa_dejavu._cli.tables import new_table, print_plan, print_said
 from alpa_dejavu.plan_file import read_plan
 
 
@@ -23,6 +23,7 @@ def explain(plan_path: pathlib.Path) -> None:
     to = console()
     print_plan(plan, to)
     to.print(f"iteration time {seconds(plan.step_s)}: {found.bound}")
+    print_said(plan, to)
     for note in found.notes:
         to.print(note)
     parts = new_table(("of the average device",), ("time", "share"))

@@ -9,6 +9,7 @@ import click
 from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
 from alpa_dejavu._cli.parameters import Count, number_or_none, output_options
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
 
@@ -21,6 +22,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
+@click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @output_options
 def plan(
     model: str,
@@ -30,6 +32,7 @@ def plan(
     micro_batches: int | str,
     layers: int | str,
     schedule: str,
+    risk: float,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -52,6 +55,7 @@ def plan(
             number_or_none(micro_batches),
             number_or_none(layers),
             schedule,
+            risk=risk,
         )
     written = write_outputs(planned, *paths)
     to = console()

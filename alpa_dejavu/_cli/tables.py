@@ -56,6 +56,14 @@ def print_plan(plan: Plan, to: Console) -> None:
     to.print(stage_table(plan))
 
 
+def print_said(plan: Plan, to: Console) -> None:
+    """How sure the plan is, and what else is said of it."""
+    if plan.confidence is not None:
+        to.print(f"confidence              {plan.confidence.summary}", soft_wrap=True)
+    for note in plan.notes:
+        to.print(note, soft_wrap=True)
+
+
 def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
     """The plan, its figures, and what came next; `verb` is what took so long."""
     plan = planned.plan
@@ -65,6 +73,7 @@ def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
         to.print(f"throughput              {planned.samples_per_s:.4g} samples/s")
     rate = planned.model_flop / plan.step_s / plan.num_devices
     to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({rate / 1e12:.4g} TFLOP/s per device)")
+    print_said(plan, to)
     if plan.planning_s:
         steps = ", ".join(f"{step} {seconds(time)}" for step, time in plan.planning_s.items())
         to.print(f"{f'{verb} in':<24}{seconds(plan.total_planning_s)} ({steps})")

@@ -64,7 +64,7 @@ def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float
     if not is_known:
         freedom = min(freedom, 2)
     mean, spread = peak.predict(rows)
-    margins, tails = _students_t(freedom)
+    margins, tails = students_t(freedom)
     probability = np.interp((np.log(capacity) - mean) / spread, margins, tails)
     needed = np.exp(mean + np.interp(-risk, -tails, margins) * spread)
     note = f"plans are taken under a risk of {risk:.2%} of running out of memory"
@@ -76,10 +76,10 @@ def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float
     return MemoryRisk(np.asarray(probability), np.asarray(probability <= risk), np.asarray(needed), is_known, note)
 
 
-def _students_t(freedom: int) -> tuple[Array, Array]:
+def students_t(freedom: int) -> tuple[Array, Array]:
     """Points, and the probability of more than each: with x = sqrt(freedom) tan(a) its density is cos(a)^(freedom - 1).
 
-    >>> points, more = _students_t(2)
+    >>> points, more = students_t(2)
     >>> bool(abs(np.interp(6.9646, points, more) - 0.01) < 1e-5)
     True
     """

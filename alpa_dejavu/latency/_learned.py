@@ -76,6 +76,10 @@ class LearnedLatency(LatencyModel):
         error = np.sqrt(common[codes]) * together + np.sqrt(1 - common[codes]) * alone
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
+    def common_share(self, product: bool) -> float:
+        """Of the variance of an operator's error, the share that all of its class have in common."""
+        return self.model.common_variance.get("product" if product else "map", 1.0)
+
     def _work_s(self, kernels: Kernels, device: Device, operators: Operators) -> Array:
         return np.maximum(self.model.predict(kernels).mean - self.model.floor_s(kernels), 0.0)
 

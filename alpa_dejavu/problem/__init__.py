@@ -5,6 +5,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 """
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts
+from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
@@ -17,6 +18,7 @@ from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 __all__ = [
     "PHASES",
     "Cluster",
+    "Confidence",
     "Device",
     "Division",
     "Exchange",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 
 LAYER_OPTIONS = ("auto", "manual")
@@ -94,6 +95,8 @@ class Plan:
         batch: samples of all micro-batches of a step, None where only Alpa knows it.
         layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
             user marked them.
+        confidence: how sure the prediction is; None where nobody asked.
+        notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
     """
 
     stages: tuple[StagePlan, ...]
@@ -106,6 +109,8 @@ class Plan:
     model: str = ""
     batch: int | None = None
     layer_option: str = "auto"
+    confidence: Confidence | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)

@@ -31,6 +31,7 @@ def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
         shown.append(("measured step", f"{measured.step_s:.4g} s"))
     if planned.samples_per_s is not None:
         shown.append(("throughput", f"{planned.samples_per_s:.4g} samples/s"))
+    sure = [] if plan.confidence is None else [("confidence", plan.confidence.summary)]
     return [
         *shown,
         ("model FLOP utilisation", f"{planned.flop_utilisation:.1%}"),
@@ -40,6 +41,8 @@ def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
         ("schedule", plan.schedule.replace("_", " ")),
         ("waiting in bubbles", f"{np.mean(timeline.bubble_shares):.1%} (mean of the stages)"),
         ("planned in", f"{plan.total_planning_s:.3g} s"),
+        *sure,
+        *(("note", note) for note in plan.notes),
     ]
 
 

@@ -42,8 +42,8 @@ def planned(count=4):
 def run(monkeypatch):
     """Runs a command line; what the planner was asked is in `run.asked`."""
 
-    def plan_model(*args):
-        runs.asked = args
+    def plan_model(*args, **named):
+        runs.asked, runs.named = args, named
         return planned()
 
     def runs(*args):
@@ -73,6 +73,7 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     result = run(*ASKED)
     assert result.exit_code == 0
     assert run.asked == ("gpt-125m", "p3.16xlarge", 1, 32, None, None, "1f1b")
+    assert run.named == {"risk": 0.01}
     lines = result.stdout.splitlines()
     assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
     assert lines[1].split() == (
@@ -139,11 +140,11 @@ def test_a_folder_that_is_not_there_is_refused_before_planning(run, tmp_path):
     assert not hasattr(run, "asked")
 
 
-def no_plan(*_):
+def no_plan(*_, **__):
     return place([Submesh(1, 3)] * 2, CLUSTER)
 
 
-def wrong_name(*_):
+def wrong_name(*_, **__):
     return named_cluster("cray")
 
 
@@ -164,7 +165,7 @@ def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path
     names = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
 
-    def calls(*_):
+    def calls(*_, **__):
         from alpa_dejavu._named import resolve
 
         return resolve("x", names["model"](1), {}, int)
@@ -180,7 +181,7 @@ def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path
 def test_a_package_that_is_missing_is_named(run, monkeypatch):
     ours = pathlib.Path(alpa_dejavu.__file__).parent / "imaginary.py"
     names = {}
-    exec(compile("def plan_model(*_):\n    import no_such_package\n", str(ours), "exec"), names)
+    exec(compile("def plan_model(*_, **__):\n    import no_such_package\n", str(ours), "exec"), names)
     monkeypatch.setattr(model_planner, "plan_model", names["plan_model"])
     result = run(*ASKED)
     assert result.exit_code == 1

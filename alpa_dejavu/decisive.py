@@ -1,0 +1,199 @@
+"""Planning that measures only what decides: stages whose error, once known, could change the chosen plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_table import CostTable, cost_table
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
+from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
+from alpa_dejavu.search import Candidate, beside
+from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
+from alpa_dejavu.uncertainty._decide import most_worthwhile
+from alpa_dejavu.uncertainty._errors import entry_seconds
+from alpa_dejavu.uncertainty._steps import resolved_stage
+
+__all__ = ["Measure", "decisive_plan"]
+
+_log = logging.getLogger(__name__)
+
+Measure = Callable[[StageChoice], float | None]
+"""Seconds of a stage's forward and backward for one micro-batch, alone on its submesh; None if it can't be measured."""
+_DRAWS, _DRAWN_PLANS = 1000, 8
+_NOISE = {False: 0.03, True: 0.1}
+"""How far off a measurement of a stage is taken to be, as a share of it; parts of one CPU disturb each other."""
+_FIRST_S, _RUNS = 10.0, 30
+"""Compiling the first stage is reckoned with so many seconds, and a measurement with so many runs."""
+
+
+@final
+@dataclasses.dataclass
+class _State:
+    """What was measured so far."""
+
+    errors: Errors
+    seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)
+    tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)
+    spent_s: float = 0.0
+
+    @property
+    def takes_s(self) -> float:
+        """What compiling a stage takes: as it took so far."""
+        return self.spent_s / len(self.tried) if self.tried else _FIRST_S
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """The problem, and what its costs are made of."""
+
+    table: CostTable
+    cluster: Cluster
+    space: SearchSpace
+    run: Run
+    model: Model
+    slicer: Slicer
+    resolver: Resolver
+
+    def candidates(self, errors: Errors) -> list[Candidate]:
+        """The best plan by the most probable costs, those beside it, and the best ones in some draws of the costs."""
+        found = [self._best(errors.middle, 0)]
+        if not found[0].slicing.found:
+            return []
+        found += beside(found[0], self.cluster, self.slicer)
+        drawn = errors.drawn(_DRAWN_PLANS, seed=1)
+        found += [self._best(drawn, draw) for draw in range(_DRAWN_PLANS)]
+        each: dict[tuple[StageChoice, ...], Candidate] = {}
+        for candidate in found:
+            each.setdefault(candidate.slicing.stages, candidate)
+        return list(each.values())
+
+    def _best(self, factors: Factors, draw: int) -> Candidate:
+        table = redrawn(self.table, self.space, self.resolver, factors, draw)
+        sliced = self.slicer.slice(table.slicing_problem(self.cluster, self.space, self.run))
+        return Candidate(self.model, table, self.space, self.run, sliced)
+
+    def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
+        """Of one micro-batch, without what comes from neighbours, in each draw; shape (K,)."""
+        resolved = resolved_stage(candidate, stage, self.resolver)
+        return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
+
+
+def decisive_plan(
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    measure: Measure,
+    budget_s: float,
+    *,
+    slicer: Slicer,
+    latency: LatencyModel,
+    communication: CommunicationModel,
+    margin: MemoryMargin,
+) -> Plan:
+    """The best plan that the slicer finds once what could change it was measured.
+
+    Args:
+        model: the layers, of a micro-batch of the run.
+        cluster: that the plan is for.
+        space: what stages may take.
+        run: its micro-batches and schedule.
+        measure: measures one stage.
+        budget_s: for all measurements together.
+        slicer: the search.
+        latency: a latency model.
+        communication: a communication model.
+        margin: of memory.
+
+    Raises:
+        NoPlanError: no plan fits; says what is missing where, and what would help.
+    """
+    started = time.perf_counter()
+    table = cost_table(model, cluster, space, run, latency, communication, margin)
+    search = _Search(table, cluster, space, run, model, slicer, Resolver())
+    meet(table, space, search.resolver)
+    state = _State(Errors.unmeasured(search.resolver))
+    costed = time.perf_counter()
+    candidates = search.candidates(state.errors)
+    if not candidates:
+        raise no_plan(model, cluster, space, run, table, slicer)
+    while _measured(search, candidates, state, measure, budget_s):
+        candidates = search.candidates(state.errors)
+    sure = confidence(candidates, cluster, errors=state.errors, resolver=search.resolver)
+    chosen = candidates[0]
+    step = float(step_draws([chosen], cluster, search.resolver, state.errors, state.errors.middle)[0, 0])
+    planning = {"cost table": costed - started, "measuring": state.spent_s}
+    made = finished_plan(
+        chosen.slicing.stages, chosen.table, cluster, space, run, step_s=step,
+        lower_bound_s=chosen.slicing.lower_bound_s,
+        planning_s=planning | {"slicing": time.perf_counter() - costed - state.spent_s},
+    )  # fmt: skip
+    notes = (_note(state, table, budget_s),)
+    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), margin)
+
+
+def _measured(
+    search: _Search, candidates: Sequence[Candidate], state: _State, measure: Measure, budget_s: float
+) -> bool:
+    """Measures the stage that is most worth it; False if none is."""
+    stages = dict(_stages(candidates))
+    state.seen |= dict.fromkeys(stages)
+    left = {stage: candidate for stage, candidate in stages.items() if stage not in state.tried}
+    if not left:
+        return False
+    factors = state.errors.drawn(_DRAWS, seed=2 + len(state.tried))
+    steps = step_draws(candidates, search.cluster, search.resolver, state.errors, factors)
+    drawn = np.array([search.predicted_s(candidate, stage, factors) for stage, candidate in left.items()])
+    takes = state.takes_s + _RUNS * np.median(drawn, axis=1)
+    best = most_worthwhile(steps, np.log(drawn).T, takes, budget_s - state.spent_s)
+    if best is None:
+        return False
+    stage, candidate = list(left.items())[best]
+    started = time.perf_counter()
+    seconds = measure(stage)
+    state.spent_s += time.perf_counter() - started
+    state.tried[stage] = seconds
+    nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
+    predicted = float(search.predicted_s(candidate, stage, nominal)[0])
+    predicted *= _alone(search.cluster, search.space.submeshes[stage.submesh])
+    _log.info("measured %s: %s s, predicted %.4g s", stage, seconds, predicted)
+    if seconds is not None:
+        resolved = resolved_stage(candidate, stage, search.resolver)
+        state.errors = state.errors.measured(
+            resolved.micro_batch, resolved, stage.first, stage.last, seconds / predicted, _NOISE[search.cluster.shared]
+        )
+    return True
+
+
+def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
+    """All stages of some plans, each with a plan that has it."""
+    return ((stage, candidate) for candidate in candidates for stage in candidate.slicing.stages)
+
+
+def _alone(cluster: Cluster, submesh: Submesh) -> float:
+    """What a stage takes alone, of what it takes while all devices compute: parts of one CPU are faster alone."""
+    if cluster.cores is None:
+        return 1.0
+    return min(cluster.cores / cluster.num_devices, 1.0) / min(cluster.cores / submesh.num_devices, 1.0)
+
+
+def _note(state: _State, table: CostTable, budget_s: float) -> str:
+    failed = sum(seconds is None for seconds in state.tried.values())
+    return (
+        f"{len(state.tried) - failed} of {len(state.seen)} candidate stages were measured in {state.spent_s:.1f} s of "
+        f"{budget_s:g} s ({int(table.offered.sum())} stages were offered)"
+        + (f"; {failed} couldn't be measured" if failed else "")
+    )

@@ -1,0 +1,174 @@
+"""How much more memory than the analytic count a plan must leave, so that the risk of running out is a chosen one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.memory import StageMemory
+from alpa_dejavu.problem import Plan
+
+__all__ = ["COUNTED", "DEFAULT_RISK", "KINDS", "MemoryMargin", "MemoryResiduals", "with_memory_note"]
+
+DEFAULT_RISK = 0.01
+KINDS = ("resident", "per_micro_batch", "temporary")
+"""What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
+_STEEPEST, _LEAST = 50.0, 1e-6
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MemoryResiduals:
+    """Measured peaks of memory against the analytic count.
+
+    Attributes:
+        log_ratios: logarithms of measured over analytic bytes, by `KINDS`; under "peak", of whole peaks, for the kinds
+            that have none of their own.
+        num_groups: how many of them are independent: models, or clusters.
+        origin: what was measured.
+
+    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, or no group.
+    """
+
+    log_ratios: Mapping[str, Sequence[float]] = dataclasses.field(hash=False)
+    num_groups: int
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        for kind, ratios in self.log_ratios.items():
+            if kind not in (*KINDS, "peak"):
+                raise ValueError(f"memory residuals: there is no kind {kind!r}; choose among {(*KINDS, 'peak')}")
+            if len(ratios) < 2 or not np.isfinite(ratios).all():
+                raise ValueError(f"memory residuals: {kind} has {list(ratios)}, but must have two finite logarithms")
+        if "peak" not in self.log_ratios and set(self.log_ratios) != set(KINDS):
+            known = sorted(self.log_ratios)
+            raise ValueError(f"memory residuals: has {known}, but needs each of {KINDS}, or 'peak' for the others")
+        if self.num_groups < 1:
+            raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
+
+    def of(self, kind: str) -> FloatArray:
+        """Of a kind."""
+        return np.asarray(self.log_ratios.get(kind, self.log_ratios.get("peak", ())), dtype=np.float64)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MemoryMargin:
+    """The correction of the analytic count, and what is left free for its spread.
+
+    Errors of the kinds go together: a stage that needs more activations than counted needs more temporaries too.
+
+    Attributes:
+        risk: of running out of memory that a plan may have.
+        residuals: None: nothing was measured; the count is taken as it is, and the risk is unknown.
+    """
+
+    risk: float = DEFAULT_RISK
+    residuals: MemoryResiduals | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.risk < 0.5:
+            raise ValueError(f"memory: risk is {self.risk!r}, but must be above 0 and below 0.5; the default is 0.01")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough was measured to know a risk as small as the chosen one."""
+        return self.residuals is not None and self._fewest >= self._wanted
+
+    @property
+    def note(self) -> str:
+        """What was chosen, what is known of it, and what was done; a sentence for a report."""
+        if self.residuals is None:
+            return (
+                "the risk of running out of memory is unknown, since no peaks were measured: plans are taken up to "
+                f"the limit by the analytic count, not under the chosen {self.risk:.2%}"
+            )
+        note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
+        if not self.is_known:
+            note += (
+                f"; {self._fewest} residuals in {self.residuals.num_groups} groups are too few to know a risk that "
+                f"small ({self._wanted} are needed), so the margin is that of Student's t with {self._freedom} degrees "
+                "of freedom"
+            )
+        return note
+
+    def needed(self, stage: StageMemory) -> StageMemory:
+        """What stages stay below with the chosen risk, in place of the analytic bytes."""
+        if self.residuals is None:
+            return stage
+        points, more = self._tails
+        at = float(np.interp(-self.risk, -more, points))
+        return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in KINDS})
+
+    def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
+        """Of running out with so many analytic bytes by `KINDS`; None where nothing was measured."""
+        if self.residuals is None:
+            return None
+        points, more = self._tails
+        peaks = sum((counted_bytes[kind] * self._factor(kind, points) for kind in KINDS), np.zeros_like(points))
+        return float(np.interp(limit_bytes, peaks, more))
+
+    def _factor(self, kind: str, at: FloatArray | float) -> FloatArray:
+        """Of bytes, so many standard deviations above the middle."""
+        mean, spread = self._fits[kind]
+        return np.asarray(np.exp(np.clip(mean + spread * np.asarray(at), -_STEEPEST, _STEEPEST)))
+
+    @cached_property
+    def _fits(self) -> dict[str, tuple[float, float]]:
+        """Mean, and spread of a new one, of the logarithm of each kind's ratio."""
+        assert self.residuals is not None, "asked where something was measured"
+        ratios = {kind: self.residuals.of(kind) for kind in KINDS}
+        return {
+            kind: (float(each.mean()), max(float(each.std(ddof=1)), _LEAST) * math.sqrt(1 + 1 / len(each)))
+            for kind, each in ratios.items()
+        }
+
+    @cached_property
+    def _tails(self) -> tuple[FloatArray, FloatArray]:
+        from alpa_dejavu.iteration._risk import students_t
+
+        return students_t(self._freedom)
+
+    @property
+    def _fewest(self) -> int:
+        assert self.residuals is not None, "asked where something was measured"
+        return min(len(self.residuals.of(kind)) for kind in KINDS)
+
+    @property
+    def _wanted(self) -> int:
+        return math.ceil(1 / self.risk)
+
+    @property
+    def _freedom(self) -> int:
+        """Degrees of freedom: independent groups less one, and two at most where the risk can't be known."""
+        assert self.residuals is not None, "asked where something was measured"
+        freedom = max(self.residuals.num_groups - 1, 1)
+        return freedom if self.is_known else min(freedom, 2)
+
+
+COUNTED = MemoryMargin()
+"""The analytic count as it is."""
+
+
+def with_memory_note(plan: Plan, margin: MemoryMargin) -> Plan:
+    """The plan with what is known of its risk of running out of memory."""
+    risks = [
+        margin.probability(
+            {
+                "resident": stage.resident_bytes,
+                "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
+                "temporary": stage.temporary_bytes,
+            },
+            stage.memory_limit_bytes,
+        )
+        for stage in plan.stages
+    ]
+    known = [risk for risk in risks if risk is not None]
+    said = f"; this plan's fullest stage has one of {max(known):.2g}" if known else ""
+    return dataclasses.replace(plan, notes=(*plan.notes, margin.note + said))

@@ -1,0 +1,58 @@
+"""How sure a planner is of its plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import _check
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Confidence:
+    """What joint draws of the costs say of the plan that was chosen.
+
+    Attributes:
+        probability: that its step is within 5 % of the best one's among `candidates`; of plans that the search didn't
+            look at nothing is said.
+        expected_step_s: the middle (geometric mean) of the step over the draws, in which now one stage and now another
+            is the slowest, corrected for the optimism of having picked the smallest of several predictions.
+        interval_s: the ends of the 90 % interval of the step in seconds, so corrected.
+        draws: how many.
+        candidates: how many plans were compared, the chosen one among them.
+        spread_from: where the errors' size is from, in a few words.
+
+    Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
+    """
+
+    probability: float
+    expected_step_s: float
+    interval_s: tuple[float, float]
+    draws: int
+    candidates: int
+    spread_from: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"confidence: probability is {self.probability!r}, but must be from 0 to 1")
+        _check.positive("confidence", "expected_step_s", self.expected_step_s)
+        _check.positive("confidence", "interval_s[0]", self.interval_s[0])
+        _check.positive("confidence", "interval_s[1]", self.interval_s[1])
+        if self.interval_s[0] > self.interval_s[1]:
+            raise ValueError(f"confidence: interval_s is {self.interval_s}, but must be [lower, upper]")
+        _check.positive("confidence", "draws", self.draws)
+        _check.positive("confidence", "candidates", self.candidates)
+
+    @property
+    def summary(self) -> str:
+        """In one line.
+
+        >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
+        'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 0.9 to 1.8 s (assumed)'
+        """
+        low, high = self.interval_s
+        return (
+            f"within 5 % of the best of {self.candidates} candidates with {100 * self.probability:.0f} %; expected "
+            f"step {self.expected_step_s:.4g} s, with 90 % {low:.4g} to {high:.4g} s ({self.spread_from})"
+        )

@@ -1,0 +1,88 @@
+"""How probable it is that the chosen plan is nearly the best, and how long its step is with the choice reckoned in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.problem import Cluster, Confidence
+from alpa_dejavu.search import Candidate
+from alpa_dejavu.uncertainty._errors import Errors
+from alpa_dejavu.uncertainty._resolved import Resolver
+from alpa_dejavu.uncertainty._steps import resolved_stage, step_draws
+
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism"]
+
+NEARLY = 1.05
+"""A plan of so many times the best one's step is as good as the best."""
+_DRAWS = 200
+_ENDS = (0.05, 0.95)
+
+
+def confidence(
+    candidates: Sequence[Candidate],
+    cluster: Cluster,
+    count: int = _DRAWS,
+    errors: Errors | None = None,
+    resolver: Resolver | None = None,
+) -> Confidence:
+    """Of the first of some candidates, among all of them.
+
+    Args:
+        candidates: the chosen one first.
+        cluster: that they are for.
+        count: of draws.
+        errors: what is known of errors; None: what the models say, and nothing was measured.
+        resolver: that `errors` are of; None: a new one.
+    """
+    resolver = resolver or Resolver()
+    for candidate in candidates:
+        for stage in candidate.slicing.stages:
+            resolved_stage(candidate, stage, resolver)
+    errors = errors or Errors.unmeasured(resolver)
+    steps = step_draws(candidates, cluster, resolver, errors, errors.drawn(count))
+    return confidence_of_draws(steps, resolver.source)
+
+
+def confidence_of_draws(steps_s: FloatArray, source: str) -> Confidence:
+    """From the steps of all candidates in joint draws, shape (K, candidates), the chosen one first.
+
+    Args:
+        steps_s: in seconds, above zero.
+        source: where the spread is from.
+    """
+    within = steps_s[:, 0] <= NEARLY * steps_s.min(axis=1)
+    corrected = optimism(steps_s)
+    low, high = np.quantile(steps_s[:, 0], _ENDS) * corrected
+    return Confidence(
+        probability=float(within.mean()),
+        expected_step_s=float(np.exp(np.log(steps_s[:, 0]).mean())) * corrected,
+        interval_s=(float(low), float(high)),
+        draws=steps_s.shape[0],
+        candidates=steps_s.shape[1],
+        spread_from=source,
+    )
+
+
+def optimism(steps_s: FloatArray) -> float:
+    """How many times longer the plan of the smallest prediction takes than it was predicted to, in the middle.
+
+    By cross-fitting: one half of the draws stands for predictions, of which each picks its best plan; how long that
+    takes is seen in the other half, whose errors the choice didn't know. Without a choice it is 1.
+
+    References:
+        Smith and Winkler, The Optimizer's Curse, Management Science 52(3), 2006.
+
+    Args:
+        steps_s: seconds of candidates in joint draws, shape (K, candidates); of less than two draws nothing is seen.
+    """
+    logs, half = np.log(steps_s), len(steps_s) // 2
+    if not half:
+        return 1.0
+    off = []
+    for seen, unseen in ((logs[:half], logs[half : 2 * half]), (logs[half : 2 * half], logs[:half])):
+        picked = seen.argmin(axis=1)
+        off.append(unseen.mean(axis=0)[picked].mean() - seen.min(axis=1).mean())
+    return float(np.exp(np.mean(off)))

@@ -1,0 +1,83 @@
+"""How far the planner's null models are off, of what they are taken to be off where no model says how sure it is.
+
+    python benchmarks/default_spreads.py --train ../shared/data
+
+A group (a GPU; a mesh, or a group size) is left out in turn, and the middle of the others' errors is taken off: what is
+left is its own. The errors that a group has in common, and those of its rows, are printed as standard deviations of
+logarithms; `alpa_dejavu/uncertainty/_spreads.py` has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.communication import AlphaBeta, Group
+from alpa_dejavu.latency.learned import Kernels, data_sheets
+from alpa_dejavu.problem import Cluster
+from trials import collectives
+from trials._folder import Folder
+from trials._trial_set import MEASURED_S
+
+_LEAST_S = 1e-3
+"""Layers spend their time in large kernels; the shortest are but the launch of a kernel from Python."""
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, required=True, help="the folder of measurements")
+    folder = Folder(parser.parse_args().train)
+    print("class                     rows groups  common     own")
+    for name, log_errors, groups in [*_kernels(folder), *_collectives(folder)]:
+        common, own = left_out_spread(log_errors, groups)
+        print(f"{name:<24} {len(log_errors):5d} {groups.nunique():6d}  {common:6.3f}  {own:6.3f}")
+
+
+def left_out_spread(log_errors: pd.Series, groups: pd.Series) -> tuple[float, float]:
+    """Standard deviations: of what a group has in common around the middle of the others, and of rows in a group.
+
+    >>> left_out_spread(pd.Series([0.0, 2.0, 4.0, 6.0]), pd.Series(["a", "a", "b", "b"]))
+    (4.0, 1.0)
+    """
+    means = log_errors.groupby(groups).mean()
+    others = (means.sum() - means) / max(len(means) - 1, 1)
+    within = log_errors - groups.map(means)
+    return float(np.sqrt(((means - others) ** 2).mean())), float(np.sqrt((within**2).mean()))
+
+
+def _kernels(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
+    rows = pd.read_csv(folder.path / "neusight-kernels/kernels.csv")
+    sheets = data_sheets(folder.document("neusight-kernels/gpus.json"))
+    columns = Kernels.of(rows, sheets)
+    rows["log_error"] = np.log(rows["latency_s"] / np.maximum(columns.compute_s, columns.traffic_s))
+    rows["class"] = np.where(columns.kind == "product", "products", "other operators")
+    rows = rows[rows["latency_s"] > _LEAST_S]
+    return [(str(name), part["log_error"], part["gpu"]) for name, part in rows.groupby("class")]
+
+
+def _collectives(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
+    rows = collectives._load(folder)
+    cluster = named_cluster("p3.16xlarge", 4)
+    rows["log_error"] = np.log(rows[MEASURED_S] / [_seconds(row, cluster) for _, row in rows.iterrows()])
+    found = []
+    for inside, place, group in ((True, "within hosts", "mesh"), (False, "between hosts", "group_size")):
+        part = rows[(rows["hosts"] == 1) == inside]
+        found.append((f"collectives {place}", part["log_error"], part[group].astype(str)))
+    return found
+
+
+def _seconds(row: pd.Series, cluster: Cluster) -> float:
+    per_host = int(row["mesh"].split("x")[1])
+    hosts = tuple(device // per_host for device in json.loads(row["replica_groups"])[0])
+    size = row["num_bytes"] / (len(hosts) if row["collective"] == "all_to_all" else 1)
+    return float(AlphaBeta().seconds(row["collective"], size, Group(cluster, hosts, concurrent=int(row["sharing"]))))
+
+
+if __name__ == "__main__":
+    main()

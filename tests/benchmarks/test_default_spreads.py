@@ -1,0 +1,30 @@
+"""The spread of the null models is what the measurements give, where they are there."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import default_spreads
+from alpa_dejavu.uncertainty._spreads import ALPHA_BETA, ROOFLINE
+
+TRAIN = Path(__file__).parents[3] / "shared" / "data"
+
+
+def test_spread_by_hand():
+    log_errors, groups = pd.Series([0.0, 2.0, 4.0, 6.0]), pd.Series(["a", "a", "b", "b"])
+    assert default_spreads.left_out_spread(log_errors, groups) == (4.0, 1.0)
+
+
+@pytest.mark.skipif(not TRAIN.is_dir(), reason=f"the measurements are to be in {TRAIN}")
+def test_the_constants_are_the_figures(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["default_spreads.py", "--train", str(TRAIN)])
+    default_spreads.main()
+    lines = [line.rsplit(maxsplit=4) for line in capsys.readouterr().out.splitlines()[1:]]
+    found = {name.strip(): (float(common), float(own)) for name, _, _, common, own in lines}
+    for name, figures in ROOFLINE.items():
+        assert found[name] == pytest.approx(figures, abs=0.005)
+    for place, sigma in ALPHA_BETA.items():
+        assert np.hypot(*found[f"collectives {place}"]) == pytest.approx(sigma, abs=0.005)

@@ -1,0 +1,147 @@
+"""Measuring only what decides: what a measurement is worth, and when no more are made. Nothing is compiled here."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from models import chain, space
+
+import alpa_dejavu
+from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.decisive import decisive_plan
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.memory_margin import COUNTED
+from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.uncertainty._decide import gain_s, most_worthwhile
+
+CLUSTER, SPACE, RUN = example_cluster(1, memory_bytes=2.0**34), space(), Run(8)
+MODEL = chain(6, flop=1e9, activation_bytes=1e4, parameter_bytes=1e8, exchanged=(2e5,) * 4)
+
+
+def two_plans(seed=0, count=4000, spread=0.3):
+    """A plan whose step is one stage's, and one of a step that is known."""
+    error = spread * np.random.default_rng(seed).standard_normal(count)
+    return np.stack([np.exp(error), np.full(count, 1.0)], axis=1), error
+
+
+def test_what_a_measurement_gains_is_what_choosing_after_it_saves():
+    steps, error = two_plans()
+    expected = min(steps.mean(axis=0)) - np.minimum(steps[:, 0], 1.0).mean()
+    assert gain_s(steps, error) == pytest.approx(expected, rel=0.02)
+
+
+def test_a_stage_that_changes_nothing_gains_nothing():
+    steps, _ = two_plans()
+    other = np.random.default_rng(1).standard_normal(len(steps))
+    assert abs(gain_s(steps, other)) < 0.01 * gain_s(*two_plans())
+    assert gain_s(steps[:, :1], other) == 0.0, "there is nothing to choose"
+    assert gain_s(steps, np.zeros(len(steps))) == 0.0, "it is known already"
+    shared = steps[:, :1] * np.array([[1.0, 1.2]])
+    assert gain_s(shared, np.log(steps[:, 0])) == pytest.approx(0.0, abs=1e-9), "both plans have it"
+
+
+def test_the_largest_gain_for_a_second_of_measuring_is_next():
+    steps, error = two_plans()
+    noise = np.random.default_rng(2).standard_normal(len(error))
+    errors = np.stack([noise, error, error + 0.2 * noise], axis=1)
+    assert most_worthwhile(steps, errors, np.array([1.0, 1.0, 1.0]), 60.0) == 1
+    assert most_worthwhile(steps, errors, np.array([1.0, 30.0, 1.0]), 60.0) == 2
+    assert most_worthwhile(steps, errors, np.array([1.0, 99.0, 99.0]), 60.0) is None
+    assert most_worthwhile(steps, errors[:, :1], np.ones(1), 60.0) is None
+    assert most_worthwhile(steps, errors[:, :0], np.ones(0), 60.0) is None
+
+
+def truth(factors):
+    """A made-up cluster whose classes of work take other times than predicted; by the table's own arrays."""
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    compute, collective = factors
+    true = dataclasses.replace(
+        table,
+        compute_forward_s=table.compute_forward_s * compute,
+        compute_backward_s=table.compute_backward_s * compute,
+        collective_forward_s=table.collective_forward_s * collective,
+        collective_backward_s=table.collective_backward_s * collective,
+    )
+    return true, true.compute_s + true.collective_s
+
+
+def decided(measure, budget_s=60.0, model=MODEL):
+    return decisive_plan(
+        model, CLUSTER, SPACE, RUN, measure, budget_s,
+        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+    )  # fmt: skip
+
+
+def counts(plan):
+    said = r"(\d+) of (\d+) candidate stages were measured in .* s of .* s \((\d+) stages were offered"
+    return tuple(map(int, re.match(said, plan.notes[0]).groups()))
+
+
+def true_step_s(plan, true):
+    """What a plan takes on the made-up cluster."""
+    problem = true.slicing_problem(CLUSTER, SPACE, RUN)
+    costs, once = [], 0.0
+    for stage in plan.stages:
+        s = SPACE.submeshes.index(stage.submesh)
+        config = next(c for c, config in enumerate(SPACE.configs[s]) if config and config.shape == stage.logical_mesh)
+        costs.append(problem.costs_s[(*stage.layers, s, config)])
+        once += problem.once_s[(*stage.layers, s, config)]
+    return sum(costs) + (RUN.num_micro_batches - 1) * max(costs) + once
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (1.0, 6.0), (5.0, 1.0), (0.5, 3.0)])
+def test_few_measurements_find_a_plan_that_is_nearly_the_best(factors):
+    true, micro_batch_s = truth(factors)
+    asked = []
+
+    def measure(stage):
+        asked.append(stage)
+        return float(micro_batch_s[stage.first, stage.last, stage.submesh, stage.config])
+
+    plan = decided(measure)
+    best = slicer("dynamic").slice(true.slicing_problem(CLUSTER, SPACE, RUN)).cost_s
+    measured, seen, offered = counts(plan)
+    assert measured == len(asked) == len(set(asked))
+    assert 0 < measured <= seen < offered
+    assert measured <= 12
+    assert true_step_s(plan, true) <= 1.1 * best
+    if factors == (1.0, 6.0):
+        unmeasured = alpa_dejavu.plan(MODEL, CLUSTER, SPACE, RUN)
+        assert true_step_s(unmeasured, true) > 1.1 * best, "else there was nothing to find"
+
+
+def test_measuring_makes_the_plan_surer():
+    _, micro_batch_s = truth((1.0, 1.0))
+    before = decided(lambda stage: None, budget_s=0.0)
+    after = decided(lambda stage: float(micro_batch_s[stage.first, stage.last, stage.submesh, stage.config]))
+    assert counts(before)[0] == 0
+    assert after.confidence.probability > before.confidence.probability
+    widths = [plan.confidence.interval_s[1] / plan.confidence.interval_s[0] for plan in (before, after)]
+    assert widths[1] < 0.7 * widths[0]
+
+
+def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():
+    asked = []
+    plan = decided(asked.append)
+    assert len(asked) == len(set(asked)) > 0
+    assert f"{len(asked)} couldn't be measured" in plan.notes[0]
+    same = alpa_dejavu.plan(MODEL, CLUSTER, SPACE, RUN)
+    assert plan.layer_ids == same.layer_ids
+    assert plan.step_s == pytest.approx(same.step_s)
+
+
+def test_a_choice_of_one_plan_needs_no_measurement():
+    plan = decisive_plan(
+        chain(1), CLUSTER, space(devices=4), RUN, lambda stage: pytest.fail("nothing to decide"), 0.0,
+        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+    )  # fmt: skip
+    assert counts(plan)[0] == 0
+
+
+def test_what_does_not_fit_says_so():
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        decided(lambda stage: 1.0, model=chain(6, parameter_bytes=1e15))
