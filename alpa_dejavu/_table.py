@@ -20,6 +20,9 @@ def plan_table(plan: Plan) -> str:
         + ", ".join(f"{step} {seconds:.3f} s" for step, seconds in plan.planning_s.items())
         + ")"
     )
+    if plan.correction is not None:
+        runs, factor = plan.correction.runs, plan.correction.factor
+        lines.append(f"corrected by {runs} run{'s' if runs > 1 else ''}: {factor:.3f} times as predicted")
     return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ from alpa_dejavu._cli.doctor import doctor
 from alpa_dejavu._cli.errors import ReportingGroup
 from alpa_dejavu._cli.estimate import estimate
 from alpa_dejavu._cli.explain import explain
+from alpa_dejavu._cli.history import history
 from alpa_dejavu._cli.plan import plan
 from alpa_dejavu._cli.profile import profile
 from alpa_dejavu.doctor import installed_version
@@ -25,5 +26,5 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, estimate, explain, diff, profile, doctor):
+for _command in (plan, estimate, explain, diff, profile, history, doctor):
     main.add_command(_command)

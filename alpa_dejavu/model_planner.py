@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._around import candidates
 from alpa_dejavu._finished import finished_plan
@@ -16,8 +17,12 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResidual
 from alpa_dejavu.planned import Planned, RunnerUp
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.search import Candidate, micro_batch_counts
+from alpa_dejavu.simulate import Timeline
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.uncertainty import confidence
+
+if TYPE_CHECKING:
+    from alpa_dejavu.history import Correction
 
 __all__ = ["plan_model"]
 
@@ -43,6 +48,7 @@ def plan_model(
     communication: str | CommunicationModel = "alpha-beta",
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
+    history: str | os.PathLike[str] | None = None,
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -64,19 +70,23 @@ def plan_model(
         risk: of running out of memory that a plan may have, where `memory` says enough to know it.
         memory: measured peaks against the analytic count; None: plans are taken up to the limit by the count, and say
             that their risk is unknown.
+        history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
+            corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
 
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
-        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, or "inference" for a step
-            that trains, or a risk that isn't above 0 and below 0.5.
+        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
+            that trains, a risk that isn't above 0 and below 0.5, or a file that is no history.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
     from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.history import Correction
 
+    correction = None if history is None else Correction.read(history)
     question = Question(
         cluster=named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster,
         batch=batch,
@@ -90,11 +100,15 @@ def plan_model(
         margin=MemoryMargin(risk, memory),
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    return _planned(question, model, counts, layers)
+    return _planned(question, model, counts, layers, correction)
 
 
 def _planned(
-    question: Question, model: str | Callable[..., Any], counts: Sequence[int], layers: int | None
+    question: Question,
+    model: str | Callable[..., Any],
+    counts: Sequence[int],
+    layers: int | None,
+    correction: Correction | None,
 ) -> Planned:
     """The answer, among some numbers of micro-batches."""
     clock = Clock()
@@ -104,12 +118,13 @@ def _planned(
     found = candidates(question, source, tried, counts, clock)
     if not found:
         raise question.nothing(source, tried[0], counts[-1])
-    chosen = found[0]
-    sure = confidence(found, question.cluster)
-    clock.lap("confidence")
-    best, *rest = (_finished(candidate, source.name, question, clock) for candidate in found[: _RUNNERS_UP + 1])
-    best = with_memory_note(dataclasses.replace(best, confidence=sure), question.margin)
-    assert chosen.timeline is not None, "ranking simulates"
+    kept = found[: _RUNNERS_UP + 1] if correction is None else found
+    plans = [_finished(candidate, source.name, question, clock) for candidate in kept]
+    if correction is not None:
+        plans = _corrected(plans, correction, question, found[0])
+    first, *others = sorted(range(len(plans)), key=lambda n: plans[n].step_s)[: _RUNNERS_UP + 1]
+    chosen = found[first]
+    best = _sure(plans[first], [chosen, *(other for other in found if other is not chosen)], question, clock)
     return Planned(
         plan=best,
         model=chosen.model,
@@ -117,9 +132,37 @@ def _planned(
         space=chosen.space,
         run=chosen.run,
         table=chosen.table,
-        timeline=chosen.timeline,
-        runners_up=tuple(RunnerUp(other, why_slower(other, best)) for other in rest),
+        timeline=_timeline(chosen, best),
+        runners_up=tuple(RunnerUp(plans[n], why_slower(plans[n], best)) for n in others),
     )
+
+
+def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clock) -> Plan:
+    """The plan, which is the first candidate's, with how sure it is and what is known of its memory."""
+    known = confidence(found, question.cluster)
+    if known is not None and plan.correction is not None:
+        known = known.times(plan.correction.factor)
+    clock.lap("confidence")
+    sure = dataclasses.replace(plan, confidence=known, planning_s=dict(clock.seconds))
+    return with_memory_note(sure, question.margin)
+
+
+def _corrected(plans: Sequence[Plan], correction: Correction, question: Question, any_one: Candidate) -> list[Plan]:
+    """By past runs; all candidates are of one model."""
+    from alpa_dejavu.history import Origin, corrected
+
+    origin = Origin.of(any_one.model, question.cluster, question.latency, question.communication)
+    return [corrected(plan, correction.of(origin, plan)) for plan in plans]
+
+
+def _timeline(chosen: Candidate, plan: Plan) -> Timeline:
+    """The candidate's, with its seconds corrected as those of its plan are."""
+    assert chosen.timeline is not None, "ranking simulates"
+    if plan.correction is None:
+        return chosen.timeline
+    from alpa_dejavu.history import corrected_timeline
+
+    return corrected_timeline(chosen.timeline, plan.correction.factor)
 
 
 def _schedule(asked: str, source: Source) -> str:

@@ -7,13 +7,16 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import Slicer, slicer
+
+if TYPE_CHECKING:
+    from alpa_dejavu.history import Origin
 
 __all__ = ["DejavuStageOption"]
 
@@ -56,6 +59,9 @@ class DejavuStageOption:
         budget_s: seconds for these measurements together.
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster.
+        history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
+            runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
+            (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
             arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
             where one is set.
@@ -86,7 +92,9 @@ class DejavuStageOption:
     memory: MemoryResiduals | None = None
     profile: str = "never"
     budget_s: float = 60.0
+    history: str | os.PathLike[str] | None = None
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_space()
@@ -101,6 +109,12 @@ class DejavuStageOption:
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
         if self.plan is not None and not isinstance(self.plan, Plan):
             self.plan = _plan_of(self.plan)
+        if self.history is not None:
+            from alpa_dejavu.history import Store
+
+            if not isinstance(self.history, (str, os.PathLike)):
+                raise TypeError(f"history is {self.history!r}; give the path of a file, or None")
+            Store(self.history).check()
         ignored = ("use_hlo_cost_model", "profiling_database_filename", "cached_profile_result")
         given = [name for name in ignored if getattr(self, name)]
         if given:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
-from alpa_dejavu.problem import Confidence, Plan, StagePlan, Submesh
+from alpa_dejavu.problem import Confidence, Plan, StagePlan, StepCorrection, Submesh
 
-__all__ = ["VERSION", "plan_data", "plan_text", "read_plan", "write_plan"]
+__all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
 
 VERSION = 1
 _REMEDY = "`alpa-dejavu plan --json FILE` writes plans in version 1"
@@ -54,6 +54,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "lower_bound_s": plan.lower_bound_s,
         "planning_s": dict(plan.planning_s),
         **_said_data(plan),
+        **({} if plan.correction is None else {"correction": dataclasses.asdict(plan.correction)}),
         "stages": [_stage_data(stage) for stage in plan.stages],
     }
 
@@ -88,6 +89,12 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     data = read_checked(file, "plan-1", _REMEDY)
     for where, said in _contradictions(data):
         raise problem(file, file.read_text(encoding="utf-8"), where, said, _REMEDY)
+    return plan_of(data)
+
+
+def plan_of(data: Mapping[str, Any]) -> Plan:
+    """The plan that `plan_data` has made such data of; nothing is checked but its numbers."""
+    correction = data.get("correction")
     return Plan(
         stages=tuple(map(_stage, data["stages"])),
         step_s=float(data["iteration_time_s"]),
@@ -101,6 +108,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         layer_option=data.get("layer_option", "auto"),
         confidence=_confidence(data.get("confidence")),
         notes=tuple(data.get("notes", ())),
+        correction=None if correction is None else StepCorrection(**correction),
     )
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from alpa_dejavu._alpa._recorder import watch
 from alpa_dejavu.option import DejavuStageOption
 
 PARAMETERS = (
@@ -27,7 +28,10 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
             _check_batch(given["num_microbatch"], given["batch_invars"], avals)
             _check_layers(given["layer_option"])
             _check_submeshes(option, given["virtual_mesh"])
-        return original(*args, **kwargs)
+        executable = original(*args, **kwargs)
+        if isinstance(option, DejavuStageOption) and option.history is not None:
+            watch(executable, option)
+        return executable
 
     return compile_pipeshard_executable
 

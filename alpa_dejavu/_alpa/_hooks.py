@@ -66,7 +66,7 @@ def _is_in(function: Callable[..., Any]) -> bool:
 
 
 def _hooks() -> dict[str, Hook]:
-    from alpa_dejavu._alpa import _checks, _costs, _search, _stages
+    from alpa_dejavu._alpa import _checks, _costs, _recorder, _search, _stages
 
     construction, compilation = "alpa.pipeline_parallel.stage_construction", "alpa.pipeline_parallel.compile_executable"
 
@@ -81,6 +81,7 @@ def _hooks() -> dict[str, Hook]:
         "checks": Hook(
             "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
         ),
+        "shutdown": Hook("shutdown_global_cluster", ("alpa.device_mesh", "alpa.api"), (), _recorder.recording),
         "get_compute_cost": like(_costs.get_compute_cost, construction),
         "training_dp": like(_search.training_dp, construction, drop=1),
         "inference_dp": like(_search.inference_dp, construction),
@@ -108,8 +109,9 @@ def install(*names: str) -> None:
     """Puts hooks into Alpa.
 
     Args:
-        names: "stages" and "checks" are what `DejavuStageOption` needs, and the default. "get_compute_cost",
-            "training_dp" and "inference_dp" replace these functions for plain `AutoStageOption` too.
+        names: "stages" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown" records
+            runs, and is put in where an option has a history. "get_compute_cost", "training_dp" and "inference_dp"
+            replace these functions for plain `AutoStageOption` too.
 
     Raises:
         ValueError: no hook of that name.

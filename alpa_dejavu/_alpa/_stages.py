@@ -45,7 +45,7 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         option = given["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
-        chosen = _plan(option, given) if option.plan is None else checked(option.plan, given)
+        chosen = _plan(option, given) if option.plan is None else _given(option, given)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
         for line in _said(chosen):
@@ -109,7 +109,27 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
             risk=option.risk,
             memory=option.memory,
         )
-    return made.after({"cluster": known - started, "features": described - known})
+    whole = made.after({"cluster": known - started, "features": described - known})
+    if option.history is None:
+        return whole
+    from alpa_dejavu.history import Correction, Origin, corrected
+
+    option.last_origin = Origin.of(model, cluster, option.latency, option.communication)
+    return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+    """The plan that the option gives; the model and cluster are looked at only where a history asks for them."""
+    assert option.plan is not None, "there is a plan"
+    chosen = checked(option.plan, given)
+    if option.history is not None:
+        from alpa_dejavu.history import Origin
+
+        inference = given["pipeline_schedule"] == "inference"
+        parts = given["layers"], given["accumulator_mapping"], given["jax_apply_layers"]
+        model = model_of(*parts, inference, given["batch_size"])
+        option.last_origin = Origin.of(model, cluster_of(given["virtual_mesh"], option.cluster))
+    return chosen
 
 
 def _said(chosen: Plan) -> list[str]:

@@ -37,6 +37,9 @@ def number_or_none(value: int | str) -> int | None:
 PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 """An existing plan file; reading it says what is wrong with it."""
 
+HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
+"""A file of past runs, which may not be there yet."""
+
 
 def output_options(command: F) -> F:
     """What a command may write."""

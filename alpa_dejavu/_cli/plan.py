@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
-from alpa_dejavu._cli.parameters import Count, number_or_none, output_options
+from alpa_dejavu._cli.parameters import HISTORY, Count, number_or_none, output_options
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
@@ -23,6 +25,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
+@click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @output_options
 def plan(
     model: str,
@@ -33,6 +36,7 @@ def plan(
     layers: int | str,
     schedule: str,
     risk: float,
+    history: pathlib.Path | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -44,6 +48,7 @@ def plan(
     """
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
+    more: dict[str, Any] = {} if history is None else {"history": history}
     with progress().status(f"planning {model} on {hosts} x {cluster}"):
         from alpa_dejavu.model_planner import plan_model
 
@@ -56,10 +61,13 @@ def plan(
             number_or_none(layers),
             schedule,
             risk=risk,
+            **more,
         )
     written = write_outputs(planned, *paths)
     to = console()
     print_planned(planned, to)
+    if history is not None and planned.plan.correction is None:
+        to.print(f"not corrected           {history} has no runs on such devices yet")
     for path in written:
         to.print(f"wrote {path}")
 

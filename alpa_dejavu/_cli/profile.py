@@ -12,8 +12,9 @@ import click
 from rich.table import Table
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
-from alpa_dejavu._cli.parameters import PLAN_FILE
-from alpa_dejavu._cli.tables import new_table, print_plan
+from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE
+from alpa_dejavu._cli.tables import counted, new_table, print_plan
+from alpa_dejavu._history_file import history_path
 from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -29,10 +30,26 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
 @click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
+@click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
+@click.option("--no-history", is_flag=True, help="Append it to none.")
 def profile(
-    plan_path: pathlib.Path, model: str | None, steps: int, local: int | None, html_path: pathlib.Path | None
+    plan_path: pathlib.Path,
+    model: str | None,
+    steps: int,
+    local: int | None,
+    html_path: pathlib.Path | None,
+    history: pathlib.Path | None,
+    no_history: bool,
 ) -> None:
-    """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted."""
+    """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted.
+
+    What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
+    """
+    from alpa_dejavu.history import Store, past_run
+
+    store = None if no_history else Store(history_path(history))
+    if store is not None:
+        store.check()
     check_outputs(html_path)
     given = read_plan(plan_path)
     with progress().status(f"running {plan_path}"), _cluster(local):
@@ -48,6 +65,9 @@ def profile(
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
     for line in measured_lines(given, planned.plan, found):
         to.print(line)
+    if store is not None:
+        runs = store.append(past_run(planned, found))
+        to.print(f"appended to {store.path}, which has {counted(runs, 'run')} now; --no-history leaves it out")
     if html_path is not None:
         from alpa_dejavu.report import html_report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -9,10 +10,12 @@ from rich.table import Table
 
 from alpa_dejavu._cli.output import gibibytes, seconds
 from alpa_dejavu.planned import Planned, RunnerUp
-from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 _TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")
 _FIGURES = ("compute", "collectives", "boundary", "once a step", "memory", "headroom")
+_REACH = 1.6449
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
 def stage_table(plan: Plan) -> Table:
@@ -69,6 +72,8 @@ def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
     plan = planned.plan
     print_plan(plan, to)
     to.print(f"iteration time          {seconds(plan.step_s)}")
+    if plan.correction is not None:
+        to.print(correction_line(plan, plan.correction))
     if planned.samples_per_s is not None:
         to.print(f"throughput              {planned.samples_per_s:.4g} samples/s")
     rate = planned.model_flop / plan.step_s / plan.num_devices
@@ -79,6 +84,16 @@ def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
         to.print(f"{f'{verb} in':<24}{seconds(plan.total_planning_s)} ({steps})")
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
+
+
+def correction_line(plan: Plan, by: StepCorrection) -> str:
+    """What past runs made of a prediction."""
+    ends = [plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread) for side in (-1, 1)]
+    title = f"corrected by {counted(by.runs, 'run')}"
+    return (
+        f"{title:<24}{by.factor:.3f} times {seconds(plan.uncorrected_s)}; 90 % interval {seconds(ends[0])} to "
+        f"{seconds(ends[1])}; {by.own_runs} of this model on this cluster"
+    )
 
 
 def counted(number: int, one: str, many: str = "") -> str:

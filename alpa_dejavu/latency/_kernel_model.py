@@ -23,6 +23,9 @@ class KernelModel:
 
     The interval is conformal: quantiles of the errors on groups (GPUs, or kinds of kernels) that an inner fit had left
     out, by class of kernel and by whether the launch or the work decides.
+
+    Attributes:
+        left_out_errors: log(measured / predicted) of each kernel that it was fitted to, by a fit without its group.
     """
 
     def fit(self, kernels: Kernels, seconds: ArrayLike, groups: ArrayLike | None = None) -> KernelModel:
@@ -38,6 +41,7 @@ class KernelModel:
         self._point = _Point().fit(kernels, measured)
         fold = labels % min(_FOLDS, len(np.unique(labels)))
         errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), kernels, measured, fold)
+        self.left_out_errors = errors
         regime = self._regime(kernels)
         self._ends = {name: interval_ends(errors[regime == name]) for name in np.unique(regime).tolist()}
         self._widest = interval_ends(errors)

@@ -6,19 +6,24 @@ DejavuStageOption(latency=LearnedLatency(model, sheets), ...)
 """
 
 from alpa_dejavu._left_out import Seconds
+from alpa_dejavu.latency._adapted import AdaptedKernels
 from alpa_dejavu.latency._blocks import BlockModel, Blocks
+from alpa_dejavu.latency._deviation import Deviations, measure_next
 from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import DataSheet, Kernels
 from alpa_dejavu.latency._learned import LearnedLatency
 from alpa_dejavu.latency._sheets import data_sheets
 
 __all__ = [
+    "AdaptedKernels",
     "BlockModel",
     "Blocks",
     "DataSheet",
+    "Deviations",
     "KernelModel",
     "Kernels",
     "LearnedLatency",
     "Seconds",
     "data_sheets",
+    "measure_next",
 ]

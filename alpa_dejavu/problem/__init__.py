@@ -11,7 +11,7 @@ from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators
-from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan
+from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._run import Run
 from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 
@@ -40,6 +40,7 @@ __all__ = [
     "SmallProducts",
     "StageChoice",
     "StagePlan",
+    "StepCorrection",
     "Submesh",
     "Tensor",
 ]

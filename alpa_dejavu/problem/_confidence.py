@@ -44,6 +44,17 @@ class Confidence:
         _check.positive("confidence", "draws", self.draws)
         _check.positive("confidence", "candidates", self.candidates)
 
+    def times(self, factor: float) -> Confidence:
+        """The same of seconds that are all multiplied.
+
+        >>> Confidence(0.83, 1.25, (0.5, 2.0), 200, 9, "assumed").times(2.0).interval_s
+        (1.0, 4.0)
+        """
+        low, high = self.interval_s
+        return dataclasses.replace(
+            self, expected_step_s=self.expected_step_s * factor, interval_s=(low * factor, high * factor)
+        )
+
     @property
     def summary(self) -> str:
         """In one line.

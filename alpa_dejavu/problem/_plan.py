@@ -81,6 +81,28 @@ class StagePlan:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class StepCorrection:
+    """What measured steps of past runs say that predicted times are to be multiplied by.
+
+    Attributes:
+        factor: that.
+        spread: one standard deviation of its logarithm.
+        runs: that it comes from: on devices of the same kind, predicted by the same models.
+        own_runs: of them, those of the same model on the same cluster.
+    """
+
+    factor: float
+    spread: float
+    runs: int
+    own_runs: int
+
+    def __post_init__(self) -> None:
+        _check.positive("correction", "factor", self.factor)
+        _check.not_negative("correction", "spread", self.spread)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """All stages, and the prediction for a step.
 
@@ -97,6 +119,7 @@ class Plan:
             user marked them.
         confidence: how sure the prediction is; None where nobody asked.
         notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
+        correction: by which all seconds here have been multiplied; None: they are as predicted.
     """
 
     stages: tuple[StagePlan, ...]
@@ -111,6 +134,7 @@ class Plan:
     layer_option: str = "auto"
     confidence: Confidence | None = None
     notes: tuple[str, ...] = ()
+    correction: StepCorrection | None = None
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
@@ -124,6 +148,11 @@ class Plan:
     def num_layers(self) -> int:
         """Of all stages."""
         return self.stages[-1].layers[1] + 1
+
+    @property
+    def uncorrected_s(self) -> float:
+        """Of a step, as it was predicted before past runs corrected it."""
+        return self.step_s if self.correction is None else self.step_s / self.correction.factor
 
     @property
     def total_planning_s(self) -> float:

@@ -17,7 +17,8 @@ _SHEETS = "neusight-kernels/gpus.json"
 _ROWS = "neusight-kernels/kernels.csv"
 
 
-def _load(folder: Folder) -> pd.DataFrame:
+def load(folder: Folder) -> pd.DataFrame:
+    """The measured kernels of a folder."""
     rows = folder.table(_ROWS, ["op", "gpu"], ["batch", "m", "n", "k", "latency_s"])
     return measured(rows, ["latency_s"], _ROWS).rename(columns={"latency_s": MEASURED_S})
 
@@ -72,7 +73,7 @@ class LearnedKernels:
 SETS = (
     TrialSet(
         "neusight-kernels/kernels",
-        _load,
+        load,
         labels("gpu"),
         lambda: LearnedKernels("gpu"),
         features,
@@ -80,7 +81,7 @@ SETS = (
     ),
     TrialSet(
         "neusight-kernels/kernels:by_op",
-        _load,
+        load,
         labels("op"),
         lambda: LearnedKernels("op"),
         features,

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from alpa import parallel_method
+from alpa import api, device_mesh, parallel_method
 from alpa.pipeline_parallel import compile_executable, stage_construction
 
 import alpa_dejavu
@@ -17,8 +17,10 @@ PLACES = [
     (stage_construction, "get_compute_cost"),
     (stage_construction, "training_dp"),
     (stage_construction, "inference_dp"),
+    (device_mesh, "shutdown_global_cluster"),
+    (api, "shutdown_global_cluster"),
 ]
-ALL = ("stages", "checks", "get_compute_cost", "training_dp", "inference_dp")
+ALL = ("stages", "checks", "get_compute_cost", "training_dp", "inference_dp", "shutdown")
 
 
 def what_is_there():

@@ -15,6 +15,7 @@ from alpa.pipeline_parallel import compile_executable, stage_construction
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
 from alpa_dejavu.alpa_code import alpa_options
+from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.testing import example_cluster
 
@@ -315,3 +316,23 @@ def test_a_plan_that_cannot_be_read_is_refused_before_anything_is_traced(tmp_pat
         DejavuStageOption(plan=tmp_path / "gone.json")
     with pytest.raises(TypeError, match="plan is 3"):
         DejavuStageOption(plan=3)
+
+
+def test_a_history_corrects_what_is_predicted_and_knows_what_was(tmp_path):
+    path = tmp_path / "history.sqlite"
+    first, again = (DejavuStageOption(history=path) for _ in range(2))
+    planned(first)
+    plan = first.last_plan
+    assert plan.correction is None
+    for _ in range(5):
+        Store(path).append(PastRun(plan, first.last_origin, plan.uncorrected_s, (2 * plan.step_s,) * 3))
+    planned(again)
+    assert again.last_origin == first.last_origin
+    assert again.last_plan.correction.runs == 5
+    assert 1.5 < again.last_plan.correction.factor < 2
+    assert again.last_plan.layer_ids == plan.layer_ids
+    given = DejavuStageOption(plan=plan, history=path)
+    planned(given)
+    assert given.last_plan == plan
+    assert given.last_origin == dataclasses.replace(first.last_origin, predictor=given.last_origin.predictor)
+    assert given.last_origin.predictor != first.last_origin.predictor

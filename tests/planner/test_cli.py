@@ -261,7 +261,7 @@ def test_the_module_runs_and_imports_nothing_heavy_for_help():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
-    for command in ("plan", "estimate", "explain", "diff", "doctor"):
+    for command in ("plan", "estimate", "explain", "diff", "history", "doctor"):
         assert f"\n  {command} " in done.stdout
 
 

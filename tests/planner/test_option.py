@@ -44,6 +44,8 @@ def test_fields_without_effect_are_named(caplog):
         ({"latency": "crystal ball"}, ValueError, "'crystal ball'"),
         ({"communication": "pigeon"}, ValueError, "'pigeon'"),
         ({"cluster": 3}, TypeError, "cluster is 3"),
+        ({"history": 3}, TypeError, "history is 3"),
+        ({"history": "nowhere/history.sqlite"}, ValueError, "there is no folder"),
     ],
 )
 def test_nonsense_is_refused_by_name(fields, error, said):

@@ -18,6 +18,7 @@ from alpa_dejavu._threads import cores_of_threads, pin, seconds_without_core, th
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.history import Store
 from alpa_dejavu.layers import concrete, model_of_step, trace
 from alpa_dejavu.local_cluster import local_cluster
 from alpa_dejavu.plan_file import write_plan
@@ -139,8 +140,14 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_plan_runs_and_is_measured_beside_its_prediction(tmp_path):
     path, html = write_plan(two_stages(), tmp_path / "plan.json"), tmp_path / "report.html"
-    result = CliRunner().invoke(main, ["profile", str(path), "--local", "2", "--steps", "3", "--html", str(html)])
+    history = tmp_path / "history.sqlite"
+    words = ["profile", path, "--local", 2, "--steps", 3, "--html", html, "--history", history]
+    result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 0, result.output
+    assert f"appended to {history}, which has 1 run now" in result.stdout.replace("\n", " ")
+    (run,) = Store(history).runs()
+    assert len(run.steps_s) == 3
+    assert all(stage.computing_s > 0 for stage in run.stages)
     assert not ray.is_initialized()
     lines = result.stdout.splitlines()
     assert any(line.startswith("iteration time          measured") and "median of 3 steps" in line for line in lines)

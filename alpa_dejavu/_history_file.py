@@ -1,0 +1,26 @@
+"""Where the history of past runs is."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+VARIABLE = "ALPA_DEJAVU_HISTORY"
+
+
+def default_path() -> pathlib.Path:
+    """A file in the user's data directory.
+
+    References:
+        XDG Base Directory Specification, version 0.8.
+    """
+    given = os.environ.get("XDG_DATA_HOME", "")
+    # By the specification a relative directory is to be ignored.
+    data = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".local" / "share"
+    return data / "alpa-dejavu" / "history.sqlite"
+
+
+def history_path(given: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """The file that is given, else the one that the environment has in ALPA_DEJAVU_HISTORY, else the default."""
+    named = given or os.environ.get(VARIABLE)
+    return pathlib.Path(named) if named else default_path()

@@ -1,0 +1,178 @@
+"""Past runs in one SQLite file, which several programs may append to, and any of them be killed meanwhile.
+
+The rollback journal does both, on network file systems too, where a write-ahead log doesn't; it is beside the file
+during a transaction alone. Each run is one transaction. A file that isn't a history is left as it is.
+
+References:
+    SQLite, "Atomic Commit In SQLite" and "Write-Ahead Logging" (its disadvantages).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, final
+
+from alpa_dejavu._history_file import default_path
+from alpa_dejavu.history._origin import Origin
+from alpa_dejavu.history._run import PastRun, StageSeconds
+from alpa_dejavu.plan_file import plan_data, plan_of
+
+VERSION = 1
+_APPLICATION = 0x616C7061
+_BUSY_S = 30.0
+_ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
+_COLUMNS = {
+    "when_s": "REAL",
+    "model": "TEXT",
+    "model_fingerprint": "TEXT",
+    "cluster": "TEXT",
+    "cluster_fingerprint": "TEXT",
+    "devices": "TEXT",
+    "predictor": "TEXT",
+    "num_micro_batches": "INTEGER",
+    "schedule": "TEXT",
+    "plan": "TEXT",
+    "predicted_s": "REAL",
+    "measured_s": "REAL",
+    "num_steps": "INTEGER",
+    "steps_s": "TEXT",
+    "stages": "TEXT",
+    "versions": "TEXT",
+}
+"""None of them empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+
+
+@final
+class Store:
+    """A history at a path; the file is made by the first run that is appended.
+
+    Every method raises ValueError for a file that is broken, of another version, another program's, locked for longer
+    than half a minute, or that can't be opened; it says what to do.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path)
+
+    def append(self, run: PastRun) -> int:
+        """Adds a run, whole or not at all; returns how many there are then."""
+        row = _row(run)
+        if self.path == default_path():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.writing() as connection:
+            names = ", ".join(row)
+            places = ", ".join("?" for _ in row)
+            connection.execute(f"INSERT INTO runs ({names}) VALUES ({places})", list(row.values()))
+            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+        return int(count)
+
+    def runs(self) -> tuple[PastRun, ...]:
+        """All runs, in the order in which they were appended; none where there is no file yet."""
+        if not self.path.exists():
+            return ()
+        with self._opened("rw") as connection:
+            connection.execute("BEGIN")
+            if not self._is_history(connection):
+                return ()
+            names = ["id", "batch", *_COLUMNS]
+            rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY id").fetchall()
+        return tuple(self._run(dict(zip(names, row, strict=True))) for row in rows)
+
+    def check(self) -> None:
+        """Raises what `append` would raise for this file; changes nothing."""
+        self.runs()
+        if self.path != default_path():
+            self._check_folder()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which others wait for; it is undone unless the `with` block ends well."""
+        self._check_folder()
+        with self._opened("rwc") as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if not self._is_history(connection):
+                columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
+                connection.execute(f"CREATE TABLE runs (id INTEGER PRIMARY KEY, batch INTEGER, {columns})")
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _opened(self, mode: str) -> Iterator[sqlite3.Connection]:
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
+        try:
+            # Closing undoes a transaction that wasn't committed.
+            opened = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
+            with contextlib.closing(opened) as connection:
+                yield connection
+        except sqlite3.OperationalError as error:
+            wait = "wait for the program that has it" if "locked" in str(error) else "see to its folder and disk"
+            raise ValueError(f"the history {self.path} can't be used: {error}; {wait}, or {_ANOTHER}") from error
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{self.path} is no history, or a broken one: {error}; {_ANOTHER}") from error
+
+    def _is_history(self, connection: sqlite3.Connection) -> bool:
+        """Whether there are runs or a place for them; False for an empty file."""
+        application, version, tables = (
+            int(connection.execute(query).fetchone()[0])
+            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if (application, version, tables) == (0, 0, 0):
+            return False
+        if application != _APPLICATION:
+            raise ValueError(f"{self.path} is another program's database, not a history; {_ANOTHER}")
+        if version != VERSION:
+            raise ValueError(f"{self.path} is a history in version {version}; this release has {VERSION}; {_ANOTHER}")
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
+        return True
+
+    def _check_folder(self) -> None:
+        folder = self.path.absolute().parent
+        if not folder.is_dir():
+            raise ValueError(f"{self.path} can't be written: there is no folder {folder}; make it first")
+
+    def _run(self, row: dict[str, Any]) -> PastRun:
+        try:
+            return PastRun(
+                plan=plan_of(json.loads(row["plan"])),
+                origin=Origin(row["model_fingerprint"], row["cluster_fingerprint"], row["devices"], row["predictor"]),
+                predicted_s=float(row["predicted_s"]),
+                steps_s=tuple(map(float, json.loads(row["steps_s"]))),
+                stages=tuple(StageSeconds(**stage) for stage in json.loads(row["stages"])),
+                when_s=float(row["when_s"]),
+                versions=json.loads(row["versions"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            said = f"{self.path}: run {row['id']} can't be read: {error!r}"
+            raise ValueError(f"{said}; delete that row of its table runs, or {_ANOTHER}") from error
+
+
+def _row(run: PastRun) -> dict[str, Any]:
+    plan = run.plan
+    return {
+        "when_s": run.when_s,
+        "model": plan.model,
+        "model_fingerprint": run.origin.model,
+        "cluster": plan.cluster,
+        "cluster_fingerprint": run.origin.cluster,
+        "devices": run.origin.devices,
+        "predictor": run.origin.predictor,
+        "batch": plan.batch,
+        "num_micro_batches": plan.num_micro_batches,
+        "schedule": plan.schedule,
+        "plan": json.dumps(plan_data(plan), allow_nan=False),
+        "predicted_s": run.predicted_s,
+        "measured_s": run.measured_s,
+        "num_steps": len(run.steps_s),
+        "steps_s": json.dumps(run.steps_s),
+        "stages": json.dumps([dataclasses.asdict(stage) for stage in run.stages]),
+        "versions": json.dumps(dict(run.versions)),
+    }
