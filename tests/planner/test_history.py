@@ -145,7 +145,7 @@ def test_the_command_line_says_by_how_many_runs_it_corrected(tmp_path, monkeypat
     words = ["plan", "--model", "x", "--cluster", "p3.16xlarge", "--batch", "16", "--history", store.path]
     real = model_planner.plan_model
 
-    def small(*_, history):
+    def small(*_, history, **_others):
         return real(trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=history)
 
     monkeypatch.setattr(model_planner, "plan_model", small)
