@@ -1,12 +1,14 @@
 # make demo             train a GPT on 4 CPU devices with the plan of DejavuStageOption
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
 # make test             ruff, mypy, pytest
+# make calibrations     build the bundled calibrations again, from ../shared/data
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check clean
+.PHONY: help install demo test check calibrations clean
 
 STAMP := .venv/installed
+AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
 # A virtual environment knows its own path: in a checkout that was moved it has to be made again.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 $(shell rm -rf .venv/bin/python $(STAMP))
@@ -29,6 +31,11 @@ check: $(STAMP)
 
 test: check
 	.venv/bin/python -m pytest
+
+# One thread, and instructions that every processor of the last ten years has: sums come out the same, to the last bit.
+calibrations: $(STAMP)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="$(AVX512)" \
+		.venv/bin/python benchmarks/build_calibrations.py --train ../shared/data
 
 clean:
 	rm -rf .venv build dist *.egg-info patches/build patches/*.egg-info .pytest_cache .mypy_cache .ruff_cache demo.json

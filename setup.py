@@ -32,7 +32,11 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["alpa_dejavu", "alpa_dejavu.*"]),
-    package_data={"alpa_dejavu": ["py.typed", "clusters/*.json", "schemas/*.json", "report/page.*", "report/*.js"]},
+    package_data={
+        "alpa_dejavu": [
+            "py.typed", "clusters/*.json", "schemas/*.json", "calibration/data/*.json", "report/page.*", "report/*.js",
+        ]
+    },
     python_requires=">=3.10,<3.13",
     install_requires=[
         "numpy>=1.26,<2",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from alpa_dejavu._cli.calibration import calibration
 from alpa_dejavu._cli.diff import diff
 from alpa_dejavu._cli.doctor import doctor
 from alpa_dejavu._cli.errors import ReportingGroup
@@ -26,5 +27,5 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, estimate, explain, diff, profile, history, doctor):
+for _command in (plan, estimate, explain, diff, profile, history, calibration, doctor):
     main.add_command(_command)

@@ -11,8 +11,9 @@ from alpa_dejavu._around import candidates
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu.breakdown import why_slower
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.calibration import Calibration, check_choice, prices
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planned import Planned, RunnerUp
 from alpa_dejavu.problem import Cluster, Plan
@@ -49,6 +50,7 @@ def plan_model(
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
     history: str | os.PathLike[str] | None = None,
+    calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -72,6 +74,8 @@ def plan_model(
             that their risk is unknown.
         history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
+        calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
+            place of data sheets and of the two models; None: those.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -79,7 +83,8 @@ def plan_model(
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
-            that trains, a risk that isn't above 0 and below 0.5, or a file that is no history.
+            that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
+            broken, of other devices, or given beside a model.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
@@ -87,16 +92,19 @@ def plan_model(
     from alpa_dejavu.history import Correction
 
     correction = None if history is None else Correction.read(history)
+    known = check_choice(calibration, latency, communication)
+    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    priced = prices(given, known, latency, communication)
     question = Question(
-        cluster=named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster,
+        cluster=priced.cluster,
         batch=batch,
         schedule=schedule,
         remat=tuple(remat),
         zero=tuple(zero),
         submeshes=submeshes,
         slicer=slicer(slicing),
-        latency=latency_model(latency),
-        communication=communication_model(communication),
+        latency=priced.latency,
+        communication=priced.communication,
         margin=MemoryMargin(risk, memory),
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)

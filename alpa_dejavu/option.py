@@ -9,8 +9,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.calibration import Calibration, check_choice
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import Slicer, slicer
@@ -62,13 +63,17 @@ class DejavuStageOption:
         history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
             runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
+        calibration: None, the default, goes by data sheets and the two models above. The name of a bundled calibration
+            (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration` brings measured figures
+            and learned models of the cluster's devices and links in their place.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
             arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
             where one is set.
 
     Raises:
         ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, "manual"
-            without submeshes, or a plan file that is wrong.
+            without submeshes, a plan file that is wrong, or a calibration that is broken or given beside a latency or
+            communication model.
         TypeError: an object that isn't what its field asks for.
 
     References:
@@ -93,18 +98,18 @@ class DejavuStageOption:
     profile: str = "never"
     budget_s: float = 60.0
     history: str | os.PathLike[str] | None = None
+    calibration: str | os.PathLike[str] | Calibration | None = None
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_space()
         slicer(self.slicer)
-        latency_model(self.latency)
-        communication_model(self.communication)
         if self.memory is not None and not isinstance(self.memory, MemoryResiduals):
             raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
         MemoryMargin(self.risk, self.memory)
         self._check_profile()
+        self.calibration = check_choice(self.calibration, self.latency, self.communication)
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
         if self.plan is not None and not isinstance(self.plan, Plan):

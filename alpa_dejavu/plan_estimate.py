@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import time
 from collections.abc import Callable
 from typing import Any, final
 
+from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import LatencyModel
@@ -28,9 +30,11 @@ class PlanEstimator:
         cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        calibration: as `plan_model` takes it.
 
     Raises:
-        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them.
+        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; or as
+            `plan_model` for the calibration.
     """
 
     def __init__(
@@ -40,13 +44,16 @@ class PlanEstimator:
         cluster: str | Cluster | None = None,
         latency: str | LatencyModel = "analytic",
         communication: str | CommunicationModel = "alpha-beta",
+        calibration: str | os.PathLike[str] | Calibration | None = None,
     ) -> None:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
         if not (model or plan.model):
             raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
-        self.cluster = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
-        self._prices: dict[str, Any] = {"latency": latency, "communication": communication}
+        given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        priced = prices(given, calibration, latency, communication)
+        self.cluster = priced.cluster
+        self._prices: dict[str, Any] = {"latency": priced.latency, "communication": priced.communication}
         self._traced_batch = plan.batch // plan.num_micro_batches
         from alpa_dejavu import layers
 

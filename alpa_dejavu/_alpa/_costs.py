@@ -35,18 +35,23 @@ def get_compute_cost(
     """
     from alpa_dejavu._alpa._cluster import cluster_of
     from alpa_dejavu._alpa._translate import model_of, space_of
-    from alpa_dejavu.communication import communication_model
+    from alpa_dejavu.calibration import prices
     from alpa_dejavu.cost_table import cost_table
-    from alpa_dejavu.latency import latency_model
     from alpa_dejavu.problem import Run
 
     tolerance = getattr(auto_stage_option, "stage_imbalance_tolerance", math.inf)
+    priced = prices(
+        cluster_of(virtual_mesh, getattr(auto_stage_option, "cluster", None)),
+        getattr(auto_stage_option, "calibration", None),
+        getattr(auto_stage_option, "latency", "analytic"),
+        getattr(auto_stage_option, "communication", "alpha-beta"),
+    )
     table = cost_table(
         model_of(layers, accumulator_mapping, apply_grad_layers, inference_mode, micro_batch=None),
-        cluster_of(virtual_mesh, getattr(auto_stage_option, "cluster", None)),
+        priced.cluster,
         space_of(submesh_choices, autosharding_configs, tolerance, default_as_option),
         Run(num_micro_batches, "inference" if inference_mode else "1f1b"),
-        latency_model(getattr(auto_stage_option, "latency", "analytic")),
-        communication_model(getattr(auto_stage_option, "communication", "alpha-beta")),
+        priced.latency,
+        priced.communication,
     )
     return table.costs_s, None if inference_mode else table.max_n_succ_stages

@@ -18,9 +18,8 @@ from alpa_dejavu._alpa._measure_stage import stage_measurer
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.calibration import prices
 from alpa_dejavu.decisive import decisive_plan
-from alpa_dejavu.latency import latency_model
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
@@ -79,7 +78,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     )
     defaults = given["default_as_option"]
     space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
-    cluster = cluster_of(mesh, option.cluster)
+    priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
@@ -87,25 +86,25 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     if option.profile == "decisive":
         made = decisive_plan(
             model,
-            cluster,
+            priced.cluster,
             space,
             run,
             stage_measurer(given, submeshes, configs),
             option.budget_s,
             slicer=slicer(option.slicer),
-            latency=latency_model(option.latency),
-            communication=communication_model(option.communication),
+            latency=priced.latency,
+            communication=priced.communication,
             margin=MemoryMargin(option.risk, option.memory),
         )
     else:
         made = plan(
             model,
-            cluster,
+            priced.cluster,
             space,
             run,
             slicing=option.slicer,
-            latency=option.latency,
-            communication=option.communication,
+            latency=priced.latency,
+            communication=priced.communication,
             risk=option.risk,
             memory=option.memory,
         )
@@ -114,7 +113,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         return whole
     from alpa_dejavu.history import Correction, Origin, corrected
 
-    option.last_origin = Origin.of(model, cluster, option.latency, option.communication)
+    option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
 
 

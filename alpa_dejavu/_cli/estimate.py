@@ -7,7 +7,7 @@ import pathlib
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
-from alpa_dejavu._cli.parameters import PLAN_FILE, output_options
+from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, output_options
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -17,11 +17,13 @@ from alpa_dejavu.problem import Plan
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
+@calibration_option
 @output_options
 def estimate(
     plan_path: pathlib.Path,
     model: str | None,
     cluster: str | None,
+    calibration: str | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -34,7 +36,7 @@ def estimate(
     with progress().status(f"estimating {plan_path}"):
         from alpa_dejavu.plan_estimate import PlanEstimator
 
-        planned = PlanEstimator(given, model, cluster).estimate(given)
+        planned = PlanEstimator(given, model, cluster, calibration=calibration).estimate(given)
     written = write_outputs(planned, *paths)
     to = console()
     print_planned(planned, to, "estimated")

@@ -39,6 +39,9 @@ PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
 
 HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
+calibration_option = click.option(
+    "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
+)
 
 
 def output_options(command: F) -> F:

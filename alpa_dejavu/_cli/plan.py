@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
-from alpa_dejavu._cli.parameters import HISTORY, Count, number_or_none, output_options
+from alpa_dejavu._cli.parameters import HISTORY, Count, calibration_option, number_or_none, output_options
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
@@ -26,6 +26,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
+@calibration_option
 @output_options
 def plan(
     model: str,
@@ -37,6 +38,7 @@ def plan(
     schedule: str,
     risk: float,
     history: pathlib.Path | None,
+    calibration: str | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -61,6 +63,7 @@ def plan(
             number_or_none(layers),
             schedule,
             risk=risk,
+            calibration=calibration,
             **more,
         )
     written = write_outputs(planned, *paths)

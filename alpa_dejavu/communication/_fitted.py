@@ -8,13 +8,14 @@ another wasn't measured on helps the other.
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
+from alpa_dejavu._state import State, number, numbers, part, places, texts
 from alpa_dejavu.communication._collectives import Array, Collectives
 
 NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
@@ -25,6 +26,7 @@ _MOST_ROWS = 600
 _FAR, _LARGE = 12.0, 0.5
 _BENDS = np.linspace(-4, 4, 6)
 _FOLDS = 5
+_OF_GROUP = 4
 _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 
@@ -70,13 +72,55 @@ class FittedCollectives:
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
+    def state(self) -> State:
+        """As JSON's types, without anything that was measured."""
+        return {
+            "collectives": self._curve.names,
+            "values": self._curve.values_.tolist(),
+            "ends": {"seen sizes": self._ends[True].tolist(), "other sizes": self._ends[False].tolist()},
+            "sizes": sorted(int(size) for size in self._sizes),
+            "most_bytes": self._most_bytes,
+            "outliers": self.outliers.tolist(),
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> FittedCollectives:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing or wrong; says which.
+        """
+        made, ends = cls(), part(state, "ends")
+        made._curve = _Curve.of_state(state)
+        made._ends = {True: numbers(ends, "seen sizes", 2), False: numbers(ends, "other sizes", 2)}
+        made._sizes = set(places(state, "sizes").astype(np.float64).tolist())
+        made._most_bytes, made.outliers = number(state, "most_bytes"), places(state, "outliers")
+        return made
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The collectives that were fitted."""
+        return tuple(self._curve.names)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of groups that were fitted."""
+        return tuple(sorted(int(size) for size in self._sizes))
+
+    @property
+    def most_bytes(self) -> float:
+        """The largest tensor that was fitted."""
+        return self._most_bytes
+
 
 @final
 class _Curve:
     """The means."""
 
     def fit(self, rows: Collectives, seconds: Array) -> _Curve:
-        self._names = sorted(set(rows.name.tolist()))
+        from scipy.optimize import least_squares
+
+        self.names = sorted(set(rows.name.tolist()))
         chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:_MOST_ROWS])
         rows, target = rows.take(chosen), np.log(seconds[chosen])
         designs = self._designs(rows)
@@ -88,6 +132,15 @@ class _Curve:
 
         self.values_ = least_squares(residuals, guess, loss="soft_l1", f_scale=_LOSS, max_nfev=30).x
         return self
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> _Curve:
+        made = cls()
+        made.names = texts(state, "collectives")
+        kinds = len(made.names)
+        width, deep = 1 + kinds, _OF_GROUP * (1 + kinds)
+        made.values_ = numbers(state, "values", 4 * width + 2 * deep + kinds * len(_BENDS))
+        return made
 
     def log_seconds(self, rows: Collectives) -> Array:
         return self._log_s(self.values_, rows, self._designs(rows))
@@ -110,17 +163,17 @@ class _Curve:
         )
         balance: Array = work - start
         bumps = np.exp(-0.5 * (balance[:, None] - _BENDS) ** 2)
-        bends = np.vstack([rest[2 * deep + width :].reshape(len(self._names), -1), np.zeros(len(_BENDS))])
+        bends = np.vstack([rest[2 * deep + width :].reshape(len(self.names), -1), np.zeros(len(_BENDS))])
         return np.asarray(np.logaddexp(start, work) + (bumps * bends[self._codes(rows)]).sum(axis=1))
 
     def _codes(self, rows: Collectives) -> NDArray[np.int64]:
         """Which of the collectives that were fitted each is; one more for any other."""
-        return np.array([self._names.index(n) if n in self._names else len(self._names) for n in rows.name.tolist()])
+        return np.array([self.names.index(n) if n in self.names else len(self.names) for n in rows.name.tolist()])
 
     def _designs(self, rows: Collectives) -> tuple[Array, Array]:
         """Columns for what is one number for each collective, and for what depends on the group."""
         codes = self._codes(rows)
-        is_code = [(codes == code) * 1.0 for code in range(len(self._names))]
+        is_code = [(codes == code) * 1.0 for code in range(len(self.names))]
         size, hosts = np.log2(rows.size) - 2, np.log2(rows.hosts) - 1.5
         group = np.stack([size, size**2, np.log2(rows.sharing) - 1, hosts], axis=1)
         return (
@@ -132,11 +185,11 @@ class _Curve:
         width, deep = designs[0].shape[1], designs[1].shape[1]
         starts = np.zeros((3, width))
         starts[:, 0] = np.log([_LAUNCH_S, _BETWEEN_S, _WITHIN_S])
-        return np.r_[starts.ravel(), np.zeros(2 * deep + width + len(self._names) * len(_BENDS))]
+        return np.r_[starts.ravel(), np.zeros(2 * deep + width + len(self.names) * len(_BENDS))]
 
     def _weights(self, across: bool) -> Array:
         """Of the prior: what collectives share is hardly held, how each deviates more; across hosts groups are few."""
-        kinds = len(self._names)
+        kinds = len(self.names)
         one = np.r_[0.1, np.full(kinds, 0.3)]
         shared = np.array([20.0, 40.0, 10.0, 20.0] if across else [1.0, 1.0, 1.0, 1.0])
         of_rate = np.array([10.0, 40.0, 5.0, 10.0] if across else [0.1, 0.1, 1.0, 1.0])

@@ -8,13 +8,14 @@ was measured on other models has its own deviations, one that wasn't has none.
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import least_squares
 
 from alpa_dejavu._left_out import Array, Seconds, interval_ends, left_out_errors
+from alpa_dejavu._state import State, number, numbers, part
 
 _LOSS = 0.08
 _FOLDS = 6
@@ -93,12 +94,35 @@ class BlockModel:
         """Seconds of each; in the domain are those whose GPU was fitted."""
         return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
 
+    def state(self) -> State:
+        """As JSON's types: logarithms of slowdowns and of seconds, of all GPUs, and each one's deviations from them."""
+        shared, own = self._point.values_[: len(_SHARED)].tolist(), self._point.values_[len(_SHARED) :]
+        of_gpu = dict(zip(self._point.gpus, own.reshape(-1, len(_TERMS)).tolist(), strict=True))
+        shared_by_name = dict(zip(_SHARED, shared, strict=True))
+        return {"shared": shared_by_name, "deviations": of_gpu, "ends": self._ends.tolist()}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> BlockModel:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing or wrong; says which.
+        """
+        made, shared, own = cls(), part(state, "shared"), part(state, "deviations")
+        made._point, made._ends = _Point(), numbers(state, "ends", 2)
+        made._point.gpus = sorted(own)
+        deviations = [numbers(own, gpu, len(_TERMS)) for gpu in made._point.gpus]
+        made._point.values_ = np.concatenate([[number(shared, name) for name in _SHARED], *deviations])
+        return made
+
 
 @final
 class _Point:
     """The means."""
 
     def fit(self, blocks: Blocks, seconds: Array) -> _Point:
+        from scipy.optimize import least_squares
+
         self.gpus = sorted(set(blocks.gpu.tolist()))
         target = np.log(seconds)
         own = len(_TERMS) * len(self.gpus)

@@ -7,11 +7,12 @@ sets. A GPU that wasn't seen is taken to be on one of the faster hosts: the lowe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._state import State, numbers
 from alpa_dejavu.latency._kernels import Array, Kernels
 
 _SMALL_S = 2e-6
@@ -51,3 +52,20 @@ class Floors:
     def expected(self, op: NDArray[np.str_]) -> Array:
         """On any other GPU."""
         return np.array([self.of_op.get(name, self.other) for name in op.tolist()])
+
+    def state(self) -> State:
+        """As JSON's types: of each kind the floors on the GPUs that were seen, in seconds."""
+        ordered = sorted(self._of_gpu.items())
+        return {op: [floor for (name, _), floor in ordered if name == op] for op in self.of_op}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Floors:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a floor isn't above zero, or there is none.
+        """
+        found = {(op, gpu): floor for op in state for gpu, floor in enumerate(numbers(state, op).tolist())}
+        if not found or min(found.values()) <= 0:
+            raise ValueError("floors must have one or more seconds above 0")
+        return cls(found)

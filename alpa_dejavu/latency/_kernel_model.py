@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
+from alpa_dejavu._state import State, number, numbers, part, texts
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import Streams
@@ -42,7 +44,7 @@ class KernelModel:
         fold = labels % min(_FOLDS, len(np.unique(labels)))
         errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), kernels, measured, fold)
         self.left_out_errors = errors
-        regime = self._regime(kernels)
+        regime = self._regime(kernels, self._point.log_seconds(kernels))
         self._ends = {name: interval_ends(errors[regime == name]) for name in np.unique(regime).tolist()}
         self._widest = interval_ends(errors)
         self.common_variance = {
@@ -54,19 +56,55 @@ class KernelModel:
 
     def predict(self, kernels: Kernels) -> Seconds:
         """Seconds of each; in the domain is the like of fitted kinds and work."""
-        ends = np.array([self._ends.get(name, self._widest) for name in self._regime(kernels).tolist()])
+        log_s = self._point.log_seconds(kernels)
+        ends = np.array([self._ends.get(name, self._widest) for name in self._regime(kernels, log_s).tolist()])
         known = np.isin(kernels.op, self._point.ops)
         work = np.maximum(kernels.compute_s, kernels.traffic_s)
         inside = known & (work <= 2 * self._most_s)
-        return Seconds.of(self._point.log_seconds(kernels), ends.reshape(-1, 2), inside)
+        return Seconds.of(log_s, ends.reshape(-1, 2), inside)
 
     def floor_s(self, kernels: Kernels) -> Array:
         """Seconds of the launch that `predict` contains."""
         return self._point.floors.expected(kernels.op)
 
-    def _regime(self, kernels: Kernels) -> NDArray[np.str_]:
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The kinds of kernels that were fitted."""
+        return tuple(self._point.ops)
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The ends of 90 % intervals over the mean, by class of kernel and by what decides: "product work" ..."""
+        return {name: (float(np.exp(low)), float(np.exp(high))) for name, (low, high) in self._ends.items()}
+
+    def state(self) -> State:
+        """As JSON's types, without anything that was measured."""
+        return {
+            "models": self._point.state(),
+            "ends": {name: ends.tolist() for name, ends in self._ends.items()},
+            "widest": self._widest.tolist(),
+            "common_variance": dict(self.common_variance),
+            "most_s": self._most_s,
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> KernelModel:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing or wrong; says which.
+        """
+        made = cls()
+        made._point = _Point.of_state(part(state, "models"))
+        ends, common = part(state, "ends"), part(state, "common_variance")
+        made._ends, made._widest = {name: numbers(ends, name, 2) for name in ends}, numbers(state, "widest", 2)
+        made.common_variance = {name: number(common, name) for name in common}
+        made._most_s = number(state, "most_s")
+        return made
+
+    def _regime(self, kernels: Kernels, log_s: Array) -> NDArray[np.str_]:
         floor = self._point.floors.expected(kernels.op)
-        short = np.exp(self._point.log_seconds(kernels)) < 1.2 * floor
+        short = np.exp(log_s) < 1.2 * floor
         return np.char.add(kernels.kind, np.where(short, " launch", " work"))
 
 
@@ -109,6 +147,27 @@ class _Point:
             known = self._streams.get(name) or next(iter(self._streams.values()), None)
             result[chosen] = np.log(self.floors.other + part.traffic_s) if known is None else known.log_seconds(part)
         return result
+
+    def state(self) -> State:
+        return {
+            "ops": self.ops,
+            "floors": self.floors.state(),
+            "streams": {name: each.state() for name, each in self._streams.items()},
+            "tiles": {op: each.state() for op, each in self._tiles.items()},
+            "shapes": None if self._trees is None else self._trees.state(),
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> _Point:
+        made = cls()
+        made.ops, made.floors = texts(state, "ops"), Floors.of_state(part(state, "floors"))
+        streams, tiles = part(state, "streams"), part(state, "tiles")
+        made._streams = {name: Streams.of_state(part(streams, name), made.floors) for name in streams}
+        made._tiles = {op: Tiles.of_state(part(tiles, op), made.floors) for op in tiles}
+        made._trees = None if state.get("shapes") is None else ShapeTrees.of_state(part(state, "shapes"))
+        if (made._trees is None) == bool(made._tiles):
+            raise ValueError("tiles and shapes must both be there, or neither")
+        return made
 
     def _products(self, kernels: Kernels) -> Array:
         if self._trees is None:

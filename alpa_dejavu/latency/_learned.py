@@ -9,10 +9,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._left_out import Seconds
 from alpa_dejavu.latency._analytic import AnalyticLatency
 from alpa_dejavu.latency._base import Latency, LatencyModel
 from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import Array, DataSheet, Kernels
+from alpa_dejavu.latency._operator_kernels import OperatorKernels
+from alpa_dejavu.latency._products import ProductCurve
 from alpa_dejavu.problem import Device, Operators
 
 _OF_INTERVAL = 2 * 1.6449
@@ -32,22 +35,30 @@ class LearnedLatency(LatencyModel):
     Attributes:
         model: fitted.
         sheets: by the names of devices.
+        products: by the names of devices and dtypes, how products measured there differ from what the model says.
     """
 
     model: KernelModel
     sheets: Mapping[str, DataSheet]
+    products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
+    _kernels: OperatorKernels = dataclasses.field(default_factory=OperatorKernels, init=False, repr=False)
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Seconds of each operator, and one standard deviation."""
         floor = AnalyticLatency().predict(operators, device).mean_s
         if device.name not in self.sheets or not len(operators):
             return Latency(floor, _UNKNOWN * floor)
-        share, whole = (self._kernels(operators, device, part) for part in (True, False))
+        kernels, whole = self._kernels.of(operators, device, self.sheets[device.name])
+        seconds = self.model.predict(kernels)
+        work = self._work_s(kernels, seconds)
         # Divided work may fall on a worse shape of tiles, but the division that a library makes isn't slower than none.
-        divided, undivided = (self._work_s(kernels, device, operators) for kernels in (share, whole))
-        once = np.where(operators.written_bytes > 0, np.minimum(divided, undivided), 0.0) * operators.count
+        cut = np.flatnonzero(kernels.flop < whole.flop)
+        if len(cut):
+            undivided = whole.take(cut)
+            work[cut] = np.minimum(work[cut], self._work_s(undivided, self.model.predict(undivided)))
+        work *= self._own_products(operators, device, kernels)
+        once = np.where(operators.written_bytes > 0, work, 0.0) * operators.count
         mean = np.maximum(once + device.kernel_s * operators.count * (operators.written_bytes > 0), floor)
-        seconds = self.model.predict(share)
         relative = (seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL
         return Latency(mean, mean * relative)
 
@@ -55,7 +66,8 @@ class LearnedLatency(LatencyModel):
         """Whether each operator, on this device, is like what the model was fitted on."""
         if device.name not in self.sheets or not len(operators):
             return np.zeros(len(operators), dtype=np.bool_)
-        return self.model.predict(self._kernels(operators, device, True)).in_domain
+        kernels, _ = self._kernels.of(operators, device, self.sheets[device.name])
+        return self.model.predict(kernels).in_domain
 
     def draws(self, operators: Operators, device: Device, count: int, rng: np.random.Generator) -> Array:
         """Seconds of all operators together, `count` times, of shape (count, operators).
@@ -66,7 +78,7 @@ class LearnedLatency(LatencyModel):
         predicted = self.predict(operators, device)
         sigma = np.log1p(np.divide(predicted.spread_s, predicted.mean_s, where=predicted.mean_s > 0))
         if device.name in self.sheets and len(operators):
-            kinds = self._kernels(operators, device, True).kind
+            kinds = self._kernels.of(operators, device, self.sheets[device.name])[0].kind
         else:
             kinds = np.full(len(operators), "map")
         names, codes = np.unique(kinds, return_inverse=True)
@@ -80,24 +92,13 @@ class LearnedLatency(LatencyModel):
         """Of the variance of an operator's error, the share that all of its class have in common."""
         return self.model.common_variance.get("product" if product else "map", 1.0)
 
-    def _work_s(self, kernels: Kernels, device: Device, operators: Operators) -> Array:
-        return np.maximum(self.model.predict(kernels).mean - self.model.floor_s(kernels), 0.0)
+    def _own_products(self, operators: Operators, device: Device, kernels: Kernels) -> Array:
+        """What each operator's seconds are multiplied with for the device's own sake."""
+        factor = np.ones(len(operators))
+        for dtype, curve in self.products.get(device.name, {}).items():
+            chosen = (kernels.kind == "product") & (operators.dtype == dtype)
+            factor[chosen] = curve.factor(np.maximum(operators.flop[chosen], 1.0))
+        return factor
 
-    def _kernels(self, operators: Operators, device: Device, divided: bool) -> Kernels:
-        """As kernels: of products the shapes, of all others the traffic; `divided`: of one device's share."""
-        columns: dict[str, list[object]] = {name: [] for name in ("op", "gpu", "batch", "m", "n", "k")}
-        sheets = {}
-        traffic = operators.read_bytes + operators.written_bytes
-        for place, record in enumerate(operators.records):
-            flop = float(operators.flop[place]) if divided else record.flop
-            moved = float(traffic[place]) if divided else record.read_bytes + record.written_bytes
-            name, rate, sizes = "stream", device.rate("float32"), (1.0, 1.0, max(moved / 8, 1.0), 1.0)
-            if record.product_sizes is not None:
-                batch, rows, others, inner = record.product_sizes
-                sizes = (batch, max(rows * flop / record.flop, 1.0), others, inner)
-                name, rate = ("linear" if batch == 1 else "bmm"), device.rate(record.dtype)
-            key = f"{rate:g}"
-            sheets[key] = dataclasses.replace(self.sheets[device.name], flop_per_s=rate)
-            for column, value in zip(columns, ("relu" if name == "stream" else name, key, *sizes), strict=True):
-                columns[column].append(value)
-        return Kernels.of(columns, sheets)
+    def _work_s(self, kernels: Kernels, seconds: Seconds) -> Array:
+        return np.maximum(seconds.mean - self.model.floor_s(kernels), 0.0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
-from scipy.optimize import least_squares
 
+from alpa_dejavu._state import State, number, numbers, texts
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 
@@ -14,6 +15,7 @@ _BANDWIDTH, _LENGTH = 8e11, 1e3
 _LOSS = 0.05
 _PRIOR = 0.3
 _MOST_ROWS = 2500
+_SHARED = ("sharpness", "of_rate", "of_length")
 
 
 @final
@@ -25,6 +27,8 @@ class Streams:
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Streams:
         """Fits by absolute errors of logarithms, so that a slow host or an odd kernel doesn't pull the others."""
+        from scipy.optimize import least_squares
+
         chosen = np.random.default_rng(0).permutation(len(kernels))[:_MOST_ROWS]
         rows, target = kernels.take(chosen), np.log(seconds[chosen])
         self.ops_ = sorted(set(kernels.op.tolist()))
@@ -43,6 +47,25 @@ class Streams:
     def log_seconds(self, kernels: Kernels) -> Array:
         """Logarithms of seconds on a GPU that wasn't seen."""
         return self._log_s(self.values_, kernels, np.log(self._floors.expected(kernels.op)))
+
+    def state(self) -> State:
+        """As JSON's types: logarithms of starts in seconds and of slowdowns, by `ops`, and what all share."""
+        count = len(self.ops_)
+        lists = {"starts": self.values_[:count].tolist(), "shares": self.values_[count : 2 * count].tolist()}
+        return {"ops": self.ops_, **lists, **dict(zip(_SHARED, self.values_[2 * count :].tolist(), strict=True))}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], floors: Floors) -> Streams:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing, or no finite number.
+        """
+        made = cls()
+        made.ops_, made._floors = texts(state, "ops"), floors
+        lists = [numbers(state, name, len(made.ops_)) for name in ("starts", "shares")]
+        made.values_ = np.concatenate([*lists, [number(state, name) for name in _SHARED]])
+        return made
 
     def _log_s(self, values: Array, kernels: Kernels, floor: Array) -> Array:
         count = len(self.ops_)

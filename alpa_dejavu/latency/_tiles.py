@@ -11,11 +11,12 @@ References:
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
-from scipy.optimize import least_squares
 
+from alpa_dejavu._state import State, number
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import smooth_maximum
@@ -87,6 +88,8 @@ class Tiles:
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Tiles:
         """Fits by absolute errors of logarithms to as many rows of each GPU."""
+        from scipy.optimize import least_squares
+
         rng = np.random.default_rng(0)
         of_gpu = [np.flatnonzero(kernels.gpu == gpu) for gpu in np.unique(kernels.gpu)]
         chosen = np.concatenate([rng.permutation(each)[:_ROWS_OF_GPU] for each in of_gpu])
@@ -103,6 +106,21 @@ class Tiles:
     def log_seconds(self, kernels: Kernels) -> Array:
         """Logarithms of seconds on a GPU that wasn't seen."""
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
+
+    def state(self) -> State:
+        """As JSON's types: the parameters by name."""
+        return dict(zip(_PARAMETERS, self.values_.tolist(), strict=True))
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], floors: Floors) -> Tiles:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a parameter is missing, or no finite number.
+        """
+        made = cls()
+        made._floors, made.values_ = floors, np.array([number(state, name) for name in _PARAMETERS])
+        return made
 
 
 def _log_s(values: Array, kernels: Kernels, ways: _Ways, floor: Array) -> Array:

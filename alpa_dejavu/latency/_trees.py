@@ -6,16 +6,19 @@ as the median over the GPUs: trees that could tell the GPUs apart would learn th
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingRegressor
 
+from alpa_dejavu._state import State, number, part
+from alpa_dejavu.latency._forest import Forest, rounded
 from alpa_dejavu.latency._kernels import Array, Kernels
 
 _TILE = 64.0
 _START_S = 2.5e-5
 _MOST_ROWS = 5000
+_NUM_FEATURES = 20
 
 
 @final
@@ -24,6 +27,8 @@ class ShapeTrees:
 
     def fit(self, kernels: Kernels, seconds: Array) -> ShapeTrees:
         """Grows the trees."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
         ratio = np.log(seconds) - roofline_of_tiles(kernels)
         offsets: dict[str, list[float]] = {}
         for op in np.unique(kernels.op):
@@ -43,7 +48,9 @@ class ShapeTrees:
             l2_regularization=5.0,
             random_state=0,
         )
-        self._trees = grown.fit(self._features(kernels)[chosen], ratio[chosen])
+        grown.fit(self._features(kernels)[chosen], ratio[chosen])
+        trees = [each.nodes for of_one in grown._predictors for each in of_one]
+        self._trees = Forest.of(trees, float(np.ravel(grown._baseline_prediction)[0]))
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
@@ -51,6 +58,26 @@ class ShapeTrees:
         other = float(np.median(list(self._offsets.values())))
         offset = np.array([self._offsets.get(op, other) for op in kernels.op.tolist()])
         return np.asarray(roofline_of_tiles(kernels) + offset + self._trees.predict(self._features(kernels)))
+
+    def state(self) -> State:
+        """As JSON's types: the trees, and of each kind the median distance of GPUs from the roofline (logarithms)."""
+        return {"offsets": dict(self._offsets), "trees": self._trees.state()}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> ShapeTrees:
+        """From what `state` gave.
+
+        Raises:
+            ValueError: a part is missing, or is no tree on our features.
+        """
+        made = cls()
+        offsets = part(state, "offsets")
+        made._offsets = {op: number(offsets, op) for op in offsets}
+        if not made._offsets:
+            raise ValueError("offsets has no kind of product, but must have one or more")
+        made._ops = sorted(made._offsets)
+        made._trees = Forest.of_state(part(state, "trees"), _NUM_FEATURES)
+        return made
 
     def _features(self, kernels: Kernels) -> Array:
         batch, m, n, k = kernels.batch, kernels.m, kernels.n, kernels.k
@@ -62,7 +89,7 @@ class ShapeTrees:
             columns += [np.log(tiles * tile**2 / (batch * m * n)), np.clip(np.log(np.ceil(waves) / waves), 0, 3)]
         columns += [(n % 4 == 0) * 1.0, (k % 4 == 0) * 1.0, (m % 4 == 0) * 1.0, n % 2, k % 2, np.log(_waves(kernels))]
         columns.append((kernels.op == self._ops[0]) * 1.0)
-        return np.stack(columns, axis=1)
+        return rounded(np.stack(columns, axis=1))
 
 
 def _waves(kernels: Kernels) -> Array:

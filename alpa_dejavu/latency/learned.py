@@ -12,6 +12,7 @@ from alpa_dejavu.latency._deviation import Deviations, measure_next
 from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import DataSheet, Kernels
 from alpa_dejavu.latency._learned import LearnedLatency
+from alpa_dejavu.latency._products import ProductCurve
 from alpa_dejavu.latency._sheets import data_sheets
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "KernelModel",
     "Kernels",
     "LearnedLatency",
+    "ProductCurve",
     "Seconds",
     "data_sheets",
     "measure_next",

@@ -117,12 +117,12 @@ class LearnedCollectives:
         if found:
             _log.info("%s: of %d rows left out: %s", _ROWS, len(rows), summary(found))
         rows = rows.drop(index=rows.index[[each.row for each in found]])
-        self._model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows[self._unseen].astype(str))
+        self.model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows[self._unseen].astype(str))
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of each collective."""
-        seconds = self._model.predict(_columns(rows))
+        seconds = self.model.predict(_columns(rows))
         return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 

@@ -61,12 +61,12 @@ class LearnedKernels:
     def fit(self, rows: pd.DataFrame, context: Context) -> LearnedKernels:
         """Fits on the kernels alone."""
         self._sheets = data_sheets(context.folder.document(_SHEETS))
-        self._model = KernelModel().fit(Kernels.of(rows, self._sheets), rows[MEASURED_S], rows[self._unseen])
+        self.model = KernelModel().fit(Kernels.of(rows, self._sheets), rows[MEASURED_S], rows[self._unseen])
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of each kernel."""
-        seconds = self._model.predict(Kernels.of(rows, self._sheets))
+        seconds = self.model.predict(Kernels.of(rows, self._sheets))
         return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 

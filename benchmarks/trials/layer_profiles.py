@@ -130,12 +130,12 @@ class LearnedBlocks:
     def fit(self, rows: pd.DataFrame, context: Context) -> LearnedBlocks:
         """Fits on the layers alone."""
         self._context = context
-        self._model = BlockModel().fit(blocks_of(rows, context), rows[MEASURED_S], _GROUPS(rows))
+        self.model = BlockModel().fit(blocks_of(rows, context), rows[MEASURED_S], _GROUPS(rows))
         return self
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of each layer."""
-        seconds = self._model.predict(blocks_of(rows, self._context))
+        seconds = self.model.predict(blocks_of(rows, self._context))
         return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 

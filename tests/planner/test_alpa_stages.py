@@ -15,6 +15,7 @@ from alpa.pipeline_parallel import compile_executable, stage_construction
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
 from alpa_dejavu.alpa_code import alpa_options
+from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.testing import example_cluster
@@ -218,6 +219,18 @@ def test_alpas_own_option_with_our_costs_and_search():
     with alpa_dejavu.installed("get_compute_cost", "training_dp"):
         _, _, meshes, _ = planned(AutoStageOption())
     assert sum(mesh.num_devices for mesh in meshes) == 4
+
+
+def test_a_calibration_prices_what_alpa_plans():
+    cluster = example_cluster(1)
+    slow = dataclasses.replace(cluster.hosts[0].device, step_s=1.0, name="example")
+    calibration = Calibration("slow", "made up", "2024-05-31", devices={"example": slow})
+    options = [DejavuStageOption(cluster=cluster), DejavuStageOption(cluster=cluster, calibration=calibration)]
+    for option in options:
+        planned(option)
+    assert options[1].last_plan.step_s > 1.0 > options[0].last_plan.step_s
+    with pytest.raises(ValueError, match="has 'example', but the calibration v100 knows"):
+        planned_fails(DejavuStageOption(cluster=cluster, calibration="v100"))
 
 
 def test_the_stand_in_returns_alpas_arrays():

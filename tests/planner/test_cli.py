@@ -59,7 +59,7 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
-        def __init__(self, plan, model, cluster):
+        def __init__(self, plan, model, cluster, calibration=None):
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):

@@ -46,6 +46,9 @@ def test_fields_without_effect_are_named(caplog):
         ({"cluster": 3}, TypeError, "cluster is 3"),
         ({"history": 3}, TypeError, "history is 3"),
         ({"history": "nowhere/history.sqlite"}, ValueError, "there is no folder"),
+        ({"calibration": "v10"}, ValueError, "did you mean 'v100'"),
+        ({"calibration": 3}, TypeError, "calibration is 3"),
+        ({"calibration": "v100", "communication": "free"}, ValueError, "both a calibration and communication='free'"),
     ],
 )
 def test_nonsense_is_refused_by_name(fields, error, said):

@@ -1,0 +1,27 @@
+"""Calibrations: what was learned of devices and links, as files that the planner takes.
+
+    plan_model("gpt-1.3b", "p3.16xlarge", calibration="v100")
+    DejavuStageOption(calibration="measured.json")
+
+Bundled ones (`bundled_names()`) are fitted to open measurements, which each file names, with the errors on what a fit
+had left out; `make calibrations` builds them again.
+"""
+
+from alpa_dejavu.calibration._bundled import bundled, bundled_names, chosen_calibration
+from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._file import read_calibration, write_calibration
+from alpa_dejavu.calibration._prices import Prices, check_choice, prices
+
+__all__ = [
+    "Calibration",
+    "Fit",
+    "MeasuredLink",
+    "Prices",
+    "bundled",
+    "bundled_names",
+    "check_choice",
+    "chosen_calibration",
+    "prices",
+    "read_calibration",
+    "write_calibration",
+]

@@ -1,0 +1,55 @@
+"""Calibrations that come with the package, and choosing one by name, by file or as an object."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from alpa_dejavu._json_file import near
+from alpa_dejavu.calibration._calibration import Calibration
+from alpa_dejavu.calibration._file import read_calibration
+
+FOLDER = pathlib.Path(__file__).parent / "data"
+
+
+def bundled_names() -> list[str]:
+    """The names of all bundled calibrations.
+
+    >>> "v100" in bundled_names()
+    True
+    """
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def bundled(name: str) -> Calibration:
+    """A bundled calibration.
+
+    Raises:
+        ValueError: there is none of this name, or its file is broken.
+    """
+    names = bundled_names()
+    if name not in names:
+        raise ValueError(f"there is no bundled calibration {name!r}{near(name, names)} (there are {', '.join(names)})")
+    return read_calibration(FOLDER / f"{name}.json")
+
+
+def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
+    """The calibration of a bundled name (which goes before a file of that name), of a file, or the given one.
+
+    Raises:
+        ValueError: there is no such name or file, or the file is broken.
+        TypeError: it is something else.
+    """
+    if isinstance(choice, Calibration):
+        return choice
+    if not isinstance(choice, (str, os.PathLike)):
+        raise TypeError(f"calibration is {choice!r}; give a bundled name, a file, a Calibration, or None")
+    name, names = os.fspath(choice), bundled_names()
+    if name in names:
+        return bundled(name)
+    if not pathlib.Path(name).is_file():
+        raise ValueError(
+            f"there is no calibration {name!r}{near(name, names)} (bundled are {', '.join(names)}); or give the path "
+            "of a file that `alpa-dejavu calibrate` wrote"
+        )
+    return read_calibration(name)

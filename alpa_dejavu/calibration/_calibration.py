@@ -1,0 +1,209 @@
+"""What was learned of kinds of devices and of links: data sheets, fitted models with their errors, measured figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.communication import AlphaBeta, CommunicationModel
+from alpa_dejavu.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.problem import Cluster, Device, Host, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.communication.learned import FittedCollectives
+    from alpa_dejavu.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
+
+VERSION = 1
+"""Of calibration files. A file of another version is refused."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How well a part was fitted.
+
+    Attributes:
+        part: what was fitted: "kernels", "layers", "collectives within hosts", "collectives across hosts" ...
+        origin: which measurements.
+        rows: how many of them are of this calibration's devices.
+        left_out: what was left out in turn for the errors: "gpu", "mesh" ...; empty if nothing was.
+        held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
+        figures: what was found, by name with its unit, where the file doesn't hold the model itself.
+    """
+
+    part: str
+    origin: str
+    rows: int
+    left_out: str = ""
+    held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            raise ValueError(f"fit of {self.part}: rows is {self.rows}, but must be at least 0")
+        for name, value in (*self.held_out.items(), *self.figures.items()):
+            if not math.isfinite(value):
+                raise ValueError(f"fit of {self.part}: {name} is {value!r}, but must be a finite number")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MeasuredLink:
+    """A kind of link that was measured.
+
+    Attributes:
+        devices: names of the kinds of devices at its two ends, in any order.
+        within: whether both ends are in one host.
+        link: what was found.
+        spread: standard deviation of the logarithm of a figure, by the name of `Link`'s field.
+    """
+
+    devices: tuple[str, str]
+    within: bool
+    link: Link
+    spread: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_spread(f"link {' - '.join(self.devices)}", self.spread, Link)
+
+    @property
+    def kind(self) -> tuple[tuple[str, ...], bool]:
+        """What tells kinds of links apart."""
+        return tuple(sorted(self.devices)), self.within
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was learned of some kinds of devices and links; whatever wasn't is left out.
+
+    Attributes:
+        name: for people, and of a bundled calibration what it is chosen by.
+        origin: what was measured, where, and by whom.
+        date: the day on which it was measured or fitted, as in 2024-05-31.
+        sheets: data sheets by `Device.name`: the devices that `kernels` speaks of.
+        kernels: the model of operators; None: operators go by the roofline of the devices' figures.
+        products: by `Device.name` and dtype, how products measured there differ from what `kernels` says.
+        layers: a model of whole layers by the names of chips; the planner doesn't use it.
+        within: collectives within a host; None: all collectives go by the alpha-beta model.
+        across: collectives that span hosts; None: those go by the alpha-beta model.
+        fits: how well each part was fitted.
+        missing: sentences about what it doesn't know.
+        devices: measured figures by `Device.name`, which replace the cluster's.
+        device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
+            `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
+        links: measured kinds of links, which replace the cluster's.
+
+    Raises:
+        ValueError: a figure isn't finite, a kind of link is there twice, a spread is of a device or field that isn't,
+            or collectives are known across hosts but not within them.
+    """
+
+    name: str
+    origin: str
+    date: str
+    sheets: Mapping[str, DataSheet] = dataclasses.field(default_factory=dict)
+    kernels: KernelModel | None = None
+    products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
+    layers: BlockModel | None = None
+    within: FittedCollectives | None = None
+    across: FittedCollectives | None = None
+    fits: tuple[Fit, ...] = ()
+    missing: tuple[str, ...] = ()
+    devices: Mapping[str, Device] = dataclasses.field(default_factory=dict)
+    device_spread: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    links: tuple[MeasuredLink, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_date(self)
+        for name, device in self.devices.items():
+            if device.name != name:
+                raise ValueError(f"calibration {self.name}: the device {device.name!r} is listed as {name!r}")
+        for name, spread in self.device_spread.items():
+            if name not in self.devices:
+                raise ValueError(f"calibration {self.name}: device_spread is of {name!r}, whose figures aren't there")
+            _check_spread(f"device {name}", spread, Device)
+        strange = sorted(set(self.products) - set(self.sheets))
+        if strange:
+            raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, which has no data sheet there")
+        kinds = [link.kind for link in self.links]
+        twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
+        if twice is not None:
+            raise ValueError(f"calibration {self.name}: the link {' - '.join(twice[0])} is there twice; keep one")
+        if self.across is not None and self.within is None:
+            raise ValueError(f"calibration {self.name}: has collectives across hosts, but none within; fit both")
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """All kinds of devices that it knows something of."""
+        return tuple(sorted({*self.sheets, *self.devices}))
+
+    def latency(self) -> LatencyModel:
+        """Of operators: the learned model where there is one, else the roofline."""
+        if self.kernels is None or not self.sheets:
+            return AnalyticLatency()
+        from alpa_dejavu.latency.learned import LearnedLatency
+
+        return LearnedLatency(self.kernels, self.sheets, self.products)
+
+    def communication(self) -> CommunicationModel:
+        """Of collectives: the learned model where there is one, else the alpha-beta model."""
+        if self.within is None:
+            return AlphaBeta()
+        from alpa_dejavu.communication.learned import LearnedCommunication
+
+        return LearnedCommunication(self.within, self.across)
+
+    def applied_to(self, cluster: Cluster) -> Cluster:
+        """The cluster with measured figures in place of its own.
+
+        Raises:
+            ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured.
+        """
+        present = {host.device.name for host in cluster.hosts}
+        unknown = sorted(present - set(self.device_names))
+        if unknown:
+            raise ValueError(
+                f"the cluster {cluster.name} has {unknown[0]!r}, but the calibration {self.name} knows "
+                f"{', '.join(map(repr, self.device_names)) or 'no device'} only; give another calibration, or none"
+            )
+        absent = sorted(set(self.devices) - present)
+        if absent:
+            raise ValueError(
+                f"the calibration {self.name} was measured on {absent[0]!r}, which the cluster {cluster.name} "
+                f"doesn't have (it has {', '.join(map(repr, sorted(present)))}); give the calibration of this cluster"
+            )
+        hosts = tuple(
+            dataclasses.replace(host, device=self.devices.get(host.device.name, host.device)) for host in cluster.hosts
+        )
+        known = {link.kind: link.link for link in self.links}
+        links = tuple(
+            tuple(known.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
+            for a, row in enumerate(cluster.links)
+        )
+        return dataclasses.replace(cluster, hosts=hosts, links=links)
+
+
+def _kind(first: Host, second: Host, within: bool) -> tuple[tuple[str, ...], bool]:
+    return tuple(sorted((first.device.name, second.device.name))), within
+
+
+def _check_date(calibration: Calibration) -> None:
+    try:
+        datetime.date.fromisoformat(calibration.date)
+    except ValueError:
+        raise ValueError(
+            f"calibration {calibration.name}: date is {calibration.date!r}, but must be a day such as 2024-05-31"
+        ) from None
+
+
+def _check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | type[Link]) -> None:
+    fields = [field.name for field in dataclasses.fields(of)]
+    for name, value in spread.items():
+        if name.split("[")[0] not in fields:
+            raise ValueError(f"{owner}: has a spread of {name!r}, which is no figure; known are {', '.join(fields)}")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{owner}: the spread of {name} is {value!r}, but must be a finite number of at least 0")

@@ -1,0 +1,125 @@
+"""Calibration files: versioned JSON in SI units, checked when read, written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from alpa_dejavu._json_file import read_checked, write_whole
+from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._text import json_text
+from alpa_dejavu.problem import Device, Link, SmallProducts
+
+_SCHEMA = f"calibration-{VERSION}"
+_REMEDY = (
+    "write it again with `alpa-dejavu calibrate`, or take a bundled one; `schemas/calibration-1.json` says what each "
+    "key may be"
+)
+
+
+def read_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """A calibration from a file.
+
+    Raises:
+        ValueError: there is no such file, or it is broken, of another version, or lacks a part; says where and what to
+            do.
+    """
+    file = pathlib.Path(path)
+    data = read_checked(file, _SCHEMA, _REMEDY)
+    try:
+        return _calibration(data)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{file}: {error}; {_REMEDY}") from error
+
+
+def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
+    """Writes a calibration; what was there before stays until the new file is whole.
+
+    Raises:
+        ValueError: a number isn't finite, or the file can't be written.
+    """
+    write_whole(pathlib.Path(path), calibration_text(calibration))
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """A calibration as the text of its file; parts that aren't there are left out."""
+    models = {name: getattr(calibration, name) for name in ("kernels", "layers", "within", "across")}
+    data: dict[str, Any] = {
+        "version": VERSION,
+        "units": "SI",
+        "name": calibration.name,
+        "origin": calibration.origin,
+        "date": calibration.date,
+        "fits": [dataclasses.asdict(fit) for fit in calibration.fits],
+        "missing": list(calibration.missing),
+        "sheets": {name: dataclasses.asdict(sheet) for name, sheet in calibration.sheets.items()},
+        "products": {
+            name: {dtype: dataclasses.asdict(curve) for dtype, curve in curves.items()}
+            for name, curves in calibration.products.items()
+        },
+        "devices": {name: _without_none(device) for name, device in calibration.devices.items()},
+        "device_spread": {name: dict(spread) for name, spread in calibration.device_spread.items()},
+        "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
+        **{name: model.state() for name, model in models.items() if model is not None},
+    }
+    return json_text({key: value for key, value in data.items() if value not in ([], {})})
+
+
+def _without_none(figures: Device | Link) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None}
+
+
+def _calibration(data: Mapping[str, Any]) -> Calibration:
+    """From what the schema has found right: models, and what figures have to do with each other, are still unknown."""
+    from alpa_dejavu.latency.learned import DataSheet, ProductCurve
+
+    return Calibration(
+        name=data["name"],
+        origin=data["origin"],
+        date=data["date"],
+        fits=tuple(Fit(**fit) for fit in data.get("fits", ())),
+        missing=tuple(data.get("missing", ())),
+        sheets={name: DataSheet(**sheet) for name, sheet in data.get("sheets", {}).items()},
+        products={
+            name: {dtype: ProductCurve(**curve) for dtype, curve in curves.items()}
+            for name, curves in data.get("products", {}).items()
+        },
+        devices={name: _device(figures) for name, figures in data.get("devices", {}).items()},
+        device_spread=data.get("device_spread", {}),
+        links=tuple(_link(each) for each in data.get("links", ())),
+        **_models(data),
+    )
+
+
+def _models(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fitted models that are there."""
+    from alpa_dejavu.communication.learned import FittedCollectives
+    from alpa_dejavu.latency.learned import BlockModel, KernelModel
+
+    readers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "kernels": KernelModel.of_state,
+        "layers": BlockModel.of_state,
+        "within": FittedCollectives.of_state,
+        "across": FittedCollectives.of_state,
+    }
+    found: dict[str, Any] = {}
+    for name, read in readers.items():
+        if name in data:
+            try:
+                found[name] = read(data[name])
+            except ValueError as error:
+                raise ValueError(f"{name} is no fitted model: {error}") from error
+    return found
+
+
+def _device(figures: Mapping[str, Any]) -> Device:
+    small = figures.get("small_products")
+    return Device(**{**figures, "small_products": None if small is None else SmallProducts(**small)})
+
+
+def _link(figures: Mapping[str, Any]) -> MeasuredLink:
+    first, second = figures["devices"]
+    return MeasuredLink((first, second), figures["within"], Link(**figures["link"]), figures.get("spread", {}))

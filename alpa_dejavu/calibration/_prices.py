@@ -1,0 +1,74 @@
+"""What plans are priced with: a cluster and the models of its operators and collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import final
+
+from alpa_dejavu.calibration._bundled import chosen_calibration
+from alpa_dejavu.calibration._calibration import Calibration
+from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.problem import Cluster
+
+_DEFAULTS = {"latency": "analytic", "communication": "alpha-beta"}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """What a plan's costs follow from."""
+
+    cluster: Cluster
+    latency: LatencyModel
+    communication: CommunicationModel
+
+
+def check_choice(
+    calibration: str | os.PathLike[str] | Calibration | None,
+    latency: str | LatencyModel,
+    communication: str | CommunicationModel,
+) -> Calibration | None:
+    """The calibration, read.
+
+    Raises:
+        ValueError: it can't be had, a model's name is unknown, or a model is given beside a calibration.
+        TypeError: something is none of what its name asks for.
+    """
+    latency_model(latency)
+    communication_model(communication)
+    if calibration is None:
+        return None
+    given = {"latency": latency, "communication": communication}
+    own = [name for name, default in _DEFAULTS.items() if given[name] != default]
+    if own:
+        raise ValueError(
+            f"both a calibration and {own[0]}={given[own[0]]!r} are given, but a calibration brings its own models; "
+            f"leave {own[0]} out, or give the models of `Calibration.latency()` and `.communication()` yourself"
+        )
+    return chosen_calibration(calibration)
+
+
+def prices(
+    cluster: Cluster,
+    calibration: str | os.PathLike[str] | Calibration | None,
+    latency: str | LatencyModel,
+    communication: str | CommunicationModel,
+) -> Prices:
+    """A cluster and models as a calibration has them; without one (None), as they are given.
+
+    Args:
+        cluster: by its data sheets.
+        calibration: a bundled name, a file's path, or a `Calibration`.
+        latency: a latency model or its name.
+        communication: a communication model or its name.
+
+    Raises:
+        ValueError: as `check_choice`; or the calibration is of other devices than the cluster's.
+        TypeError: as `check_choice`.
+    """
+    known = check_choice(calibration, latency, communication)
+    if known is None:
+        return Prices(cluster, latency_model(latency), communication_model(communication))
+    return Prices(known.applied_to(cluster), known.latency(), known.communication())

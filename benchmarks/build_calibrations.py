@@ -1,0 +1,117 @@
+"""Builds the bundled calibrations from open measurements.
+
+    python benchmarks/build_calibrations.py --train ../shared/data [--out DIR]
+
+`make calibrations` runs it with one thread and one set of processor instructions, so that the files come out the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from alpa_dejavu.calibration import Calibration, Fit, write_calibration
+from alpa_dejavu.calibration._bundled import FOLDER
+from bundles._devices import BUNDLES, Bundle, sheets_of
+from bundles._parts import Part, parts
+from bundles._products import with_products
+from trials._folder import AbsentError, Folder, UnreadableError
+
+DATE = "2026-11-21"
+"""On which the models were last changed: not the day of a build, so that the same files come out."""
+
+_FP32 = "kernels were measured in single precision; products of other dtypes go by their rate on the device"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the files; returns 2 where an input is wrong, with what and where on stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    given = _parsed(arguments)
+    try:
+        build(Folder(given.train), given.out)
+    except (AbsentError, UnreadableError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def build(folder: Folder, out: Path) -> None:
+    """Fits all parts to a folder of measurements and writes a file for each bundle.
+
+    Raises:
+        AbsentError: measurements aren't there.
+        UnreadableError: or are broken.
+        ValueError: a file can't be written.
+    """
+    fitted = parts(folder)
+    table = folder.document("neusight-kernels/gpus.json")
+    for bundle in tqdm(BUNDLES, desc="files"):
+        made = calibration(bundle, fitted, table)
+        if bundle.products is not None:
+            made = with_products(made, bundle.products, folder)
+        write_calibration(made, out / f"{bundle.name}.json")
+
+
+def calibration(
+    bundle: Bundle, fitted: Mapping[str, Part], table: Mapping[str, Mapping[str, float]]
+) -> Calibration:
+    """A bundle with its parts: the model of kernels always, the others where they were measured on its devices."""
+    fits = _fits(bundle, fitted)
+    measured = [fit for fit in fits if fit.rows]
+    origins = list(dict.fromkeys(fit.origin for fit in measured)) or ["no measurement of its own"]
+    if bundle.kernels is None:
+        origins.append("kernels by data sheet")
+    return Calibration(
+        name=bundle.name,
+        origin=f"{bundle.title}: {'; '.join(origins)}; devices' figures: {bundle.source}",
+        date=DATE,
+        sheets=sheets_of(bundle, table),
+        kernels=fitted["kernels"].model,
+        layers=fitted["layers"].model if bundle.layers else None,
+        within=fitted[bundle.within].model if bundle.within else None,
+        across=fitted[bundle.across].model if bundle.across else None,
+        fits=fits,
+        missing=tuple(_missing(bundle)),
+    )
+
+
+def _fits(bundle: Bundle, fitted: Mapping[str, Part]) -> tuple[Fit, ...]:
+    fits = [fitted["kernels"].fit_of([bundle.kernels or ""])]
+    if bundle.layers:
+        fits.append(fitted["layers"].fit_of(bundle.layers))
+    named = [name for name in (bundle.within, bundle.across, *bundle.iterations) if name is not None]
+    return (*fits, *(fitted[name].fit_of(fitted[name].device.tolist()) for name in named))
+
+
+def _missing(bundle: Bundle) -> list[str]:
+    found = [_FP32] if bundle.kernels else [
+        "kernels: none was measured on it; they go by its data sheet and a model of five other GPUs, whose errors on a "
+        "GPU that was left out stand here"
+    ]
+    if not bundle.layers:
+        found.append("layers: none was measured on it")
+    if bundle.within is None:
+        found.append("collectives: none was measured; all go by the alpha-beta model and the cluster's links")
+    elif bundle.across is None:
+        found.append("collectives across hosts: none was measured; they go by the alpha-beta model")
+    if not bundle.iterations:
+        found.append("iterations: none was measured on it")
+    return [*found, bundle.note] if bundle.note else found
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder for the files (the package's own)")
+    return parser.parse_args(arguments)
+
+
+__all__ = ["build", "calibration", "main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

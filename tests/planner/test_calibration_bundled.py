@@ -1,0 +1,111 @@
+"""Bundled calibrations: they load, say what they are, predict, and change plans where they should."""
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.calibration import bundled, bundled_names, chosen_calibration
+from alpa_dejavu.calibration._bundled import FOLDER
+from alpa_dejavu.clusters import known_machines, named_cluster
+from alpa_dejavu.clusters._machine_file import read_machine
+from alpa_dejavu.communication import Group
+from alpa_dejavu.latency.learned import Kernels
+from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.problem import Operator, Operators
+from alpa_dejavu.testing import check_communication_model, check_latency_model
+
+NAMES = ["a100", "gh200", "h100", "l4", "p100", "p4", "rtx", "t4", "v100"]
+BY_SHEET = {"gh200", "h100", "l4", "rtx"}
+
+
+def test_there_are_those_of_all_devices_that_were_promised():
+    assert bundled_names() == NAMES
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2e6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_it_is_and_predicts(name):
+    found = bundled(name)
+    assert found.name == name
+    fit = found.fits[0]
+    assert (fit.part, fit.left_out) == ("kernels", "GPU")
+    assert 0 < fit.held_out["median_ape"] < fit.held_out["mape"] < 0.3
+    assert (fit.rows == 0) == (name in BY_SHEET)
+    assert any(sentence.startswith("kernels: none") for sentence in found.missing) == (name in BY_SHEET)
+    check_latency_model(found.latency())
+    check_communication_model(found.communication())
+    for device in found.sheets:
+        columns = {"op": ["linear", "relu"], "gpu": [device] * 2, "batch": [1, 4096], "n": [4096, 4096]}
+        product = {"m": [4096, 1], "k": [4096, 1]}
+        rows = Kernels.of({**columns, **product}, found.sheets)
+        seconds = found.kernels.predict(rows)
+        least = np.maximum(rows.compute_s, rows.traffic_s)
+        assert (seconds.mean > least).all()
+        assert (seconds.mean < 4 * least).all()
+
+
+def test_each_machine_with_gpus_has_one():
+    known = {device for name in NAMES for device in bundled(name).sheets}
+    devices = {read_machine(name)["device"]["name"] for name in known_machines() if name != "local-cpu"}
+    assert devices <= known
+
+
+def test_collectives_of_v100_hosts_are_what_was_measured_there():
+    """256 MiB summed among the 8 devices of a host go at some hundred GB/s; between two hosts there are 25 Gbit/s."""
+    cluster = named_cluster("p3.16xlarge", 2)
+    model = bundled("v100").communication()
+    near, far = Group(cluster, (0,) * 8), Group(cluster, (0,) * 8 + (1,) * 8)
+    within, across = (float(model.seconds("all_reduce", 2.0**28, group)) for group in (near, far))
+    assert 2e-3 < within < 1e-2
+    assert 0.05 < across < 1
+
+
+@pytest.mark.parametrize("asked", ["V100", "v1000", "nothing/here.json"])
+def test_what_there_is_not_is_named_with_what_there_is(asked):
+    with pytest.raises(ValueError, match=r"no calibration .*a100, gh200.*give the path"):
+        chosen_calibration(asked)
+    with pytest.raises(ValueError, match="no bundled calibration"):
+        bundled(asked)
+
+
+def model(batch_size):
+    import jax
+    import jax.numpy as jnp
+
+    def predict(weights, x):
+        for weight in weights:
+            x = jnp.tanh(x @ weight)
+        return x
+
+    def step(state, x):
+        gradients = jax.grad(lambda w: (predict(w, x) ** 2).mean())(state)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients)
+
+    weights = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32) for _ in range(4)]
+    return step, (weights, jax.ShapeDtypeStruct((batch_size, 1024), jnp.float32))
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [("float16", 100e12, 120e12), ("float32", 14e12, 16e12)])
+def test_large_products_reach_on_v100_what_was_measured_there(dtype, least, most):
+    side, width = 8192, 2 if dtype == "float16" else 4
+    shape, num_bytes = (side, side), width * side**2
+    flop = 2.0 * side**3
+    square = Operator("dot", "dot_general", (shape, shape), (shape,), dtype, flop, 0, 2.0 * num_bytes, num_bytes)
+    device = named_cluster("p3.16xlarge").hosts[0].device
+    seconds = bundled("v100").latency().predict(Operators.of([square]), device).mean_s[0]
+    assert least < flop / seconds < most
+
+
+def test_the_planner_goes_by_it():
+    asked = {"batch": 64, "micro_batches": 4, "layers": 4}
+    plain = plan_model(model, "p3.16xlarge", **asked).plan
+    calibrated = plan_model(model, "p3.16xlarge", calibration="v100", **asked).plan
+    # Small products don't reach peaks, and small messages cost what they were measured to cost.
+    assert calibrated.step_s > 1.03 * plain.step_s
+    assert plan_model(model, "p3.16xlarge", calibration=bundled("v100"), **asked).plan.step_s == calibrated.step_s
+
+
+def test_the_planner_refuses_another_devices():
+    with pytest.raises(ValueError, match="has 'V100-SXM2-16GB', but the calibration t4 knows 'T4' only"):
+        plan_model(model, "p3.16xlarge", batch=64, calibration="t4")
+    with pytest.raises(ValueError, match="both a calibration and communication='free'"):
+        plan_model(model, "p3.16xlarge", batch=64, calibration="v100", communication="free")

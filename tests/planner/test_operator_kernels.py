@@ -1,0 +1,55 @@
+"""Operators as kernels: what of a product a device gets, and what the dtype changes."""
+
+import dataclasses
+
+import pytest
+
+from alpa_dejavu.latency._operator_kernels import OperatorKernels
+from alpa_dejavu.latency.learned import DataSheet
+from alpa_dejavu.problem import Operator, Operators
+from alpa_dejavu.testing import example_cluster
+
+SHEET = DataSheet(1e12, 1e11, 16, 2e6, power_w=1.0, process_nm=12.0)
+DEVICE = dataclasses.replace(example_cluster().hosts[0].device, flop_per_s={"float32": 1e12, "float16": 8e12})
+BATCHED = Operator(
+    "dot", "dot_general", ((16, 128, 64), (16, 64, 96)), ((16, 128, 96),), "float32", 2.0 * 16 * 128 * 96 * 64
+)
+PLAIN = Operator("dot", "dot_general", ((256, 64), (64, 96)), ((256, 96),), "float32", 2.0 * 256 * 96 * 64)
+ADD = Operator("elementwise", "add", ((64,),) * 2, ((64,),), "float32", 64.0, 0, 512.0, 256.0)
+
+
+def sizes(record, ways):
+    (divided, whole) = OperatorKernels().of(Operators.of([record]).split(ways), DEVICE, SHEET)
+    assert whole.flop[0] == pytest.approx(ways * divided.flop[0])
+    return divided.op[0], *(float(getattr(divided, name)[0]) for name in ("batch", "m", "n", "k"))
+
+
+def test_of_products_in_a_batch_a_device_takes_whole_ones_and_of_others_rows():
+    assert sizes(BATCHED, 4) == ("bmm", 4, 128, 96, 64)
+    assert sizes(BATCHED, 32) == ("bmm", 1, 64, 96, 64)
+    assert sizes(PLAIN, 4) == ("linear", 1, 64, 96, 64)
+
+
+def test_others_stream_what_a_device_moves():
+    divided, _ = OperatorKernels().of(Operators.of([ADD, PLAIN]).split(2), DEVICE, SHEET)
+    assert divided.kind.tolist() == ["map", "product"]
+    assert divided.moved_bytes[0] == pytest.approx(384.0)
+
+
+def test_narrow_numbers_go_by_their_rate_and_take_less_room_and_power():
+    halves = dataclasses.replace(PLAIN, dtype="float16")
+    kernels, _ = OperatorKernels().of(Operators.of([PLAIN, halves]), DEVICE, SHEET)
+    assert kernels.rate.tolist() == [1e12, 8e12]
+    assert kernels.bandwidth.tolist() == [1e11, 2e11]
+    assert kernels.l2_bytes.tolist() == [2e6, 4e6]
+    assert kernels.sustained[0] < 0.1e12
+    assert kernels.sustained[1] == 8e12
+
+
+def test_what_is_known_of_records_is_not_told_of_others():
+    known = OperatorKernels()
+    first, _ = known.of(Operators.of([PLAIN]), DEVICE, SHEET)
+    other = dataclasses.replace(DEVICE, flop_per_s={"float32": 2e12})
+    assert known.of(Operators.of([PLAIN]), other, SHEET)[0].rate.tolist() == [2e12]
+    assert known.of(Operators.of([BATCHED]), DEVICE, SHEET)[0].n.tolist() == [96.0]
+    assert first.m.tolist() == [256.0]
