@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from alpa_dejavu._cli.calibrate import calibrate
 from alpa_dejavu._cli.calibration import calibration
 from alpa_dejavu._cli.diff import diff
 from alpa_dejavu._cli.doctor import doctor
@@ -27,5 +28,5 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, estimate, explain, diff, profile, history, calibration, doctor):
+for _command in (plan, estimate, explain, diff, profile, history, calibrate, calibration, doctor):
     main.add_command(_command)

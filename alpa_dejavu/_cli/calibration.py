@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from alpa_dejavu._cli.convert import convert, is_database, show_database
 from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
 from alpa_dejavu._cli.tables import new_table
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def calibration() -> None:
-    """Shows what was learned of devices and links."""
+    """Shows what was learned of devices and links, and converts what Alpa's profiler measured."""
+
+
+calibration.add_command(convert)
 
 
 @calibration.command()
@@ -31,9 +35,12 @@ def calibration() -> None:
     help="Write a page for each operator and collective: the fit, and the interval that holds 90 %.",
 )
 def show(choice: str, plots: pathlib.Path | None) -> None:
-    """Says what is in a calibration: a bundled one (`v100`), or a file."""
+    """Says what is in a calibration, a bundled one (`v100`) or a file, or in a converted database."""
     from alpa_dejavu.calibration import chosen_calibration
 
+    if is_database(choice):
+        show_database(choice, plots)
+        return
     found = chosen_calibration(choice)
     to = console()
     to.print(f"{found.name}, of {found.date}: {found.origin}")

@@ -1,0 +1,80 @@
+"""Collectives fitted to a converted profiling database of Alpa's, for the links of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpa_dejavu.calibration._calibration import Fit
+from alpa_dejavu.calibration._database import Database, MeshProfile, Series
+from alpa_dejavu.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["fit_database"]
+
+_FEWEST = 12
+"""Rows under which there is no fit of so many figures."""
+
+
+def fit_database(
+    database: Database, cluster: Cluster
+) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
+    """Collectives within hosts and across them, as far as there are enough rows, and how well each was fitted.
+
+    Args:
+        database: of the cluster's kind of hosts.
+        cluster: whose links give the rates that the fits take shares of.
+
+    Raises:
+        ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer.
+    """
+    devices = cluster.hosts[0].num_devices
+    meshes = [mesh for mesh in database.meshes if mesh.devices_per_host <= devices]
+    if not meshes:
+        there = sorted({mesh.devices_per_host for mesh in database.meshes})
+        raise ValueError(
+            f"the database {database.origin} is of hosts with {there} devices, but those of {cluster.name} have "
+            f"{devices}; give the database of this cluster, or none"
+        )
+    found: list[FittedCollectives | None] = []
+    fits: list[Fit] = []
+    for where, across in (("within hosts", False), ("across hosts", True)):
+        rows, seconds, groups = _rows(meshes, cluster, across)
+        enough = len(seconds) >= _FEWEST and (not across or found[0] is not None)
+        found.append(FittedCollectives().fit(rows, seconds, groups) if enough else None)
+        if enough:
+            fits.append(Fit(f"collectives {where}", f"Alpa's profiler: {database.origin}", len(seconds)))
+    return found[0], found[1], fits
+
+
+def _rows(meshes: Sequence[MeshProfile], cluster: Cluster, across: bool) -> tuple[Collectives, list[float], list[str]]:
+    """Those that were kept, of groups of two devices and more, with the mesh that each is of."""
+    columns: list[tuple[str, float, int, int, int, float]] = []
+    seconds: list[float] = []
+    labels: list[str] = []
+    for mesh in meshes:
+        for one in mesh.series:
+            if one.name == "dot" or len(one.groups[0]) < 2:
+                continue
+            hosts, sharing = _spans(one, mesh.devices_per_host)
+            if (hosts > 1) != across or (across and len(cluster.hosts) < 2):
+                continue
+            link = cluster.links[0][1 if across else 0]
+            size = len(one.groups[0])
+            lanes = link.group_bytes_per_s(size)
+            for num_bytes, took in zip(one.sizes, one.seconds, strict=True):
+                if num_bytes > 0:
+                    columns.append((one.name, num_bytes, size, hosts, sharing if across else 1, lanes))
+                    seconds.append(took)
+                    labels.append(f"{mesh.hosts}x{mesh.devices_per_host}")
+    name = np.array([column[0] for column in columns], dtype=np.str_)
+    numbers = np.array([column[1:] for column in columns], dtype=np.float64).reshape(-1, 5)
+    return Collectives(name, *numbers.T), seconds, labels
+
+
+def _spans(one: Series, devices_per_host: int) -> tuple[int, int]:
+    """Hosts that a group spans, and groups that share the network of a host."""
+    spans = [{device // devices_per_host for device in group} for group in one.groups]
+    sharing = max(sum(host in span for span in spans) for host in set().union(*spans))
+    return max(map(len, spans)), sharing

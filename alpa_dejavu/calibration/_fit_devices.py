@@ -1,0 +1,144 @@
+"""A device's figures from what programs took on it: the roofline's parameters, fitted to logarithms of seconds.
+
+The model is the one that the planner prices stages by, so its errors here are those of the planner. Every family of
+programs may deviate from it by a factor of its own. That keeps many programs of one kind from outvoting the others, and
+it makes a family that wasn't measured yet one that is known little of. A stage's family is none of these, so the
+deviations widen the spread of the figures and are no part of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.calibration._log_fit import Array, LogFit, fit_logs
+from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.problem import Device, SmallProducts
+
+__all__ = ["DeviceModel", "FittedDevice"]
+
+_PRIOR_SPREAD: Mapping[str, float] = {
+    "flop_per_s": 0.5,
+    "vector_flop_per_s": 0.7,
+    "memory_bytes_per_s": 0.7,
+    "kernel_s": 1.0,
+    "transcendental_flop": 1.0,
+    "small_products": 0.5,
+    "call_s": 1.0,
+}
+"""How far the priors may be off: those of a data sheet are peaks, those of the driver's probes ran alone."""
+_FAMILY_SPREAD = 0.2
+_SINGLE_WEIGHT = 0.5
+_CALL_S, _KERNEL_S = 1e-4, 1e-6
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedDevice:
+    """A device's figures, and how far they can be trusted.
+
+    Attributes:
+        device: with the fitted figures.
+        spread: standard deviation of the logarithm of each, by name.
+        held_out: mean and median error, as fractions, of programs of a family that a fit had left out; empty where
+            fewer than two families were measured.
+        unsure: standard deviation of the logarithm of each program's prediction, shape (N,).
+    """
+
+    device: Device
+    spread: Mapping[str, float]
+    held_out: Mapping[str, float]
+    unsure: Array
+
+
+@final
+class DeviceModel:
+    """What programs take, by the logarithms of a device's figures, what a call takes, and each family's deviation.
+
+    Args:
+        prior: the device as far as it is known.
+        programs: those that can be measured.
+    """
+
+    def __init__(self, prior: Device, programs: Sequence[Program]) -> None:
+        self._prior, self._programs = prior, tuple(programs)
+        self._operators, self._starts = joined([operators(program) for program in programs])
+        dtypes = [dtype for dtype in prior.flop_per_s if any(program.dtype == dtype for program in programs)]
+        small = prior.small_products
+        figures = {f"flop_per_s[{dtype}]": prior.flop_per_s[dtype] for dtype in dtypes}
+        figures |= {name: getattr(prior, name) for name in ("vector_flop_per_s", "memory_bytes_per_s")}
+        figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}
+        figures |= {} if small is None else {"small_products": small.share}
+        self._names = (*figures, "call_s")
+        self._families = tuple(dict.fromkeys(program.name for program in programs))
+        self._family = np.array([self._families.index(program.name) for program in programs])
+        self._expected = np.r_[np.log([*figures.values(), _CALL_S]), np.zeros(len(self._families))]
+        own = [_PRIOR_SPREAD[name.split("[")[0]] for name in self._names]
+        self._expected_spread = np.r_[own, np.full(len(self._families), _FAMILY_SPREAD)]
+        self._weights = np.array([_SINGLE_WEIGHT if program.name in SINGLE else 1.0 for program in programs])
+
+    def fit(self, measured: Mapping[int, float]) -> FittedDevice:
+        """The figures after so many measurements: seconds by the program's number; there may be none."""
+        found = self._fit(measured)
+        spread = dict(zip(self._names, found.spread[: len(self._names)].tolist(), strict=True))
+        del spread["call_s"]
+        unsure = found.spread_of(self._log_seconds)
+        return FittedDevice(self._device(found.values), spread, {}, unsure)
+
+    def finish(self, measured: Mapping[int, float]) -> FittedDevice:
+        """The same, with the errors on families left out in turn."""
+        fitted = self.fit(measured)
+        errors = self._left_out_errors(measured)
+        if not errors.size:
+            return fitted
+        held_out = {"mape": float(errors.mean()), "median_ape": float(np.median(errors))}
+        return dataclasses.replace(fitted, held_out=held_out)
+
+    def _left_out_errors(self, measured: Mapping[int, float]) -> Array:
+        rows = np.array(list(measured), dtype=np.int64)
+        families = self._family[rows]
+        errors = []
+        for family in np.unique(families) if len(np.unique(families)) > 1 else ():
+            kept = {row: measured[row] for row in rows[families != family].tolist()}
+            predicted = np.exp(self._log_seconds(self._fit(kept).values))
+            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[families == family].tolist()]
+        return np.array(errors)
+
+    def _fit(self, measured: Mapping[int, float]) -> LogFit:
+        rows = np.array(list(measured), dtype=np.int64)
+        seconds = np.array(list(measured.values()), dtype=np.float64)
+        return fit_logs(
+            lambda values: self._log_seconds(values)[rows],
+            np.log(seconds),
+            self._weights[rows],
+            self._expected,
+            self._expected_spread,
+        )
+
+    def _log_seconds(self, values: Array) -> Array:
+        """Of all programs, shape (N,)."""
+        each = AnalyticLatency().predict(self._operators, self._device(values)).mean_s
+        call_s = np.exp(values[len(self._names) - 1])
+        log_s: NDArray[np.float64] = np.log(np.add.reduceat(each, self._starts) + call_s)
+        return log_s + values[len(self._names) :][self._family]
+
+    def _device(self, values: Array) -> Device:
+        prior, found = self._prior, dict(zip(self._names, np.exp(values).tolist(), strict=False))
+        # A dtype that wasn't measured keeps its ratio to single precision.
+        faster = found["flop_per_s[float32]"] / prior.flop_per_s["float32"]
+        rates = {dtype: found.get(f"flop_per_s[{dtype}]", rate * faster) for dtype, rate in prior.flop_per_s.items()}
+        small = prior.small_products
+        return dataclasses.replace(
+            prior,
+            flop_per_s=rates,
+            vector_flop_per_s=found["vector_flop_per_s"],
+            memory_bytes_per_s=found["memory_bytes_per_s"],
+            kernel_s=found["kernel_s"],
+            transcendental_flop=found["transcendental_flop"],
+            small_products=None if small is None else SmallProducts(small.below_flop, found["small_products"]),
+        )

@@ -1,0 +1,145 @@
+"""A link's latency and rate from what collectives took on it, and those of sends from pipelines.
+
+The model is the alpha-beta model that the planner prices exchanges by. Each collective may deviate from it by a factor
+of its own, as the families of programs do (see `_fit_devices`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.calibration._bench import Collective
+from alpa_dejavu.calibration._log_fit import Array, LogFit, fit_logs
+from alpa_dejavu.communication import AlphaBeta, Group
+from alpa_dejavu.problem import Cluster, Device, Link
+
+__all__ = ["FittedLink", "LinkModel", "fit_sends"]
+
+_PRIOR_SPREAD = (1.5, 1.0)
+"""Of latency and rate: links are known by an estimate at best."""
+_OWN_SPREAD = 0.3
+_LATENCY_S = 1e-6
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class FittedLink:
+    """A link's figures, and how far they can be trusted.
+
+    Attributes:
+        link: with the fitted figures.
+        spread: standard deviation of the logarithm of each, by name.
+        held_out: mean and median error, as fractions, of a collective that a fit had left out; empty where fewer than
+            two kinds were measured.
+        unsure: standard deviation of the logarithm of each collective's prediction, shape (N,).
+    """
+
+    link: Link
+    spread: Mapping[str, float]
+    held_out: Mapping[str, float]
+    unsure: Array
+
+
+@final
+class LinkModel:
+    """What collectives take, by the logarithms of latency and rate, and of each kind's deviation.
+
+    Args:
+        prior: the link as far as it is known.
+        collectives: those that can be measured, all within a host or all between two.
+        devices: of a host.
+    """
+
+    def __init__(self, prior: Link, collectives: Sequence[Collective], devices: int) -> None:
+        self._prior, self._collectives = prior, tuple(collectives)
+        self._devices = devices
+        self._kinds = tuple(dict.fromkeys(one.name for one in collectives))
+        self._kind = np.array([self._kinds.index(one.name) for one in collectives])
+        start = np.log([max(prior.latency_s, _LATENCY_S), prior.bytes_per_s])
+        self._expected = np.r_[start, np.zeros(len(self._kinds))]
+        self._expected_spread = np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), _OWN_SPREAD)]
+
+    def fit(self, measured: Mapping[int, float]) -> FittedLink:
+        """The figures after so many measurements: seconds by the collective's number; there may be none."""
+        found = self._fit(measured)
+        spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
+        return FittedLink(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
+
+    def finish(self, measured: Mapping[int, float]) -> FittedLink:
+        """The same, with the errors on kinds of collectives left out in turn."""
+        fitted = self.fit(measured)
+        rows = np.array(list(measured), dtype=np.int64)
+        kinds = self._kind[rows]
+        errors = []
+        for kind in np.unique(kinds) if len(np.unique(kinds)) > 1 else ():
+            kept = {row: measured[row] for row in rows[kinds != kind].tolist()}
+            predicted = np.exp(self._log_seconds(self._fit(kept).values))
+            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[kinds == kind].tolist()]
+        if not errors:
+            return fitted
+        held_out = {"mape": float(np.mean(errors)), "median_ape": float(np.median(errors))}
+        return dataclasses.replace(fitted, held_out=held_out)
+
+    def _fit(self, measured: Mapping[int, float]) -> LogFit:
+        rows = np.array(list(measured), dtype=np.int64)
+        seconds = np.array(list(measured.values()), dtype=np.float64)
+        return fit_logs(
+            lambda values: self._log_seconds(values)[rows],
+            np.log(seconds),
+            np.ones(len(rows)),
+            self._expected,
+            self._expected_spread,
+        )
+
+    def _log_seconds(self, values: Array) -> Array:
+        """Of all collectives, shape (N,)."""
+        link = self._link(values)
+        seconds = [predicted_s(one, link, self._devices) for one in self._collectives]
+        return np.log(seconds) + values[2:][self._kind]
+
+    def _link(self, values: Array) -> Link:
+        latency_s, rate = np.exp(values[:2]).tolist()
+        pair = self._prior.pair_bytes_per_s
+        if pair is not None:
+            pair *= rate / self._prior.bytes_per_s
+        return dataclasses.replace(self._prior, latency_s=latency_s, bytes_per_s=rate, pair_bytes_per_s=pair)
+
+
+def predicted_s(collective: Collective, link: Link, devices: int) -> float:
+    """Seconds of a collective over a link, by the alpha-beta model."""
+    device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
+    cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
+    per_host = collective.size // 2 if collective.across else collective.size
+    hosts = (0,) * per_host + (1,) * (collective.size - per_host)
+    group = Group(cluster, hosts, collective.concurrent)
+    return float(AlphaBeta().seconds(collective.name, collective.num_bytes, group))
+
+
+def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[Link, dict[str, float]]:
+    """The link with what sends from stage to stage take, and the spread of those two figures.
+
+    Args:
+        prior: the link as far as it is known.
+        sizes: bytes of the tensors that were sent; there may be none.
+        seconds: of each.
+    """
+    latency_s, rate = prior.sending
+    sent = np.array(sizes, dtype=np.float64)
+
+    def log_seconds(values: Array) -> Any:
+        return np.logaddexp(values[0], np.log(np.maximum(sent, 1.0)) - values[1])
+
+    found = fit_logs(
+        log_seconds,
+        np.log(np.array(seconds, dtype=np.float64)),
+        np.ones(len(sent)),
+        np.log([max(latency_s, _LATENCY_S), rate]),
+        np.array(_PRIOR_SPREAD),
+    )
+    latency_s, rate = np.exp(found.values).tolist()
+    spread = dict(zip(("send_latency_s", "send_bytes_per_s"), found.spread.tolist(), strict=True))
+    return dataclasses.replace(prior, send_latency_s=latency_s, send_bytes_per_s=rate), spread

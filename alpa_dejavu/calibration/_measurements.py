@@ -1,0 +1,180 @@
+"""Measurements beside the calibration that is made of them: a line of JSON each, on disk before the next is made.
+
+The first line says which cluster they are of. A crash can leave half a line at the end, which is dropped with a note;
+whatever else is wrong is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, final
+
+from alpa_dejavu._json_file import near
+from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
+from alpa_dejavu.calibration._operators import Program
+
+__all__ = ["Measurement", "Measurements"]
+
+_log = logging.getLogger(__name__)
+_VERSION = 1
+_KINDS: Mapping[str, type[Probe]] = {"programs": Program, "collectives": Collective, "pipelines": Pipeline}
+_SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What a probe took; no seconds where it failed, and why."""
+
+    place: Place
+    probe: Probe
+    seconds: Mapping[str, float]
+    error: str = ""
+
+
+@final
+class Measurements:
+    """The file of a calibration's measurements.
+
+    Args:
+        path: of the file.
+        cluster: what tells the cluster from others, by name.
+        resume: go on with what is there; otherwise it is begun anew.
+
+    Raises:
+        ValueError: the file can't be written, or what is there is of another cluster or broken; says which line.
+    """
+
+    def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:
+        self.path = path
+        self._rows: list[Measurement] = []
+        devices = cluster["devices"]
+        if resume and path.exists():
+            self._rows = _read(path, cluster, devices)
+        else:
+            self._write(path, "w", {"version": _VERSION, "cluster": dict(cluster)})
+
+    def add(self, measurement: Measurement) -> None:
+        """Keeps a measurement; it is on disk when this returns."""
+        self._rows.append(measurement)
+        self._write(self.path, "a", _line(measurement))
+
+    def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
+        """The seconds of what was measured at a place, by probe; the last one counts."""
+        return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
+
+    def failed_at(self, place: Place) -> dict[Probe, str]:
+        """What has failed at a place, and why."""
+        return {row.probe: row.error for row in self._rows if row.place == place and row.error}
+
+    def __len__(self) -> int:
+        return sum(not row.error for row in self._rows)
+
+    @staticmethod
+    def _write(path: pathlib.Path, mode: str, line: Mapping[str, Any]) -> None:
+        try:
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def _line(measurement: Measurement) -> dict[str, Any]:
+    place = measurement.place
+    found = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
+    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **found}
+
+
+def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
+    """What is there; half a line at the end is taken away. What failed is left out: it is tried again."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror or error}; begin anew without --resume") from None
+    whole, half = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
+    if half:
+        _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, len(half))
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    lines = whole.decode("utf-8", errors="replace").splitlines()
+    if not lines:
+        raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
+    _check_header(path, lines[0], cluster)
+    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    return [row for row in rows if not row.error]
+
+
+def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> None:
+    header = _object(path, 1, line)
+    if header.get("version") != _VERSION:
+        raise ValueError(
+            f"{path}, line 1: is of version {header.get('version')!r}, but this program reads {_VERSION}; begin anew "
+            "without --resume"
+        )
+    there = header.get("cluster")
+    if not isinstance(there, dict):
+        raise ValueError(f"{path}, line 1: doesn't say which cluster it is of; begin anew without --resume")
+    differences = [
+        f"{name} is {there.get(name)!r} there and {cluster.get(name)!r} here"
+        for name in sorted({*there, *cluster})
+        if there.get(name) != cluster.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} is of another cluster: {'; '.join(differences)}; connect to that one, or begin anew without "
+            "--resume"
+        )
+
+
+def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str]) -> Measurement:
+    row = _object(path, number, line)
+
+    def wrong(said: str) -> ValueError:
+        return ValueError(f"{path}, line {number}: {said}; take the line out, or begin anew without --resume")
+
+    what, where, given = row.get("what"), row.get("where"), row.get("probe")
+    if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
+        raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
+    known = devices if what == "programs" else [WITHIN, BETWEEN]
+    if where not in known:
+        raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
+    try:
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+        probe = _KINDS[what](**fields)
+    except (TypeError, ValueError) as error:
+        raise wrong(f"the probe is {given!r}: {error}") from None
+    if isinstance(row.get("error"), str) and row["error"]:
+        return Measurement(Place(what, where), probe, {}, row["error"])
+    seconds = row.get("seconds")
+    if not isinstance(seconds, dict) or set(seconds) != _SECONDS[what]:
+        raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(_SECONDS[what]))}")
+    for name, value in seconds.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+            raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
+    return Measurement(Place(what, where), probe, seconds)
+
+
+def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: this isn't JSON: {error.msg}; take the line out, or begin anew without --resume"
+        ) from None
+    if not isinstance(row, dict):
+        raise ValueError(
+            f"{path}, line {number}: is {line[:40]!r}, but must be an object; take the line out, or begin anew without "
+            "--resume"
+        )
+    return row

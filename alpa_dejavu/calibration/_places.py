@@ -1,0 +1,98 @@
+"""Where a cluster is measured, and what can be measured there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
+from alpa_dejavu.calibration._fit_devices import DeviceModel
+from alpa_dejavu.calibration._fit_links import LinkModel, predicted_s
+from alpa_dejavu.calibration._log_fit import Array
+from alpa_dejavu.calibration._measurements import Measurements
+from alpa_dejavu.calibration._operators import Program, programs
+from alpa_dejavu.communication import COLLECTIVES
+from alpa_dejavu.problem import Cluster, Device, Link
+
+__all__ = ["Part", "devices_of", "parts_of"]
+
+_SENT_BYTES = (1 << 12, 1 << 18, 1 << 22)
+_COLLECTIVE_BYTES = (1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 25, 1 << 28)
+_LONGEST_S = 0.02
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """A place with what can be measured there.
+
+    Attributes:
+        place: of the cluster.
+        probes: that can be measured.
+        devices: the model of programs, at a place of programs.
+        links: the model of collectives, at a place of collectives. Pipelines have none: all of the few are measured.
+    """
+
+    place: Place
+    probes: Sequence[Probe]
+    devices: DeviceModel | None = None
+    links: LinkModel | None = None
+
+    def unsure(self, measurements: Measurements) -> Array:
+        """Standard deviation of the logarithm of each probe's prediction."""
+        model = self.devices or self.links
+        return np.ones(len(self.probes)) if model is None else model.fit(self.seconds(measurements)).unsure
+
+    def seconds(self, measurements: Measurements) -> dict[int, float]:
+        """What was measured, by the number of the probe."""
+        found = measurements.at(self.place)
+        return {n: found[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in found}
+
+
+def parts_of(cluster: Cluster, measurements: Measurements) -> list[Part]:
+    """In the order in which they are measured; what was measured before can be, whatever is known now."""
+    return [*_links(cluster, measurements), *_programs(cluster, measurements)]
+
+
+def devices_of(cluster: Cluster) -> dict[str, Device]:
+    """The kinds of devices by name."""
+    return {host.device.name: host.device for host in cluster.hosts}
+
+
+def _links(cluster: Cluster, measurements: Measurements) -> list[Part]:
+    devices = cluster.hosts[0].num_devices
+    links = ([WITHIN] if devices > 1 else []) + ([BETWEEN] if len(cluster.hosts) > 1 else [])
+    parts = [Part(Place("pipelines", where), [Pipeline(size) for size in _SENT_BYTES]) for where in links]
+    for where in links:
+        place, prior = Place("collectives", where), cluster.links[0][0 if where == WITHIN else 1]
+        listed = _collectives(prior, devices, where == BETWEEN)
+        before = [one for one in measurements.at(place) if isinstance(one, Collective)]
+        probes = list(dict.fromkeys((*listed, *before)))
+        parts.append(Part(place, probes, links=LinkModel(prior, probes, devices)))
+    return parts
+
+
+def _programs(cluster: Cluster, measurements: Measurements) -> list[Part]:
+    parts = []
+    for name, device in devices_of(cluster).items():
+        place = Place("programs", name)
+        before = [one for one in measurements.at(place) if isinstance(one, Program)]
+        probes = list(dict.fromkeys((*programs(device), *before)))
+        parts.append(Part(place, probes, devices=DeviceModel(device, probes)))
+    return parts
+
+
+def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
+    """Of all devices and of pairs, in sizes that aren't too long for the link, by what is known of it."""
+    whole = 2 * devices if across else devices
+    groups = sorted({(whole, 1), (2, whole // 2)}) if whole % 2 == 0 else [(whole, 1)]
+    listed = [
+        Collective(name, size, members, concurrent, across)
+        for members, concurrent in groups
+        for name in COLLECTIVES[:-1]
+        for size in _COLLECTIVE_BYTES
+    ]
+    return [one for one in listed if predicted_s(one, prior, devices) <= _LONGEST_S]

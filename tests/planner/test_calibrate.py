@@ -1,0 +1,318 @@
+"""`alpa-dejavu calibrate`: figures recovered from made-up measurements, within a budget, resumable; and the command."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+import ray
+from click.testing import CliRunner
+
+from alpa_dejavu.calibration import read_calibration, write_calibration
+from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
+from alpa_dejavu.calibration._calibrate import calibrate, identity
+from alpa_dejavu.calibration._choose import ENOUGH, next_measurement
+from alpa_dejavu.calibration._fit_devices import DeviceModel
+from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, predicted_s
+from alpa_dejavu.calibration._measurements import Measurement, Measurements
+from alpa_dejavu.calibration._operators import Program, operators, programs
+from alpa_dejavu.cli import main
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts
+
+PRIOR = Device(
+    "test", 1e10, {"float32": 5e10, "float64": 2.5e10}, 5e9, 1e10, kernel_s=2e-6, dispatch_s=1e-3, step_s=1e-3,
+    small_products=SmallProducts(2.0**24, 0.4), transcendental_flop=16.0,
+)  # fmt: skip
+TRUE = dataclasses.replace(
+    PRIOR, flop_per_s={"float32": 8e10, "float64": 4e10}, vector_flop_per_s=2.5e9, memory_bytes_per_s=1.8e10,
+    kernel_s=5e-6, small_products=SmallProducts(2.0**24, 0.6), transcendental_flop=60.0, dispatch_s=4e-3, step_s=7e-3,
+)  # fmt: skip
+LINK, TRUE_LINK = Link(5e-5, 3e9, 3e-3, 3e8), Link(1.2e-4, 1e9, 1e-3, 5e8)
+CALL_S = 1e-4
+
+
+def cluster_of(device, link, hosts=1, devices=2):
+    return Cluster.uniform("made up", [f"h{n}" for n in range(hosts)], device, devices, link, link)
+
+
+class MadeUp(Bench):
+    """A cluster whose true figures are known; each measurement takes a second, and has some noise."""
+
+    def __init__(self, noise=0.03, failing=()):
+        self.now, self.opened, self.ran, self.failing = 0.0, [], [], failing
+        self._noise, self._rng = noise, np.random.default_rng(0)
+
+    @contextlib.contextmanager
+    def open(self, place):
+        self.opened.append(place)
+        yield self.run
+
+    def run(self, probe):
+        self.now += 1.0
+        self.ran.append(probe)
+        if getattr(probe, "name", "") in self.failing:
+            raise MeasurementError("out of memory")
+        return {name: value * np.exp(self._noise * self._rng.normal()) for name, value in took(probe).items()}
+
+
+def took(probe):
+    if isinstance(probe, Program):
+        return {"run_s": AnalyticLatency().predict(operators(probe), TRUE).total_s + CALL_S}
+    if isinstance(probe, Collective):
+        return {"run_s": predicted_s(probe, TRUE_LINK, 2)}
+    sent_s, rate = TRUE_LINK.sending
+    return {"dispatch_s": TRUE.dispatch_s, "step_s": TRUE.step_s, "send_s": sent_s + probe.num_bytes / rate}
+
+
+def kept(tmp_path, cluster, resume=False):
+    return Measurements(tmp_path / "c.json.measurements.jsonl", identity(cluster), resume)
+
+
+def measure(tmp_path, cluster, bench, budget_s=1000.0, resume=False):
+    store = kept(tmp_path, cluster, resume)
+    return calibrate(cluster, bench, store, budget_s, "made-up", clock=lambda: bench.now)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_figures_are_recovered(tmp_path, hosts):
+    cluster, bench = cluster_of(PRIOR, LINK, hosts), MadeUp()
+    found = measure(tmp_path, cluster, bench)
+    device = found.devices["test"]
+    assert device.flop_per_s["float32"] == pytest.approx(8e10, rel=0.15)
+    assert device.flop_per_s["float64"] == pytest.approx(device.flop_per_s["float32"] / 2)
+    assert device.memory_bytes_per_s == pytest.approx(1.8e10, rel=0.2)
+    assert device.transcendental_flop / device.vector_flop_per_s == pytest.approx(60 / 2.5e9, rel=0.2)
+    assert device.small_products.share == pytest.approx(0.6, rel=0.2)
+    assert (device.dispatch_s, device.step_s) == (pytest.approx(4e-3, rel=0.1), pytest.approx(7e-3, rel=0.1))
+    for one in found.links:
+        assert one.link.bytes_per_s == pytest.approx(1e9, rel=0.2)
+        assert one.link.latency_s == pytest.approx(1.2e-4, rel=0.3)
+        assert one.link.send_bytes_per_s == pytest.approx(5e8, rel=0.3)
+        assert one.spread["bytes_per_s"] < 0.5
+    assert [one.within for one in found.links] == [True, False][:hosts]
+    assert found.missing == ()
+    assert found.fits[0].held_out["mape"] < 0.25
+    path = tmp_path / "c.json"
+    write_calibration(found, path)
+    applied = read_calibration(path).applied_to(cluster)
+    assert applied.hosts[0].device.memory_bytes_per_s == pytest.approx(device.memory_bytes_per_s)
+    assert applied.links[0][0].bytes_per_s == pytest.approx(found.links[0].link.bytes_per_s)
+
+
+def test_stops_before_all_is_measured_where_all_is_sure(tmp_path):
+    bench = MadeUp(noise=0.01)
+    measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e6)
+    ran = [probe for probe in bench.ran if isinstance(probe, Program)]
+    assert {probe.name for probe in ran} == {probe.name for probe in programs(PRIOR)}
+    assert len(ran) == len(set(ran)) <= len(programs(PRIOR))
+    collectives = [probe for probe in bench.ran if isinstance(probe, Collective)]
+    assert {probe.name for probe in collectives} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    assert len(collectives) < 20
+
+
+def test_the_rule_leaves_less_unsure_than_the_order_of_a_list():
+    listed = programs(PRIOR)
+    model = DeviceModel(PRIOR, listed)
+    seconds = [took(program)["run_s"] for program in listed]
+    chosen = {}
+    while len(chosen) < 10:
+        number = next_measurement(model.fit(chosen).unsure, chosen)
+        chosen[number] = seconds[number]
+    first = {number: seconds[number] for number in range(10)}
+    assert model.fit(chosen).unsure.max() < 0.8 * model.fit(first).unsure.max()
+    assert model.fit(chosen).unsure.max() < model.fit({}).unsure.max()
+
+
+def test_one_wrong_measurement_hardly_counts():
+    listed = programs(PRIOR)
+    model = DeviceModel(PRIOR, listed)
+    right = {n: took(program)["run_s"] for n, program in enumerate(listed)}
+    spoilt = {n: seconds * (20.0 if n == len(listed) // 2 else 1.0) for n, seconds in right.items()}
+    before, after = model.fit(right).device, model.fit(spoilt).device
+    for name in ("memory_bytes_per_s", "vector_flop_per_s", "transcendental_flop"):
+        assert getattr(after, name) == pytest.approx(getattr(before, name), rel=0.25)
+    assert after.flop_per_s["float32"] == pytest.approx(before.flop_per_s["float32"], rel=0.25)
+
+
+def test_nothing_measured_leaves_what_was_known_and_says_so(tmp_path):
+    bench = MadeUp()
+    found = measure(tmp_path, cluster_of(PRIOR, LINK), bench, budget_s=1e-9)
+    assert len(bench.ran) <= 1
+    assert found.devices["test"].flop_per_s["float32"] == pytest.approx(5e10, rel=0.1)
+    assert any("programs on test: nothing was measured" in said for said in found.missing)
+    assert found.device_spread["test"]["memory_bytes_per_s"] > 0.5
+    with pytest.raises(ValueError, match="the budget is 0"):
+        calibrate(cluster_of(PRIOR, LINK), bench, kept(tmp_path, cluster_of(PRIOR, LINK)), 0.0, "no")
+
+
+def test_the_budget_ends_it(tmp_path):
+    bench = MadeUp()
+    measure(tmp_path, cluster_of(PRIOR, LINK, hosts=2), bench, budget_s=20.0)
+    # A measurement that was begun is finished.
+    assert 15 <= bench.now <= 22
+    assert {place.what for place in bench.opened} == {"pipelines", "collectives", "programs"}
+
+
+def test_a_run_is_resumed_without_measuring_again(tmp_path):
+    cluster, first, second = cluster_of(PRIOR, LINK), MadeUp(), MadeUp()
+    measure(tmp_path, cluster, first, budget_s=15.0)
+    found = measure(tmp_path, cluster, second, resume=True)
+    assert not set(first.ran) & set(second.ran)
+    third = MadeUp()
+    again = measure(tmp_path, cluster, third, resume=True)
+    assert third.opened == []
+    assert again.devices == found.devices
+    fourth = MadeUp()
+    measure(tmp_path, cluster, fourth)
+    assert len(fourth.ran) > len(second.ran)
+
+
+def test_what_fails_is_told_and_left_out(tmp_path, caplog):
+    cluster, bench = cluster_of(PRIOR, LINK), MadeUp(failing=("softmax", "all_to_all"))
+    with caplog.at_level(logging.WARNING):
+        found = measure(tmp_path, cluster, bench)
+    assert "softmax" in caplog.text
+    assert any("softmax" in said and "out of memory" in said for said in found.missing)
+    assert found.devices["test"].memory_bytes_per_s == pytest.approx(1.8e10, rel=0.3)
+    # Workers are started anew after a failure, and at most three failures of a place are taken.
+    assert 2 <= bench.opened.count(Place("programs", "test")) <= 4
+    whole = MadeUp()
+    measure(tmp_path, cluster, whole, resume=True)
+    assert any(getattr(probe, "name", "") == "softmax" for probe in whole.ran)
+
+
+def test_a_single_device_has_no_links(tmp_path):
+    bench = MadeUp()
+    found = measure(tmp_path, cluster_of(PRIOR, LINK, devices=1), bench)
+    assert found.links == ()
+    assert {place.what for place in bench.opened} == {"programs"}
+    assert found.devices["test"].dispatch_s == PRIOR.dispatch_s
+
+
+def test_links_between_hosts_are_fitted_apart():
+    names = "all_reduce", "all_gather"
+    listed = [Collective(name, 1 << power, 4, 1, True) for name in names for power in (10, 20, 25)]
+    model = LinkModel(LINK, listed, 2)
+    assert model.fit({}).unsure.min() > ENOUGH
+    found = model.finish({n: predicted_s(one, TRUE_LINK, 2) for n, one in enumerate(listed)})
+    assert found.link.bytes_per_s == pytest.approx(1e9, rel=0.2)
+    assert found.held_out["mape"] < 0.2
+    link, spread = fit_sends(LINK, [], [])
+    assert link.sending == pytest.approx(LINK.sending)
+    assert spread["send_bytes_per_s"] > 0.5
+
+
+def test_half_a_line_is_dropped_with_a_note(tmp_path, caplog):
+    cluster = cluster_of(PRIOR, LINK)
+    store = kept(tmp_path, cluster)
+    seconds = {"dispatch_s": 1.0, "step_s": 1.0, "send_s": 1.0}
+    store.add(Measurement(Place("pipelines", WITHIN), Pipeline(4096), seconds))
+    store.add(Measurement(Place("programs", "test"), Program("add", (8,)), {"run_s": 0.5}))
+    whole = store.path.read_text(encoding="utf-8")
+    store.path.write_text(whole + '{"what": "progr', encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        again = kept(tmp_path, cluster, resume=True)
+    assert "written by half" in caplog.text
+    assert store.path.read_text(encoding="utf-8") == whole
+    assert again.at(Place("programs", "test")) == {Program("add", (8,)): {"run_s": 0.5}}
+    assert len(again) == 2
+
+
+LINE = {"what": "programs", "where": "test", "probe": {"name": "add", "sizes": [8]}, "seconds": {"run_s": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2: this isn't JSON"),
+        ("[]", "line 2: is '\\[\\]', but must be an object"),
+        (LINE | {"seconds": {"run_s": -0.5}}, "run_s is -0.5, but must be a finite number above 0"),
+        (LINE | {"seconds": {"run_s": float("nan")}}, "run_s is nan"),
+        (LINE | {"seconds": {"run_ms": 0.5}}, "must have run_s"),
+        (LINE | {"where": "tset"}, "where is 'tset'; did you mean 'test'"),
+        (LINE | {"what": "songs"}, "what is 'songs'"),
+        (LINE | {"probe": {"name": "ad", "sizes": [8]}}, "there is no program 'ad'"),
+        (LINE | {"probe": {"name": "add", "sizes": [8, 9]}}, "sizes \\(8, 9\\)"),
+        (LINE | {"probe": {"title": "add"}}, "the probe is"),
+        ({"what": "collectives", "where": BETWEEN, "probe": {}, "seconds": {}}, "the probe is"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path, line, said):
+    cluster = cluster_of(PRIOR, LINK)
+    path = kept(tmp_path, cluster).path
+    with path.open("a", encoding="utf-8") as file:
+        file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
+    with pytest.raises(ValueError, match=said):
+        kept(tmp_path, cluster, resume=True)
+
+
+def test_measurements_of_another_cluster_or_version_are_refused(tmp_path):
+    path = kept(tmp_path, cluster_of(PRIOR, LINK)).path
+    with pytest.raises(ValueError, match=r"is of another cluster: .*hosts is 1 there and 2 here"):
+        kept(tmp_path, cluster_of(PRIOR, LINK, hosts=2), resume=True)
+    path.write_text('{"version": 2}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="is of version 2, but this program reads 1"):
+        kept(tmp_path, cluster_of(PRIOR, LINK), resume=True)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(ValueError, match="no first line"):
+        kept(tmp_path, cluster_of(PRIOR, LINK), resume=True)
+
+
+def test_programs_are_real_and_not_too_long():
+    slow = dataclasses.replace(PRIOR, flop_per_s={"float32": 1e9})
+    assert len(programs(slow)) < len(programs(PRIOR))
+    half = dataclasses.replace(PRIOR, flop_per_s={**PRIOR.flop_per_s, "bfloat16": 1e14})
+    assert any(program.dtype == "bfloat16" for program in programs(half))
+    gradient, forward = (operators(Program("perceptron", (64, 256, 2), phase)) for phase in ("gradient", "forward"))
+    assert gradient.product_flop == pytest.approx(3 * forward.product_flop, rel=0.01)
+    with pytest.raises(ValueError, match="there is no program 'song'"):
+        Program("song", (1,))
+    with pytest.raises(ValueError, match="there is no collective"):
+        Collective("send", 1, 2, 1, False)
+
+
+def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
+    def nobody(**_):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr(ray, "init", nobody)
+    output = tmp_path / "c.json"
+    run = CliRunner().invoke
+    result = run(main, ["calibrate", "--output", str(output)])
+    assert result.exit_code == 1
+    assert "no Ray cluster to connect to" in result.stderr
+    assert "--local N" in result.stderr
+    assert run(main, ["calibrate", "--output", str(output), "--budget", "0"]).exit_code == 2
+    assert run(main, ["calibrate", "--output", str(output), "--hosts", "2"]).exit_code == 2
+    result = run(main, ["calibrate", "--output", str(tmp_path / "no" / "c.json")])
+    assert "there is no folder" in result.stderr
+    kept_path = tmp_path / "c.json.measurements.jsonl"
+    kept_path.write_text("{}\n", encoding="utf-8")
+    result = run(main, ["calibrate", "--output", str(output)])
+    assert "go on with --resume, or delete it" in result.stderr
+    assert kept_path.read_text(encoding="utf-8") == "{}\n"
+    assert not output.exists()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
+    output = tmp_path / "c.json"
+    command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "60"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    assert not ray.is_initialized()
+    found = read_calibration(output)
+    lines = (tmp_path / "c.json.measurements.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["what"] for line in lines[1:]} == {"programs", "collectives", "pipelines"}
+    assert not [line for line in lines if "error" in json.loads(line)]
+    device = found.devices["cpu"]
+    assert 1e8 < device.flop_per_s["float32"] < 1e13
+    assert 1e-5 < device.dispatch_s < 1
+    assert found.links[0].within
+    assert f"wrote {output}" in result.stdout
+    resumed = CliRunner().invoke(main, [*command[:-1], "1", "--resume"])
+    assert resumed.exit_code == 0, resumed.output

@@ -1,0 +1,235 @@
+"""Alpa's profiling database read without running it, converted to JSON, checked, and fitted."""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import pickle
+import sys
+import types
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from alpa_dejavu.calibration._alpa_pickle import read_alpa_database
+from alpa_dejavu.calibration._database import converted, read_database
+from alpa_dejavu.calibration._fit_database import fit_database
+from alpa_dejavu.cli import main
+from alpa_dejavu.communication import Group
+from alpa_dejavu.communication.learned import LearnedCommunication
+from alpa_dejavu.problem import Cluster, Device, Link
+
+GROUPS = ((0, 1, 2, 3),)
+PAIRS = ((0, 1), (2, 3))
+
+
+@pytest.fixture
+def result_class(monkeypatch):
+    """A stand-in for Alpa's class under its name."""
+
+    class MeshProfilingResult:
+        def __init__(self):
+            for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"):
+                setattr(self, f"{name}_cost_dict", collections.defaultdict(list))
+            self.available_memory_per_device = None
+            self.conv_cost_dict = []
+            self.op_cost_dict = []
+
+    MeshProfilingResult.__module__, MeshProfilingResult.__qualname__ = "alpa.mesh_profiling", "MeshProfilingResult"
+    module = types.ModuleType("alpa.mesh_profiling")
+    module.MeshProfilingResult = MeshProfilingResult
+    package = types.ModuleType("alpa")
+    package.mesh_profiling = module
+    monkeypatch.setitem(sys.modules, "alpa", package)
+    monkeypatch.setitem(sys.modules, "alpa.mesh_profiling", module)
+    return MeshProfilingResult
+
+
+def good(result_class):
+    result = result_class()
+    sizes = [2**power for power in range(10, 20)]
+    for groups in (GROUPS, PAIRS):
+        for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+            rows = [(size, np.float64(1e-4 + size * 3e-9)) for size in sizes]
+            getattr(result, f"{name}_cost_dict")[(groups, "f32")] = rows
+    result.dot_cost_dict[((), "f16")] = [(0, 1e-5), (2 * 1024**3, np.float32(1e-3)), (16 * 1024**3, np.float64(7e-3))]
+    result.available_memory_per_device = np.int64(15_000_000_000)
+    return result
+
+
+def write(path, data):
+    path.write_bytes(pickle.dumps(data))
+    return path
+
+
+def test_a_good_database_is_converted_and_read_back(tmp_path, result_class):
+    for protocol in (2, 3, 4, 5):
+        path = tmp_path / "db.pkl"
+        path.write_bytes(pickle.dumps({("default", (1, 4)): good(result_class)}, protocol=protocol))
+        database = converted(read_alpa_database(path), path)
+        (mesh,) = database.meshes
+        assert (mesh.cluster, mesh.hosts, mesh.devices_per_host, mesh.available_bytes) == ("default", 1, 4, 15e9)
+        assert len(mesh.series) == 9
+        first = mesh.series[0]
+        assert (first.name, first.dtype, first.groups, first.sizes[0]) == ("all_gather", "f32", GROUPS, 4096.0)
+        assert first.seconds[0] == pytest.approx(1e-4 + 1024 * 3e-9)
+        assert mesh.series[-1].sizes == (0.0, 2.0 * 1024**3, 16.0 * 1024**3)
+    output = tmp_path / "db.json"
+    result = CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(output)])
+    assert result.exit_code == 0, result.output
+    assert "is a pickle" in result.stderr
+    again = read_database(output)
+    assert dataclasses.replace(again, meshes=()) == dataclasses.replace(database, meshes=())
+    for one, other in zip(again.meshes[0].series, mesh.series, strict=True):
+        assert one.seconds == pytest.approx(other.seconds, rel=1e-8)
+        assert dataclasses.replace(one, seconds=()) == dataclasses.replace(other, seconds=())
+    plots = tmp_path / "plots"
+    shown = CliRunner().invoke(main, ["calibration", "show", str(output), "--plots", str(plots)])
+    assert shown.exit_code == 0, shown.output
+    assert "all_gather" in shown.stdout
+    assert {path.name for path in plots.glob("database-*.html")} == {
+        f"database-{name}.html" for name in ("all-gather", "all-reduce", "all-to-all", "reduce-scatter", "dot")
+    }
+
+
+def test_rows_that_cannot_be_right_are_apart_with_their_reason(tmp_path, result_class):
+    result = good(result_class)
+    times = [1e-4, 1.5e-4, 3e-4, math.nan, math.inf, -1.0, 6.5e-4, 2e-4]
+    result.all_reduce_cost_dict[(GROUPS, "f16")] = [(2**n, time) for n, time in enumerate(times, 4)] + [(16, 1.1e-4)]
+    database = converted({("default", (1, 4)): _unpickled(tmp_path, result)}, pathlib.Path("db.pkl"))
+    (series,) = [one for one in database.meshes[0].series if one.dtype == "f16" and one.name == "all_reduce"]
+    assert {size: why for size, _, why in series.left_out} == {
+        32.0: "a size that was there already",
+        128.0: "exactly twice the time of half the size",
+        256.0: "not finite",
+        512.0: "not finite",
+        1024.0: "not above zero",
+        4096.0: "faster than a smaller size",
+    }
+    assert [seconds for size, seconds, _ in series.left_out if size in (256.0, 512.0)] == [None, None]
+    assert series.sizes == (32.0, 64.0, 2048.0)
+
+
+def _unpickled(tmp_path, result):
+    return read_alpa_database(write(tmp_path / "one.pkl", {("default", (1, 4)): result}))["default", (1, 4)]
+
+
+class Evil:
+    """Runs a command when it is unpickled by anything that trusts pickles."""
+
+    def __init__(self, function, *arguments):
+        self.given = function, arguments
+
+    def __reduce__(self):
+        return self.given
+
+
+def refused(path, match):
+    with pytest.raises(ValueError, match=match) as caught:
+        read_alpa_database(path)
+    assert str(path) in str(caught.value)
+
+
+def test_code_in_a_pickle_is_not_run(tmp_path, result_class):
+    import os
+
+    trap = tmp_path / "trap"
+    for function, name in ((os.system, "posix.system"), (eval, "builtins.eval"), (pickle.loads, "_pickle.loads")):
+        evil = Evil(function, f"open({str(trap)!r}, 'w')" if function is eval else f"touch {trap}")
+        if function is pickle.loads:
+            evil = Evil(function, pickle.dumps(Evil(os.system, f"touch {trap}")))
+        refused(write(tmp_path / "evil.pkl", evil), name)
+        result = good(result_class)
+        result.all_to_all_cost_dict[(GROUPS, "f32")].append((1, [{"deep": evil}]))
+        refused(write(tmp_path / "nested.pkl", {("default", (1, 4)): result}), name)
+        assert not trap.exists()
+    output = tmp_path / "out.json"
+    output.write_text("before", encoding="utf-8")
+    done = CliRunner().invoke(main, ["calibration", "convert", str(tmp_path / "evil.pkl"), "--output", str(output)])
+    assert done.exit_code == 1
+    assert "_pickle.loads" in done.stderr
+    assert output.read_text(encoding="utf-8") == "before"
+
+
+def test_what_is_known_can_not_be_misused(tmp_path):
+    # The table's own entries: called, made of other things, or with dotted names that lead elsewhere.
+    refused(write(tmp_path / "object.pkl", np.array([Evil(print)], dtype=object)), "arrays of 'O8'")
+    dotted = b"\x80\x04\x8c\x05numpy\x8c\x0endarray.tofile\x93."
+    for text in (b"cbuiltins\nlist\n(tR.", b"cnumpy\nndarray\n(tR.", dotted):
+        path = tmp_path / "raw.pkl"
+        path.write_bytes(text)
+        refused(path, "is no profiling database")
+    import fractions
+
+    refused(write(tmp_path / "other.pkl", {1: fractions.Fraction(1, 2)}), "fractions.Fraction")
+
+
+def test_damaged_files_are_named(tmp_path, result_class):
+    whole = pickle.dumps({("default", (1, 4)): good(result_class)})
+    path = tmp_path / "cut.pkl"
+    for length in (0, 1, 20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        refused(path, "too early|truncated|no profiling database")
+    path.write_bytes(b"not a pickle at all")
+    refused(path, "no profiling database")
+    refused(tmp_path / "absent.pkl", "can't be read")
+    refused(write(path, [1, 2]), "holds a list in place of results")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda r: r.all_reduce_cost_dict.update({(GROUPS, "f32"): [(1, "slow")]}), "row 0 is \\(1, 'slow'\\)"),
+        (lambda r: r.all_reduce_cost_dict.update({(GROUPS, "f32"): [(-1, 1.0)]}), "the size in row 0 is -1"),
+        (lambda r: r.all_reduce_cost_dict.update({(GROUPS, "f31"): []}), "there is no such dtype"),
+        (lambda r: r.all_reduce_cost_dict.update({(((0, 9),), "f32"): []}), "groups are \\(\\(0, 9\\),\\)"),
+        (lambda r: r.all_reduce_cost_dict.update({(((0,), (1, 2)), "f32"): []}), "but must be equally many"),
+        (lambda r: setattr(r, "available_memory_per_device", -5), "available_memory_per_device is -5"),
+        (lambda r: setattr(r, "dot_cost_dict", 7), "isn't by \\(groups, dtype\\)"),
+    ],
+)
+def test_results_that_no_profiler_writes_are_named(tmp_path, result_class, spoil, said):
+    result = good(result_class)
+    spoil(result)
+    path = pathlib.Path("db.pkl")
+    with pytest.raises(ValueError, match=said):
+        converted({("default", (1, 4)): _unpickled(tmp_path, result)}, path)
+    with pytest.raises(ValueError, match="is no \\(cluster"):
+        converted({"default": _unpickled(tmp_path, good(result_class))}, path)
+    with pytest.raises(ValueError, match="has no meshes"):
+        converted({}, path)
+
+
+def test_a_converted_file_is_checked(tmp_path, result_class):
+    path, output = write(tmp_path / "db.pkl", {("default", (1, 4)): good(result_class)}), tmp_path / "db.json"
+    assert CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(output)]).exit_code == 0
+    data = json.loads(output.read_text(encoding="utf-8"))
+    for change, said in (
+        ({"version": 2}, "version is 2, but must be 1"),
+        ({"units": "US"}, "units is"),
+        ({"meshes": []}, "meshes is"),
+    ):
+        output.write_text(json.dumps(data | change), encoding="utf-8")
+        with pytest.raises(ValueError, match=said):
+            read_database(output)
+    data["meshes"][0]["series"][0]["seconds"].pop()
+    output.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match="has not as many seconds"):
+        read_database(output)
+
+
+def test_collectives_are_fitted_to_a_database(tmp_path, result_class):
+    path = write(tmp_path / "db.pkl", {("default", (1, 4)): good(result_class)})
+    database = converted(read_alpa_database(path), path)
+    device = Device("v", 1e9, {"float32": 1e12}, 1e11, 1e11)
+    cluster = Cluster.uniform("four", ["a"], device, 4, Link(1e-5, 1e9), Link(1e-4, 1e8))
+    within, across, fits = fit_database(database, cluster)
+    assert across is None
+    assert [(fit.part, fit.rows) for fit in fits] == [("collectives within hosts", 80)]
+    seconds = LearnedCommunication(within).seconds("all_reduce", 2.0**18, Group(cluster, (0,) * 4))
+    assert float(seconds) == pytest.approx(1e-4 + 2**16 * 3e-9, rel=0.2)
+    small = Cluster.uniform("two", ["a"], device, 2, Link(1e-5, 1e9), Link(1e-4, 1e8))
+    with pytest.raises(ValueError, match="is of hosts with \\[4\\] devices"):
+        fit_database(database, small)
