@@ -38,8 +38,8 @@ VARIANCES = {"part": 0.3**2, "cluster": 0.2**2, "model": 0.1**2, "plan": 0.07**2
 """How far logarithms vary at each level before anything is measured."""
 _STRENGTH = 4.0
 """As many observations those variances count."""
-_STEPS = 40
-_MOST_RUNS = 2000
+_STEPS = 30
+_MOST_RUNS = 500
 """Of a kind of device, the latest ones."""
 
 
@@ -101,7 +101,7 @@ class Correction:
 
 
 def _spread_of_nothing(shares: Array) -> float:
-    others = sum(VARIANCES[level] for level in ("cluster", "model", "plan"))
+    others = sum(VARIANCES[level] for level in ("cluster", "model", "plan", "noise"))
     return math.sqrt(VARIANCES["part"] * float((shares**2).sum()) + others)
 
 
@@ -141,8 +141,8 @@ class _Levels:
         return cls(columns, mean, covariance, variances, len(runs), own)
 
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
-        """Mean and variance of a plan's log(measured / predicted), noise left out."""
-        row, unknown = np.zeros(len(self.columns)), 0.0
+        """Mean and variance of a plan's log(measured / predicted) in a run to come."""
+        row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
         row[: len(PARTS)] = shares
         for name in _effects(origin.cluster, origin.model, key):
             if name in self.columns:
@@ -175,7 +175,7 @@ def _re_estimated(
     for name in ("part", "cluster", "model", "plan"):
         of_level = squares[level == name]
         found[name] = (_STRENGTH * VARIANCES[name] + float(of_level.sum())) / (_STRENGTH + len(of_level))
-    missed = (seen.log_ratio - design @ mean) ** 2 + np.einsum("ij,jk,ik->i", design, covariance, design)
+    missed = (seen.log_ratio - design @ mean) ** 2 + ((design @ covariance) * design).sum(axis=1)
     within = float(seen.counts @ missed) + seen.squares_within
     found["noise"] = (_STRENGTH * VARIANCES["noise"] + within) / (_STRENGTH + float(seen.counts.sum()))
     return found

@@ -86,7 +86,7 @@ class StepCorrection:
 
     Attributes:
         factor: that.
-        spread: one standard deviation of its logarithm.
+        spread: one standard deviation of its logarithm, from one run to another.
         runs: that it comes from: on devices of the same kind, predicted by the same models.
         own_runs: of them, those of the same model on the same cluster.
     """

@@ -32,7 +32,7 @@ def test_one_run_by_hand():
     total = common + VARIANCES["plan"]
     again = found.of(ORIGIN, PLAN)
     assert math.log(again.factor) == pytest.approx(math.log(1.3) * total / (total + VARIANCES["noise"]))
-    assert again.spread**2 == pytest.approx(total - total**2 / (total + VARIANCES["noise"]))
+    assert again.spread**2 == pytest.approx(total - total**2 / (total + VARIANCES["noise"]) + VARIANCES["noise"])
     assert (again.runs, again.own_runs) == (1, 1)
     other = found.of(ORIGIN, computing_plan(batch=64))
     assert math.log(other.factor) == pytest.approx(math.log(1.3) * common / (total + VARIANCES["noise"]))
