@@ -2,7 +2,8 @@
 
     python benchmarks/build_calibrations.py --train ../shared/data [--out DIR]
 
-`make calibrations` runs it with one thread and one set of processor instructions, so that the files come out the same.
+`make calibrations` runs it with the versions of requirements.txt, one thread and one set of processor instructions, so
+that the files come out the same; another SciPy or scikit-learn gives slightly other ones.
 """
 
 from __future__ import annotations
