@@ -85,4 +85,4 @@ def test_plan_and_estimate_take_one(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(model_planner, "plan_model", lambda *args, **options: given.append(options) or 1 / 0)
     CliRunner().invoke(main, [*asked, "v100"])
-    assert given == [{"calibration": "v100"}]
+    assert [options["calibration"] for options in given] == ["v100"]
