@@ -18,12 +18,12 @@ from alpa_dejavu._alpa._measure_stage import stage_measurer
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
-from alpa_dejavu.calibration import prices
-from alpa_dejavu.decisive import decisive_plan
+from alpa_dejavu.calibration import Prices, prices
+from alpa_dejavu.decisive import Measure, decisive_plan
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Plan, Run
+from alpa_dejavu.problem import Model, Plan, Run, SearchSpace
 from alpa_dejavu.slicing import slicer
 
 _log = logging.getLogger("alpa_dejavu")
@@ -83,31 +83,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
     run = Run(given["num_micro_batches"], given["pipeline_schedule"])
-    if option.profile == "decisive":
-        made = decisive_plan(
-            model,
-            priced.cluster,
-            space,
-            run,
-            stage_measurer(given, submeshes, configs),
-            option.budget_s,
-            slicer=slicer(option.slicer),
-            latency=priced.latency,
-            communication=priced.communication,
-            margin=MemoryMargin(option.risk, option.memory),
-        )
-    else:
-        made = plan(
-            model,
-            priced.cluster,
-            space,
-            run,
-            slicing=option.slicer,
-            latency=priced.latency,
-            communication=priced.communication,
-            risk=option.risk,
-            memory=option.memory,
-        )
+    made = _searched(option, model, priced, space, run, stage_measurer(given, submeshes, configs))
     whole = made.after({"cluster": known - started, "features": described - known})
     if option.history is None:
         return whole
@@ -115,6 +91,36 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
     option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _searched(
+    option: DejavuStageOption, model: Model, priced: Prices, space: SearchSpace, run: Run, measure: Measure
+) -> Plan:
+    """The plan, with or without measuring what decides."""
+    if option.profile == "decisive":
+        return decisive_plan(
+            model,
+            priced.cluster,
+            space,
+            run,
+            measure,
+            option.budget_s,
+            slicer=slicer(option.slicer),
+            latency=priced.latency,
+            communication=priced.communication,
+            margin=MemoryMargin(option.risk, option.memory),
+        )
+    return plan(
+        model,
+        priced.cluster,
+        space,
+        run,
+        slicing=option.slicer,
+        latency=priced.latency,
+        communication=priced.communication,
+        risk=option.risk,
+        memory=option.memory,
+    )
 
 
 def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
