@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._around import candidates
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu.breakdown import why_slower
@@ -123,7 +124,8 @@ def _planned(
     source = Source(model, question.batch // counts[len(counts) // 2], clock)
     question = dataclasses.replace(question, schedule=_schedule(question.schedule, source))
     tried = source.numbers_of_layers(_LAYERS) if layers is None else (layers,)
-    found = candidates(question, source, tried, counts, clock)
+    with collector_paused():
+        found = candidates(question, source, tried, counts, clock)
     if not found:
         raise question.nothing(source, tried[0], counts[-1])
     kept = found[: _RUNNERS_UP + 1] if correction is None else found
