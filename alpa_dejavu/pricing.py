@@ -77,7 +77,12 @@ class Pricing:
     def _operators_s(self, config: MeshConfig, phase: str) -> FloatArray:
         """Seconds of each layer's operators on one device; by variant."""
         division = self.division(config)
-        return np.array([self._priced(division.operators(n, phase))[2] for n in range(len(division.variants))])
+        alone = np.array([self._priced(division.operators(n, phase))[2] for n in range(len(division.variants))])
+        return alone * self.crowding(config)
+
+    def crowding(self, config: MeshConfig) -> float:
+        """How many times longer operators take than on a device alone."""
+        return self.device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
     def _priced(self, operators: Operators) -> tuple[Operators, Latency, float]:
         """Alike layers share their operators."""

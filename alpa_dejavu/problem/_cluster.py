@@ -44,6 +44,7 @@ class Device:
         small_products: products that don't reach `flop_per_s`; None: all do.
         transcendental_flop: what an exponential or tanh counts beside an addition: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
+        crowding: how many times longer operators take in a stage of several devices, where these share a process.
         origin: where the figures are from.
     """
 
@@ -57,11 +58,12 @@ class Device:
     step_s: float = 0.0
     small_products: SmallProducts | None = None
     transcendental_flop: float = 16.0
+    crowding: float = 1.0
     origin: str = ""
 
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
-        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop"):
+        for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
             _check.positive(owner, field, getattr(self, field))
         for field in ("kernel_s", "dispatch_s", "step_s"):
             _check.not_negative(owner, field, getattr(self, field))

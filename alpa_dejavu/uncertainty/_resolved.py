@@ -166,7 +166,7 @@ class Resolver:
         """Operators of each variant, shape (V, N)."""
         division = pricing.division(config)
         rows = [self._row(pricing, division.operators(n, phase)) for n in range(len(division.variants))]
-        return np.array(rows).reshape(len(rows), len(CLASSES))
+        return np.array(rows).reshape(len(rows), len(CLASSES)) * pricing.crowding(config)
 
     def _row(self, pricing: Pricing, operators: Operators) -> FloatArray:
         key = id(pricing), id(operators)
