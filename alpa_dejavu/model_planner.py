@@ -90,9 +90,8 @@ def plan_model(
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
     from alpa_dejavu.clusters import named_cluster
-    from alpa_dejavu.history import Correction
 
-    correction = None if history is None else Correction.read(history)
+    correction = None if history is None else _read(history)
     known = check_choice(calibration, latency, communication)
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
     priced = prices(given, known, latency, communication)
@@ -110,6 +109,12 @@ def plan_model(
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     return _planned(question, model, counts, layers, correction)
+
+
+def _read(history: str | os.PathLike[str]) -> Correction:
+    from alpa_dejavu.history import Correction
+
+    return Correction.read(history)
 
 
 def _planned(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import click
 
@@ -50,7 +49,6 @@ def plan(
     """
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
-    more: dict[str, Any] = {} if history is None else {"history": history}
     with progress().status(f"planning {model} on {hosts} x {cluster}"):
         from alpa_dejavu.model_planner import plan_model
 
@@ -64,7 +62,7 @@ def plan(
             schedule,
             risk=risk,
             calibration=calibration,
-            **more,
+            history=history,
         )
     written = write_outputs(planned, *paths)
     to = console()

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.calibration._database import Database, MeshProfile, Series
+from alpa_dejavu.calibration._pages import write_pages
 
 __all__ = ["draw_database"]
 
@@ -18,20 +18,17 @@ def draw_database(found: Database, folder: pathlib.Path) -> list[pathlib.Path]:
     Raises:
         ValueError: they can't be written.
     """
-    from plotly.offline import get_plotlyjs
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} can't be made: {error.strerror}; give another folder for the pictures") from None
     pairs = [(mesh, one) for mesh in found.meshes for one in mesh.series]
-    written = []
-    for name in dict.fromkeys(one.name for _, one in pairs):
-        figure = _figure(f"{found.origin}: {name}", name, [(mesh, one) for mesh, one in pairs if one.name == name])
-        written.append(folder / f"database-{name.replace('_', '-')}.html")
-        write_whole(written[-1], figure.to_html(include_plotlyjs="directory"))
-    write_whole(folder / "plotly.min.js", get_plotlyjs())
-    return written
+    return write_pages(
+        folder,
+        (
+            (
+                f"database-{name.replace('_', '-')}",
+                _figure(f"{found.origin}: {name}", name, [(mesh, one) for mesh, one in pairs if one.name == name]),
+            )
+            for name in dict.fromkeys(one.name for _, one in pairs)
+        ),
+    )
 
 
 def _figure(title: str, name: str, pairs: Sequence[tuple[MeshProfile, Series]]) -> Any:

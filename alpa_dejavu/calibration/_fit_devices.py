@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.calibration._log_fit import Array, LogFit, fit_logs
+from alpa_dejavu.calibration._log_fit import Array, LogModel
 from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, SmallProducts
@@ -77,14 +77,18 @@ class DeviceModel:
         self._names = (*figures, "call_s")
         self._families = tuple(dict.fromkeys(program.name for program in programs))
         self._family = np.array([self._families.index(program.name) for program in programs])
-        self._expected = np.r_[np.log([*figures.values(), _CALL_S]), np.zeros(len(self._families))]
         own = [_PRIOR_SPREAD[name.split("[")[0]] for name in self._names]
-        self._expected_spread = np.r_[own, np.full(len(self._families), _FAMILY_SPREAD)]
-        self._weights = np.array([_SINGLE_WEIGHT if program.name in SINGLE else 1.0 for program in programs])
+        self._model = LogModel(
+            self._log_seconds,
+            self._family,
+            weights=np.array([_SINGLE_WEIGHT if program.name in SINGLE else 1.0 for program in programs]),
+            prior=np.r_[np.log([*figures.values(), _CALL_S]), np.zeros(len(self._families))],
+            prior_spread=np.r_[own, np.full(len(self._families), _FAMILY_SPREAD)],
+        )
 
     def fit(self, measured: Mapping[int, float]) -> FittedDevice:
         """The figures after so many measurements: seconds by the program's number; there may be none."""
-        found = self._fit(measured)
+        found = self._model.fit(measured)
         spread = dict(zip(self._names, found.spread[: len(self._names)].tolist(), strict=True))
         del spread["call_s"]
         unsure = found.spread_of(self._log_seconds)
@@ -92,33 +96,7 @@ class DeviceModel:
 
     def finish(self, measured: Mapping[int, float]) -> FittedDevice:
         """The same, with the errors on families left out in turn."""
-        fitted = self.fit(measured)
-        errors = self._left_out_errors(measured)
-        if not errors.size:
-            return fitted
-        held_out = {"mape": float(errors.mean()), "median_ape": float(np.median(errors))}
-        return dataclasses.replace(fitted, held_out=held_out)
-
-    def _left_out_errors(self, measured: Mapping[int, float]) -> Array:
-        rows = np.array(list(measured), dtype=np.int64)
-        families = self._family[rows]
-        errors = []
-        for family in np.unique(families) if len(np.unique(families)) > 1 else ():
-            kept = {row: measured[row] for row in rows[families != family].tolist()}
-            predicted = np.exp(self._log_seconds(self._fit(kept).values))
-            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[families == family].tolist()]
-        return np.array(errors)
-
-    def _fit(self, measured: Mapping[int, float]) -> LogFit:
-        rows = np.array(list(measured), dtype=np.int64)
-        seconds = np.array(list(measured.values()), dtype=np.float64)
-        return fit_logs(
-            lambda values: self._log_seconds(values)[rows],
-            np.log(seconds),
-            self._weights[rows],
-            self._expected,
-            self._expected_spread,
-        )
+        return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
         """Of all programs, shape (N,)."""

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.calibration._bench import Collective
-from alpa_dejavu.calibration._log_fit import Array, LogFit, fit_logs
+from alpa_dejavu.calibration._log_fit import Array, LogModel, fit_logs
 from alpa_dejavu.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
 
@@ -60,40 +60,23 @@ class LinkModel:
         self._kinds = tuple(dict.fromkeys(one.name for one in collectives))
         self._kind = np.array([self._kinds.index(one.name) for one in collectives])
         start = np.log([max(prior.latency_s, _LATENCY_S), prior.bytes_per_s])
-        self._expected = np.r_[start, np.zeros(len(self._kinds))]
-        self._expected_spread = np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), _OWN_SPREAD)]
+        self._model = LogModel(
+            self._log_seconds,
+            self._kind,
+            weights=np.ones(len(self._kind)),
+            prior=np.r_[start, np.zeros(len(self._kinds))],
+            prior_spread=np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), _OWN_SPREAD)],
+        )
 
     def fit(self, measured: Mapping[int, float]) -> FittedLink:
         """The figures after so many measurements: seconds by the collective's number; there may be none."""
-        found = self._fit(measured)
+        found = self._model.fit(measured)
         spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
         return FittedLink(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
 
     def finish(self, measured: Mapping[int, float]) -> FittedLink:
         """The same, with the errors on kinds of collectives left out in turn."""
-        fitted = self.fit(measured)
-        rows = np.array(list(measured), dtype=np.int64)
-        kinds = self._kind[rows]
-        errors = []
-        for kind in np.unique(kinds) if len(np.unique(kinds)) > 1 else ():
-            kept = {row: measured[row] for row in rows[kinds != kind].tolist()}
-            predicted = np.exp(self._log_seconds(self._fit(kept).values))
-            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[kinds == kind].tolist()]
-        if not errors:
-            return fitted
-        held_out = {"mape": float(np.mean(errors)), "median_ape": float(np.median(errors))}
-        return dataclasses.replace(fitted, held_out=held_out)
-
-    def _fit(self, measured: Mapping[int, float]) -> LogFit:
-        rows = np.array(list(measured), dtype=np.int64)
-        seconds = np.array(list(measured.values()), dtype=np.float64)
-        return fit_logs(
-            lambda values: self._log_seconds(values)[rows],
-            np.log(seconds),
-            np.ones(len(rows)),
-            self._expected,
-            self._expected_spread,
-        )
+        return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
         """Of all collectives, shape (N,)."""

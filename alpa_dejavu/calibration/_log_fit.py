@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-__all__ = ["Array", "LogFit", "fit_logs"]
+__all__ = ["Array", "LogFit", "LogModel", "fit_logs"]
 
 Array: TypeAlias = NDArray[np.float64]
 _NOISE = 0.15
@@ -76,3 +76,46 @@ def fit_logs(
             noise = max(float(np.median(errors)) / 0.6745, _LEAST_NOISE)
     jacobian = np.asarray(found.jac)
     return LogFit(values, np.linalg.inv(jacobian.T @ jacobian), noise)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogModel:
+    """What numbered things take, some of which are measured; each is of a group that errs together.
+
+    Attributes:
+        log_seconds: from the logarithms of the figures (P,) those of all predictions (N,).
+        groups: the number of each one's group, shape (N,).
+        weights, prior, prior_spread: as `fit_logs` takes them.
+    """
+
+    log_seconds: Callable[[Array], Array]
+    groups: NDArray[np.int64]
+    weights: Array
+    prior: Array
+    prior_spread: Array
+
+    def fit(self, measured: Mapping[int, float]) -> LogFit:
+        """The figures after so many measurements: seconds by number; there may be none."""
+        rows = np.array(list(measured), dtype=np.int64)
+        seconds = np.array(list(measured.values()), dtype=np.float64)
+        return fit_logs(
+            lambda values: self.log_seconds(values)[rows],
+            np.log(seconds),
+            self.weights[rows],
+            self.prior,
+            self.prior_spread,
+        )
+
+    def held_out(self, measured: Mapping[int, float]) -> dict[str, float]:
+        """Mean and median error, as fractions, on groups left out in turn; empty of fewer than two groups."""
+        rows = np.array(list(measured), dtype=np.int64)
+        groups = self.groups[rows]
+        if len(np.unique(groups)) < 2:
+            return {}
+        errors: list[float] = []
+        for group in np.unique(groups):
+            kept = {row: measured[row] for row in rows[groups != group].tolist()}
+            predicted = np.exp(self.log_seconds(self.fit(kept).values))
+            errors += [abs(predicted[row] / measured[row] - 1) for row in rows[groups == group].tolist()]
+        return {"mape": float(np.mean(errors)), "median_ape": float(np.median(errors))}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpa_dejavu._json_file import write_whole
 from alpa_dejavu._left_out import Array
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
+from alpa_dejavu.calibration._pages import write_pages
 from alpa_dejavu.communication import COLLECTIVES, Group
 from alpa_dejavu.problem import Cluster
 
@@ -36,21 +36,13 @@ def draw(calibration: Calibration, folder: pathlib.Path) -> list[pathlib.Path]:
     Raises:
         ValueError: they can't be written.
     """
-    from plotly.offline import get_plotlyjs
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{folder} can't be made: {error.strerror}; give another folder for the pictures") from None
-    written = []
-    for name, title, axis, sizes, lines in _pages(calibration):
-        path = folder / f"{name}.html"
-        figure = _figure(f"{calibration.name}: {title}", axis, sizes, lines)
-        write_whole(path, figure.to_html(include_plotlyjs="directory"))
-        written.append(path)
-    if written:
-        write_whole(folder / "plotly.min.js", get_plotlyjs())
-    return written
+    return write_pages(
+        folder,
+        (
+            (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
+            for name, title, axis, sizes, lines in _pages(calibration)
+        ),
+    )
 
 
 def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lines]]:

@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pandas as pd
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.communication.learned import Collectives, FittedCollectives
@@ -27,6 +28,24 @@ def kernels(count, seed, gpus=("small", "middle")):
     return Kernels.of(
         {**columns, "m": np.where(product, sizes[2], 1), "k": np.where(product, sizes[3], 1)}, SHEETS
     )
+
+
+def kernel_rows(gpu, sheets, count, seed, products=1.0, others=1.0):
+    """Kernels and their seconds on a GPU that reaches 0.8 of its memory and 0.7 of its rate, with 2 % of noise.
+
+    Its products and its other kernels may take so many times as long.
+    """
+    rng = np.random.default_rng(seed)
+    op = rng.choice(["linear", "bmm", "relu", "add", "softmax"], count)
+    product = np.isin(op, ["linear", "bmm"])
+    size = np.exp(rng.uniform(3, 7.5, (4, count))).round()
+    rows = pd.DataFrame({"op": op, "gpu": gpu, "batch": np.where(op == "linear", 1, size[0])})
+    rows["n"] = size[1]
+    rows["m"], rows["k"] = np.where(product, size[2], 1), np.where(product, size[3], 1)
+    kernels = Kernels.of(rows, sheets)
+    work = np.maximum(kernels.traffic_s / 0.8, kernels.compute_s / 0.7 * product) * np.where(product, products, others)
+    rows["latency_s"] = np.maximum(3e-5, 1e-5 + work) * np.exp(rng.normal(0, 0.02, count))
+    return rows
 
 
 def kernel_seconds(rows):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import kernel_rows
 
 import few_shot
 from alpa_dejavu.latency.learned import AdaptedKernels, DataSheet, Deviations, KernelModel, Kernels, measure_next
@@ -20,19 +21,8 @@ SHEETS = {
 }
 
 
-def made_up(gpu, count, seed, products=1.0, others=1.0):
-    """Kernels and seconds; on a GPU whose products and other kernels take so many times as long as on its like."""
-    rng = np.random.default_rng(seed)
-    op = rng.choice(["linear", "bmm", "relu", "add", "softmax"], count)
-    product = np.isin(op, ["linear", "bmm"])
-    size = np.exp(rng.uniform(3, 7.5, (4, count))).round()
-    rows = pd.DataFrame({"op": op, "gpu": gpu, "batch": np.where(op == "linear", 1, size[0])})
-    rows["n"] = size[1]
-    rows["m"], rows["k"] = np.where(product, size[2], 1), np.where(product, size[3], 1)
-    kernels = Kernels.of(rows, SHEETS)
-    work = np.maximum(kernels.traffic_s / 0.8, kernels.compute_s / 0.7 * product) * np.where(product, products, others)
-    rows["latency_s"] = np.maximum(3e-5, 1e-5 + work) * np.exp(rng.normal(0, 0.02, count))
-    return rows
+def made_up(gpu, count, seed, **slower):
+    return kernel_rows(gpu, SHEETS, count, seed, **slower)
 
 
 def split(rows):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import kernel_rows
 from sklearn.base import clone
 
 from alpa_dejavu.latency.baselines import BASELINES, baseline
@@ -24,18 +25,9 @@ SEEN = ("small", "middle", "large")
 
 
 def _made_up(gpu: str, count: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """Kernels and their seconds on a GPU that reaches 0.8 of its memory and 0.7 of its rate, with 2 % of noise."""
-    rng = np.random.default_rng(seed)
-    op = rng.choice(["linear", "bmm", "relu", "add", "softmax"], count)
-    product = np.isin(op, ["linear", "bmm"])
-    size = np.exp(rng.uniform(3, 7.5, (4, count))).round()
-    rows = pd.DataFrame({"op": op, "gpu": gpu, "batch": np.where(op == "linear", 1, size[0])})
-    rows["n"] = size[1]
-    rows["m"], rows["k"] = np.where(product, size[2], 1), np.where(product, size[3], 1)
-    kernels = Kernels.of(rows, SHEETS)
-    work = np.maximum(kernels.traffic_s / 0.8, kernels.compute_s / 0.7 * product)
-    seconds = np.maximum(3e-5, 1e-5 + work) * np.exp(rng.normal(0, 0.02, count))
-    return rows, seconds
+    """Kernels and their seconds."""
+    rows = kernel_rows(gpu, SHEETS, count, seed)
+    return rows, rows.pop("latency_s").to_numpy()
 
 
 @pytest.fixture(scope="module")
