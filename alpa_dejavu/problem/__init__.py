@@ -7,12 +7,14 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
+from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._run import Run
+from alpa_dejavu.problem._sites import Sites
 from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Run",
     "SearchSpace",
     "Sharding",
+    "Sites",
     "Slicing",
     "SlicingProblem",
     "SmallProducts",
@@ -43,4 +46,5 @@ __all__ = [
     "StepCorrection",
     "Submesh",
     "Tensor",
+    "host_kinds",
 ]

@@ -123,14 +123,17 @@ class Link:
 @final
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One machine: its name and its devices, which are all alike."""
+    """One machine: its name, its devices, which are all alike, and what it costs an hour (None: not known)."""
 
     name: str
     device: Device
     num_devices: int
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         _check.positive(f"host {self.name}", "num_devices", self.num_devices)
+        if self.price_per_hour is not None:
+            _check.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
 
 
 @final

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._sites import Sites
 
 NO_LIMIT = 2**20
 """A number of succeeding stages that no pipeline reaches: Alpa's word for "memory sets no limit"."""
@@ -44,6 +47,8 @@ class SlicingProblem:
         max_n_succ_stages: shape (L, L, S, C), how many stages may follow before memory is full; -1: it never fits.
         per_step_s: shape (L, L, S, C), what a stage costs once a step; None: nothing.
         num_stages: if given, exactly that many stages.
+        devices: "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
+        sites: where the submeshes are, on hosts of unlike kinds; None: hosts are alike, and a submesh may be anywhere.
 
     Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
 
@@ -61,6 +66,7 @@ class SlicingProblem:
     num_stages: int | None = None
     devices: str = "exactly"
     objective: str = "training"
+    sites: Sites | None = None
 
     def __post_init__(self) -> None:
         owner = "slicing problem"
@@ -89,6 +95,8 @@ class SlicingProblem:
         _check.positive(owner, "num_micro_batches", self.num_micro_batches)
         _check.one_of(owner, "devices", self.devices, ("exactly", "at most"))
         _check.one_of(owner, "objective", self.objective, ("training", "inference", "work"))
+        if self.sites is not None:
+            self.sites.check(costs.shape[0], sizes, self.num_devices)
 
     @property
     def num_layers(self) -> int:
@@ -111,13 +119,21 @@ class SlicingProblem:
         """The objective of some stages; infinite if they aren't a slicing that the problem allows."""
         if not self._allows(stages):
             return math.inf
-        costs = [float(self.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+        costs = self.stage_costs_s(stages)
         if self.objective == "inference":
             return len(costs) * max(costs)
         once = sum(float(self.once_s[s.first, s.last, s.submesh, s.config]) for s in stages)
         if self.objective == "work":
             return self.num_micro_batches * sum(costs) + once
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
+
+    def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
+        """What each stage costs a micro-batch, with what comes to it from the stage before over their sites' link."""
+        costs = [float(self.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+        if self.sites is not None:
+            for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
+                costs[n] += self.sites.crossing(stage.first, before.submesh, stage.submesh)
+        return costs
 
     def _allows(self, stages: tuple[StageChoice, ...]) -> bool:
         starts = [s.first for s in stages]
@@ -130,6 +146,7 @@ class SlicingProblem:
             and ends[-1] == self.num_layers
             and all(s.first <= s.last for s in stages)
             and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
+            and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
             and self.num_stages in (None, len(stages))
             and all(len(stages) - 1 - n <= room[s.first, s.last, s.submesh, s.config] for n, s in enumerate(stages))
         )

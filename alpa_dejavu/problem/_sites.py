@@ -1,0 +1,69 @@
+"""Where submeshes may be, on hosts that are not all alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sites:
+    """Each of S submeshes, on some kinds of hosts; hosts of one kind are interchangeable.
+
+    Attributes:
+        uses: shape (S, K), the devices that a submesh takes of each kind of host.
+        available: shape (K,), the devices that there are of each kind.
+        links: shape (S, S), which of D kinds of links leads from a stage on one submesh to the next stage on another.
+        crossing_s: shape (L, D), what one micro-batch takes over such a link, forward and backward, where one stage
+            ends before layer l and the next begins with it; row 0 isn't used.
+    """
+
+    uses: NDArray[np.int64]
+    available: NDArray[np.int64]
+    links: NDArray[np.int64]
+    crossing_s: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("uses", np.int64), ("available", np.int64), ("links", np.int64), ("crossing_s", float)):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
+
+    def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
+        """Whether they fit a problem.
+
+        Raises:
+            ValueError: they don't; says what differs.
+        """
+        num_submeshes = len(submesh_sizes)
+        shapes = self.uses.shape, self.available.shape, self.links.shape, self.crossing_s.shape
+        if (
+            shapes[0] != (num_submeshes, *self.available.shape)
+            or shapes[2] != (num_submeshes, num_submeshes)
+            or self.crossing_s.ndim != 2
+            or len(self.crossing_s) != num_layers
+        ):
+            raise ValueError(
+                f"sites: uses, available, links and crossing_s are {shapes}, not (S, K), (K,), (S, S) and (L, D) of "
+                f"{num_submeshes} submeshes and {num_layers} layers"
+            )
+        if (self.uses < 0).any() or (self.uses.sum(axis=1) != submesh_sizes).any():
+            raise ValueError(f"sites: uses adds up to {self.uses.sum(axis=1).tolist()}, not {submesh_sizes.tolist()}")
+        if (self.available < 0).any() or self.available.sum() != num_devices:
+            raise ValueError(f"sites: available is {self.available.tolist()}, which aren't {num_devices} devices")
+        if (self.links < 0).any() or (self.links >= self.crossing_s.shape[1]).any():
+            raise ValueError(f"sites: links has numbers outside 0..{self.crossing_s.shape[1] - 1}")
+        if not (self.crossing_s >= 0).all():
+            raise ValueError("sites: crossing_s has NaN or negative entries")
+
+    def crossing(self, layer: int, before: int, after: int) -> float:
+        """Seconds from a stage on one submesh to the next, which begins with `layer`, on another."""
+        return float(self.crossing_s[layer, self.links[before, after]])
+
+    def hold(self, submeshes: Sequence[int], devices: str) -> bool:
+        """Whether there are devices for these stages: "exactly" as many of each kind of host, or "at most"."""
+        used = self.uses[list(submeshes)].sum(axis=0)
+        return bool((used <= self.available).all() if devices == "at most" else (used == self.available).all())
