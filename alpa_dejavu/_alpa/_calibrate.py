@@ -157,33 +157,29 @@ def _run_program(workers: Sequence[Any], probe: Probe) -> dict[str, float]:
     assert isinstance(probe, Program), "programs are run on devices"
     _ask(workers, _prepare, probe)
     found = _ask(workers, _time, time.time() + _AHEAD_S)
-    # Not the median: what else runs on the hosts makes some runs longer, none shorter.
-    return {"run_s": statistics.quantiles(itertools.chain(*found), n=5)[0]}
+    return {"run_s": statistics.median(itertools.chain(*found))}
 
 
 def _prepare(worker: Any, program: Program) -> None:
-    """In a worker: compiles a program, and runs it once."""
+    """In a worker: compiles a program's passes, and runs each once."""
     import jax
 
-    from alpa_dejavu.layers import concrete
-
-    function, arguments = program.build()
-    given = jax.device_put(concrete(arguments), worker.local_devices[0])
-    compiled = jax.jit(function).lower(*given).compile()
-    jax.block_until_ready(compiled(*given))
-    setattr(worker, _PROGRAM, functools.partial(compiled, *given))
+    with jax.default_device(worker.local_devices[0]):
+        runs = [one.compiled() for one in program.passes]
+    for run in runs:
+        run()
+    setattr(worker, _PROGRAM, runs)
 
 
 def _time(worker: Any, start: float) -> list[float]:
     """In a worker: seconds of each run, from a moment on that all workers have in common."""
-    import jax
-
-    run, found = getattr(worker, _PROGRAM), list[float]()
+    runs, found = getattr(worker, _PROGRAM), list[float]()
     time.sleep(max(start - time.time(), 0.0))
     stop = time.perf_counter() + _MEASURED_S
     while len(found) < _FEWEST_RUNS or time.perf_counter() < stop:
         before = time.perf_counter()
-        jax.block_until_ready(run())
+        for run in runs:
+            run()
         found.append(time.perf_counter() - before)
     return found
 
@@ -198,7 +194,7 @@ def _run_collective(workers: Sequence[Any], devices: int, probe: Probe) -> dict[
     # Alpa counts what all devices of an all-to-all have together, in elements of four bytes.
     elements = probe.num_bytes * (probe.size if probe.name == "all_to_all" else 1) // 4
     asked = probe.name.replace("_", "-"), (groups, "f32", elements)
-    # The shorter one of two, for the same reason as with programs.
+    # The shorter one of two: what else runs on the hosts makes one longer, none shorter.
     return {"run_s": min(max(_ask(workers, _collective, asked, len(hosts) * devices)) for _ in range(2))}
 
 

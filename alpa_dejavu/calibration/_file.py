@@ -11,7 +11,7 @@ from typing import Any
 from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._text import json_text
-from alpa_dejavu.problem import Device, Link, SmallProducts
+from alpa_dejavu.problem import Device, Link, SmallProducts, StridedReads
 
 _SCHEMA = f"calibration-{VERSION}"
 _REMEDY = (
@@ -116,8 +116,11 @@ def _models(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _device(figures: Mapping[str, Any]) -> Device:
-    small = figures.get("small_products")
-    return Device(**{**figures, "small_products": None if small is None else SmallProducts(**small)})
+    parts = {"small_products": SmallProducts, "strided": StridedReads}
+    return Device(**{
+        **figures,
+        **{name: kind(**figures[name]) for name, kind in parts.items() if figures.get(name) is not None},
+    })
 
 
 def _link(figures: Mapping[str, Any]) -> MeasuredLink:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.calibration._log_fit import Array, LogModel
 from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
 from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.problem import Device, SmallProducts
+from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
 __all__ = ["DeviceModel", "FittedDevice"]
 
@@ -26,12 +26,15 @@ _PRIOR_SPREAD: Mapping[str, float] = {
     "flop_per_s": 0.5,
     "vector_flop_per_s": 0.7,
     "memory_bytes_per_s": 0.7,
+    "dilated_flop_per_s": 1.0,
+    "strided": 1.0,
     "kernel_s": 1.0,
     "transcendental_flop": 1.0,
     "small_products": 0.5,
     "call_s": 1.0,
 }
 """How far the priors may be off: those of a data sheet are peaks, those of the driver's probes ran alone."""
+_STRIDED = ("strided[bytes_per_s]", "strided[cached_bytes_per_s]")
 _FAMILY_SPREAD = 0.2
 _SINGLE_WEIGHT = 0.5
 _CALL_S, _KERNEL_S = 1e-4, 1e-6
@@ -74,6 +77,12 @@ class DeviceModel:
         figures |= {name: getattr(prior, name) for name in ("vector_flop_per_s", "memory_bytes_per_s")}
         figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}
         figures |= {} if small is None else {"small_products": small.share}
+        strided = prior.strided
+        dilated = prior.dilated_flop_per_s
+        figures |= {} if dilated is None else {"dilated_flop_per_s": dilated}
+        if strided is not None:
+            rates = strided.bytes_per_s, strided.cached_bytes_per_s
+            figures |= dict(zip(_STRIDED, rates, strict=True))
         self._names = (*figures, "call_s")
         self._families = tuple(dict.fromkeys(program.name for program in programs))
         self._family = np.array([self._families.index(program.name) for program in programs])
@@ -110,7 +119,7 @@ class DeviceModel:
         # A dtype that wasn't measured keeps its ratio to single precision.
         faster = found["flop_per_s[float32]"] / prior.flop_per_s["float32"]
         rates = {dtype: found.get(f"flop_per_s[{dtype}]", rate * faster) for dtype, rate in prior.flop_per_s.items()}
-        small = prior.small_products
+        small, strided = prior.small_products, prior.strided
         return dataclasses.replace(
             prior,
             flop_per_s=rates,
@@ -118,5 +127,7 @@ class DeviceModel:
             memory_bytes_per_s=found["memory_bytes_per_s"],
             kernel_s=found["kernel_s"],
             transcendental_flop=found["transcendental_flop"],
+            dilated_flop_per_s=found.get("dilated_flop_per_s"),
+            strided=None if strided is None else StridedReads(*(found[n] for n in _STRIDED), strided.cached_bytes),
             small_products=None if small is None else SmallProducts(small.below_flop, found["small_products"]),
         )

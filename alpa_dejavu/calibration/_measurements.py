@@ -22,7 +22,7 @@ from alpa_dejavu.calibration._operators import Program
 __all__ = ["Measurement", "Measurements"]
 
 _log = logging.getLogger(__name__)
-_VERSION = 1
+_VERSION = 2
 _KINDS: Mapping[str, type[Probe]] = {"programs": Program, "collectives": Collective, "pipelines": Pipeline}
 _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
 

@@ -10,11 +10,12 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.calibration._passes import Pass, both_passes, forward_pass
 from alpa_dejavu.calibration._programs import PROGRAMS
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, Operators
@@ -36,7 +37,7 @@ class Program:
     Attributes:
         name: one of those below.
         sizes: of its arrays.
-        phase: "forward", or "gradient" for both passes.
+        phase: "forward", or "gradient" for both passes, each a program of its own.
         dtype: of its arrays.
     """
 
@@ -58,26 +59,15 @@ class Program:
     def __str__(self) -> str:
         return f"{self.name} {'x'.join(map(str, self.sizes))} {self.phase} {self.dtype}"
 
-    def build(self) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-        """A function of weights and data, and their abstract values."""
+    @functools.cached_property
+    def passes(self) -> list[Pass]:
+        """The programs that are run one after another: forward, and backward of "gradient"."""
         import jax
 
         forward, weights, data = PROGRAMS[self.name](*self.sizes)
         dtype = np.dtype(jax.numpy.dtype(self.dtype))
         given = jax.tree_util.tree_map(lambda one: _in(one, dtype), (weights, data))
-        if self.phase == "forward":
-            return forward, given
-        trained = [
-            n
-            for n, part in enumerate(given)
-            if all(jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating) for leaf in jax.tree_util.tree_leaves(part))
-        ]
-
-        def loss(weights: Any, data: Any) -> Any:
-            made = forward(weights, data).astype(jax.numpy.float32)
-            return (made * made).mean()
-
-        return jax.grad(loss, argnums=tuple(trained)), given
+        return (both_passes if self.phase == "gradient" else forward_pass)(forward, *given)
 
 
 def programs(device: Device) -> list[Program]:
@@ -106,16 +96,7 @@ def _largest_bytes(of: Operators) -> float:
 @functools.cache
 def operators(program: Program) -> Operators:
     """What is known of a program's operators without running it."""
-    import jax
-    from jax import core
-
-    from alpa_dejavu.features import layer_features
-
-    function, given = program.build()
-    jaxpr = jax.make_jaxpr(function)(*given).jaxpr
-    count = len(jax.tree_util.tree_leaves(given[0]))
-    gradients = [var for var in jaxpr.outvars if isinstance(var, core.Var)] if program.phase == "gradient" else []
-    return layer_features(jaxpr, jaxpr.invars[:count], (), gradients).operators
+    return Operators.of([record for one in program.passes for record in one.operators.records])
 
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
@@ -153,7 +134,10 @@ _SIZES: Mapping[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
     ),
     "block": (
         _BOTH,
-        ((1, 64, 128), (8, 64, 128), (16, 32, 128), (8, 48, 96), (2, 256, 64), (4, 128, 256), (8, 1024, 2048)),
+        (
+            *((batch, 64, 128) for batch in (1, 8, 16)),
+            *((16, 32, 128), (8, 48, 96), (2, 256, 64), (4, 128, 256), (8, 1024, 2048)),
+        ),
     ),
     "convolution": (_BOTH, ((8, 16, 32, 64), (16, 32, 16, 32), (8, 64, 16, 32), (16, 8, 64, 96), (32, 56, 128, 256))),
     "head": (_BOTH, ((512, 128, 256), (256, 96, 512), (256, 128, 4096), (4096, 1024, 32768))),

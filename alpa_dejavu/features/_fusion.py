@@ -60,6 +60,10 @@ class Fusion:
             value = self._alias[value]
         return value
 
+    def group(self, value: Value) -> Value:
+        """What stands for all values of the loop that makes a value."""
+        return self._groups.find(value)
+
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
         """Bytes of one run, those of the values in `whole` apart too.
 

@@ -12,6 +12,7 @@ from alpa_dejavu.features._batch import made_from, made_into
 from alpa_dejavu.features._flatten import Flattener, Step, Value
 from alpa_dejavu.features._fusion import Fusion
 from alpa_dejavu.features._kinds import ALIASES, flop_of, kind_of
+from alpa_dejavu.features._strided import Strided
 from alpa_dejavu.problem import Operator, Operators
 
 
@@ -56,12 +57,13 @@ def layer_features(
     steps = flat.steps
     kinds = [kind_of(step) for step in steps]
     fusion = Fusion(steps, kinds, inputs, outputs)
+    strided = Strided(steps, kinds, fusion)
 
     weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
     whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
     whole |= made_into(steps, kinds, _named(jaxpr.outvars, outputs, gradients))
     records = [
-        _record(step, kind, fusion, weights, whole)
+        _record(step, kind, fusion, strided, weights, whole)
         for step, kind in zip(steps, kinds, strict=True)
         if step.primitive not in ALIASES and step.outputs
     ]
@@ -75,7 +77,9 @@ def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collecti
     return [value for atom, value in pairs if not isinstance(atom, core.Literal) and atom in chosen]
 
 
-def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value], whole: set[Value]) -> Operator:
+def _record(
+    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value]
+) -> Operator:
     flop, transcendental = flop_of(step, kind)
     traffic = fusion.traffic(step, kind, whole)
     return Operator(
@@ -89,10 +93,12 @@ def _record(step: Step, kind: str, fusion: Fusion, weights: set[Value], whole: s
         read_bytes=traffic.read,
         written_bytes=traffic.written,
         parameter_bytes=sum(value.num_bytes for value in step.inputs if value in weights),
+        strided_bytes=strided.bytes(step, kind),
         unbatched_flop=flop if kind in ("elementwise", "layout") and step.outputs[0] in whole else 0.0,
         unbatched_read_bytes=traffic.whole_read,
         unbatched_written_bytes=traffic.whole_written,
         count=step.trips,
+        dilated=kind == "conv" and any(holes > 1 for holes in step.params["lhs_dilation"]),
     )
 
 

@@ -33,7 +33,13 @@ class AnalyticLatency(LatencyModel):
         small = device.small_products
         if small is not None:
             rate[operators.is_single & (operators.flop < small.below_flop)] *= small.share
+        if device.dilated_flop_per_s is not None:
+            rate[operators.is_dilated] = device.dilated_flop_per_s
         once = np.maximum(work / rate, traffic / device.memory_bytes_per_s)
         once += np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
+        strided = device.strided
+        if strided is not None:
+            cached = operators.strided_bytes < strided.cached_bytes
+            once += operators.strided_bytes / np.where(cached, strided.cached_bytes_per_s, strided.bytes_per_s)
         mean = once * operators.count
         return Latency(mean, np.zeros_like(mean))

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.latency._probe import fit, probes
-from alpa_dejavu.problem import Device, SmallProducts
+from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +23,9 @@ _SIDE = 384
 _COPY_BYTES = 1 << 24
 _TINY, _CHAIN = 24, 64
 _SMALL_SIDE = 128
+_LARGE_ROWS, _CACHED_ROWS = 1024, 256
+_CACHED_BYTES = float(1 << 20)
+_IMAGE = (4, 16, 16, 64)
 # XLA's CPU compiler gives a product of so many operations to oneDNN, and writes the loops of a smaller one itself.
 _BELOW_FLOP = float(1 << 24)
 _BUDGET_S = 0.06
@@ -59,6 +61,8 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
         kernel_s=core.kernel_s * slowdown,
         small_products=core.small_products,
         transcendental_flop=core.transcendental_flop,
+        dilated_flop_per_s=None if core.dilated_flop_per_s is None else core.dilated_flop_per_s * cores / num_devices,
+        strided=None if core.strided is None else core.strided.scaled(cores / num_devices),
         crowding=_CROWDING,
         dispatch_s=_DISPATCH_CORE_S * slowdown,
         step_s=_STEP_CORE_S * slowdown,
@@ -68,12 +72,10 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
 
 @functools.cache
 def _core() -> Device:
-    """One core: its peaks by single operators, lowered to what a compiled program reaches of them."""
+    """One core."""
     started = time.perf_counter()
-    peaks = _peaks()
-    given = probes()
-    core = fit(peaks, [probe.operators for probe in given], [_core_seconds(probe.run) for probe in given])
-    _log.info("measured in %.2f s: a core's peaks %s; in a program %s", time.perf_counter() - started, peaks, core)
+    core = _peaks()
+    _log.info("measured in %.2f s: %s", time.perf_counter() - started, core)
     return core
 
 
@@ -93,6 +95,8 @@ def _peaks() -> Device:
         tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
         kernel_s = _core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
+        strided = StridedReads(*(_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS)), _CACHED_BYTES)
+        dilated = _dilated_rate()
     return Device(
         name="core",
         memory_bytes=_machine_memory_bytes(),
@@ -101,6 +105,8 @@ def _peaks() -> Device:
         memory_bytes_per_s=2.0 * _COPY_BYTES / copy_s,
         kernel_s=kernel_s,
         small_products=SmallProducts(_BELOW_FLOP, small / large),
+        dilated_flop_per_s=min(dilated, large),
+        strided=strided,
     )
 
 
@@ -112,6 +118,34 @@ def _product_rate(side: int) -> float:
     square = np.full((side, side), 0.5, np.float32)
     product = jax.jit(lambda a, b: a @ b)
     return 2.0 * side**3 / _core_seconds(lambda: product(square, square).block_until_ready())
+
+
+def _transposed_bytes_per_s(rows: int) -> float:
+    """Of the larger part of what is read of a square matrix's columns."""
+    import jax
+    import numpy as np
+
+    square = np.full((rows, rows), 0.5, np.float32)
+    transposed = jax.jit(lambda x: x.T + 1)
+    return square.nbytes / _core_seconds(lambda: transposed(square).block_until_ready())
+
+
+def _dilated_rate() -> float:
+    """Operations per second of the gradient of a strided convolution by its image."""
+    import jax
+    import numpy as np
+
+    batch, rows, columns, channels = _IMAGE
+    kernel = np.full((3, 3, channels, channels), 0.5, np.float32)
+    image = np.full(_IMAGE, 0.5, np.float32)
+    result = np.full((batch, rows // 2, columns // 2, channels), 0.5, np.float32)
+
+    def convolution(x: Any) -> Any:
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
+
+    gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
+    return 2.0 * result.size * 9 * channels / _core_seconds(lambda: gradient(result).block_until_ready())
 
 
 def _small_products(x: Any) -> Any:

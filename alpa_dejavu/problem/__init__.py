@@ -4,7 +4,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 `_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.
 """
 
-from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts
+from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._host_kinds import host_kinds
@@ -44,6 +44,7 @@ __all__ = [
     "StageChoice",
     "StagePlan",
     "StepCorrection",
+    "StridedReads",
     "Submesh",
     "Tensor",
     "host_kinds",

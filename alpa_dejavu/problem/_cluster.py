@@ -29,6 +29,30 @@ class SmallProducts:
 
 @final
 @dataclasses.dataclass(frozen=True)
+class StridedReads:
+    """What reading against the order in memory costs, where a cache line is fetched for each element.
+
+    Attributes:
+        bytes_per_s: of an operator that reads more so than stays in the cache until the rest of its lines is needed.
+        cached_bytes_per_s: of one that reads less.
+        cached_bytes: how much that is.
+    """
+
+    bytes_per_s: float
+    cached_bytes_per_s: float
+    cached_bytes: float
+
+    def __post_init__(self) -> None:
+        for field in ("bytes_per_s", "cached_bytes_per_s", "cached_bytes"):
+            _check.positive("strided reads", field, getattr(self, field))
+
+    def scaled(self, factor: float) -> StridedReads:
+        """At so many times the rates."""
+        return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
 class Device:
     """What one accelerator, or one device's share of a CPU, can do while all devices of its host compute.
 
@@ -42,6 +66,8 @@ class Device:
         dispatch_s: what starting one compiled computation costs (twice for each micro-batch and stage).
         step_s: what one training step costs a stage besides its computations.
         small_products: products that don't reach `flop_per_s`; None: all do.
+        dilated_flop_per_s: of convolutions over images with holes; None: as of other products.
+        strided: what is read against its order in memory; None: that costs nothing besides.
         transcendental_flop: what an exponential or tanh counts beside an addition: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
         crowding: how many times longer operators take in a stage of several devices, where these share a process.
@@ -58,6 +84,8 @@ class Device:
     step_s: float = 0.0
     small_products: SmallProducts | None = None
     transcendental_flop: float = 16.0
+    dilated_flop_per_s: float | None = None
+    strided: StridedReads | None = None
     crowding: float = 1.0
     origin: str = ""
 
@@ -65,6 +93,8 @@ class Device:
         owner = f"device {self.name}"
         for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
             _check.positive(owner, field, getattr(self, field))
+        if self.dilated_flop_per_s is not None:
+            _check.positive(owner, "dilated_flop_per_s", self.dilated_flop_per_s)
         for field in ("kernel_s", "dispatch_s", "step_s"):
             _check.not_negative(owner, field, getattr(self, field))
         if "float32" not in self.flop_per_s:

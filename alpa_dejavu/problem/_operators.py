@@ -17,6 +17,7 @@ _COLUMNS = (
     "transcendental",
     "read_bytes",
     "written_bytes",
+    "strided_bytes",
     "unbatched_flop",
     "unbatched_read_bytes",
     "unbatched_written_bytes",
@@ -42,6 +43,8 @@ class Operator:
         flop: as XLA counts them: two for each multiply-add of a product, one for each element of other results.
         transcendental: how many exponentials, logarithms, tanh ... it evaluates.
         read_bytes, written_bytes: what goes through memory: what stays inside a fused loop counts nothing.
+        strided_bytes: what XLA's CPU compiler reads, besides or again, against the order in which it lies in memory.
+        dilated: whether it is a convolution over an image with holes, as the gradient of a strided one is.
         parameter_bytes: of its operands, what comes from parameters alone.
         unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part that has no batch dimension (parameters
             and their gradients): data parallelism doesn't divide it.
@@ -57,11 +60,13 @@ class Operator:
     transcendental: float = 0.0
     read_bytes: float = 0.0
     written_bytes: float = 0.0
+    strided_bytes: float = 0.0
     parameter_bytes: float = 0.0
     unbatched_flop: float = 0.0
     unbatched_read_bytes: float = 0.0
     unbatched_written_bytes: float = 0.0
     count: float = 1.0
+    dilated: bool = False
 
     def __post_init__(self) -> None:
         _check.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
@@ -91,17 +96,20 @@ class Operators:
     """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
 
     The columns may be a share of the records' figures: `split` makes those of one device out of several. `is_product`
-    says which are matrix products or convolutions, `is_single` which are matrix products with no batch dimension.
+    says which are matrix products or convolutions, `is_single` which are matrix products with no batch dimension,
+    `is_dilated` which are convolutions over images with holes.
     """
 
     records: tuple[Operator, ...]
     dtype: NDArray[np.str_]
     is_product: NDArray[np.bool_]
     is_single: NDArray[np.bool_]
+    is_dilated: NDArray[np.bool_]
     flop: NDArray[np.float64]
     transcendental: NDArray[np.float64]
     read_bytes: NDArray[np.float64]
     written_bytes: NDArray[np.float64]
+    strided_bytes: NDArray[np.float64]
     unbatched_flop: NDArray[np.float64]
     unbatched_read_bytes: NDArray[np.float64]
     unbatched_written_bytes: NDArray[np.float64]
@@ -114,7 +122,8 @@ class Operators:
         dtype = np.array([r.dtype for r in records], dtype=np.str_)
         is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
         is_single = np.array([r.product_sizes is not None and r.product_sizes[0] == 1 for r in records], dtype=np.bool_)
-        return cls(tuple(records), dtype, is_product, is_single, **columns)
+        is_dilated = np.array([r.dilated for r in records], dtype=np.bool_)
+        return cls(tuple(records), dtype, is_product, is_single, is_dilated, **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
         """What each device computes and moves when operators are divided evenly, all alike or each its own way.
@@ -128,7 +137,9 @@ class Operators:
         for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
             if np.size(ways):
                 _check.positive("operators", name, float(np.min(ways)))
-        shares: dict[str, Any] = {"transcendental": self.transcendental / data_parallel / tensor_parallel}
+        shares: dict[str, Any] = {
+            name: getattr(self, name) / data_parallel / tensor_parallel for name in ("transcendental", "strided_bytes")
+        }
         for name in ("flop", "read_bytes", "written_bytes"):
             whole = getattr(self, f"unbatched_{name}")
             shares[name] = ((getattr(self, name) - whole) / data_parallel + whole) / tensor_parallel

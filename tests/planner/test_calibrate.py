@@ -20,15 +20,17 @@ from alpa_dejavu.calibration._measurements import Measurement, Measurements
 from alpa_dejavu.calibration._operators import Program, operators, programs
 from alpa_dejavu.cli import main
 from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts
+from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts, StridedReads
 
 PRIOR = Device(
     "test", 1e10, {"float32": 5e10, "float64": 2.5e10}, 5e9, 1e10, kernel_s=2e-6, dispatch_s=1e-3, step_s=1e-3,
-    small_products=SmallProducts(2.0**24, 0.4), transcendental_flop=16.0,
+    small_products=SmallProducts(2.0**24, 0.4), transcendental_flop=16.0, dilated_flop_per_s=1e10,
+    strided=StridedReads(1e9, 4e9, 2.0**20),
 )  # fmt: skip
 TRUE = dataclasses.replace(
     PRIOR, flop_per_s={"float32": 8e10, "float64": 4e10}, vector_flop_per_s=2.5e9, memory_bytes_per_s=1.8e10,
     kernel_s=5e-6, small_products=SmallProducts(2.0**24, 0.6), transcendental_flop=60.0, dispatch_s=4e-3, step_s=7e-3,
+    dilated_flop_per_s=2e10, strided=StridedReads(6e8, 2e9, 2.0**20),
 )  # fmt: skip
 LINK, TRUE_LINK = Link(5e-5, 3e9, 3e-3, 3e8), Link(1.2e-4, 1e9, 1e-3, 5e8)
 CALL_S = 1e-4
@@ -86,6 +88,8 @@ def test_figures_are_recovered(tmp_path, hosts):
     assert device.memory_bytes_per_s == pytest.approx(1.8e10, rel=0.2)
     assert device.transcendental_flop / device.vector_flop_per_s == pytest.approx(60 / 2.5e9, rel=0.2)
     assert device.small_products.share == pytest.approx(0.6, rel=0.2)
+    assert device.strided.bytes_per_s == pytest.approx(6e8, rel=0.25)
+    assert device.dilated_flop_per_s == pytest.approx(2e10, rel=0.25)
     assert (device.dispatch_s, device.step_s) == (pytest.approx(4e-3, rel=0.1), pytest.approx(7e-3, rel=0.1))
     for one in found.links:
         assert one.link.bytes_per_s == pytest.approx(1e9, rel=0.2)
@@ -253,8 +257,8 @@ def test_measurements_of_another_cluster_or_version_are_refused(tmp_path):
     path = kept(tmp_path, cluster_of(PRIOR, LINK)).path
     with pytest.raises(ValueError, match=r"is of another cluster: .*hosts is 1 there and 2 here"):
         kept(tmp_path, cluster_of(PRIOR, LINK, hosts=2), resume=True)
-    path.write_text('{"version": 2}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match="is of version 2, but this program reads 1"):
+    path.write_text('{"version": 1}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="is of version 1, but this program reads 2"):
         kept(tmp_path, cluster_of(PRIOR, LINK), resume=True)
     path.write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match="no first line"):

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.latency import AnalyticLatency, latency_model, measured_cpu
-from alpa_dejavu.latency._probe import fit, probes
-from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts
+from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_latency_model
 
 DEVICE = Device("d", 1e9, {"float32": 100.0, "float16": 200.0}, 50.0, 10.0, kernel_s=1.0)
@@ -41,33 +40,6 @@ def test_devices_of_this_machine_share_it():
     assert measured_cpu(2).memory_bytes > 1e7
 
 
-def _program(flop: float, transcendental: float) -> Operators:
-    """A product and a loop, ten kernels together."""
-    return Operators.of(
-        [
-            Operator("dot", "dot_general", (), (), "float32", flop / 10, written_bytes=1e-9, count=10),
-            Operator("elementwise", "exp", (), (), "float32", 0.0, transcendental / 10, count=10),
-        ]
-    )
-
-
-def test_a_fit_to_two_probes_gives_back_the_cost_of_a_transcendental_and_the_kernels_time() -> None:
-    programs = [_program(100.0, 10.0), _program(500.0, 40.0)]  # 1 s and 5 s of products
-    fitted = fit(DEVICE, programs, [1 + 2.0 * 10 + 30, 5 + 2.0 * 40 + 30])
-    assert (fitted.transcendental_flop, fitted.kernel_s) == (pytest.approx(2.0 * 50), pytest.approx(3))
-    assert fitted.flop_per_s == DEVICE.flop_per_s
-    assert [AnalyticLatency().predict(one, fitted).total_s for one in programs] == pytest.approx([51, 115])
-
-
-def test_a_fit_is_never_faster_than_the_roofline() -> None:
-    assert fit(DEVICE, [_program(100.0, 10.0), _program(500.0, 40.0)], [0.5, 1.0]) == DEVICE
-
-
-def test_a_fit_needs_a_smaller_and_a_larger_probe() -> None:
-    with pytest.raises(ValueError, match=r"larger one evaluates 10.0 transcendentals, the smaller 40.0"):
-        fit(DEVICE, [_program(500.0, 40.0), _program(100.0, 10.0)], [1.0, 1.0])
-
-
 def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it() -> None:
     device = dataclasses.replace(DEVICE, kernel_s=0.0, small_products=SmallProducts(200.0, 0.5))
     small = Operator("dot", "dot_general", ((4, 5), (5, 4)), ((4, 4),), "float32", 160.0)
@@ -77,8 +49,24 @@ def test_small_products_reach_their_share_of_the_rate_and_batched_ones_all_of_it
     assert seconds == pytest.approx([3.2, 3.2, 1.6])
 
 
-def test_the_larger_probe_has_more_to_compute_and_as_many_kernels() -> None:
-    small, large = probes()
-    assert large.operators.total_flop > 4 * small.operators.total_flop
-    assert (large.operators.written_bytes > 0).sum() == (small.operators.written_bytes > 0).sum()
-    small.run()
+def test_what_is_read_against_its_order_takes_longer_and_less_so_in_the_cache() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, strided=StridedReads(4.0, 16.0, 20.0))
+    large = Operator("dot", "dot_general", (), (), "float32", 100.0, strided_bytes=20.0)
+    cached = Operator("dot", "dot_general", (), (), "float32", 100.0, strided_bytes=16.0)
+    assert AnalyticLatency().predict(Operators.of([large, cached]), device).mean_s == pytest.approx([6.0, 2.0])
+    assert AnalyticLatency().predict(Operators.of([large]).split(2, 5), device).total_s == pytest.approx(0.1 + 2 / 16)
+
+
+def test_convolutions_over_holes_have_a_rate_of_their_own() -> None:
+    device = dataclasses.replace(DEVICE, kernel_s=0.0, dilated_flop_per_s=20.0)
+    dense = Operator("conv", "conv_general_dilated", (), (), "float32", 100.0)
+    both = [dense, dataclasses.replace(dense, dilated=True)]
+    assert AnalyticLatency().predict(Operators.of(both), device).mean_s == pytest.approx([1.0, 5.0])
+
+
+def test_this_machine_reads_slower_against_the_order() -> None:
+    core = measured_cpu(1)
+    assert core.strided is not None
+    assert 1e7 < core.strided.bytes_per_s < core.memory_bytes_per_s
+    assert core.dilated_flop_per_s is not None
+    assert 1e7 < core.dilated_flop_per_s <= core.rate("float32")

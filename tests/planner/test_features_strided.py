@@ -1,0 +1,63 @@
+"""What is read against its order in memory: operands that XLA's CPU compiler brings into another order."""
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu.features import layer_features
+
+X = jnp.zeros((4, 8, 16))
+WEIGHT = jnp.zeros((16, 32))
+
+
+def strided_bytes(function, *args):
+    """Of each matrix product, and of all other operators together."""
+    operators = layer_features(jax.make_jaxpr(function)(*args).jaxpr).operators
+    products = operators.strided_bytes[operators.is_product].tolist()
+    return products, float(operators.strided_bytes[~operators.is_product].sum())
+
+
+def test_plain_products_and_batches_of_them_read_in_order():
+    assert strided_bytes(lambda x, w: x @ w, X, WEIGHT) == ([0.0], 0.0)
+    assert strided_bytes(lambda x, w: x.T @ w, jnp.zeros((8, 16)), jnp.zeros((8, 4))) == ([0.0], 0.0)
+    assert strided_bytes(lambda x, y: jnp.einsum("bij,bjk->bik", x, y), X, jnp.zeros((4, 16, 2))) == ([0.0], 0.0)
+
+
+def test_a_gradient_by_weights_over_two_dimensions_copies_its_first_operand():
+    gradient = jnp.zeros((4, 8, 32))
+    contracted = lambda g, x: jax.lax.dot_general(g, x, (((0, 1), (0, 1)), ((), ())))  # noqa: E731
+    assert strided_bytes(contracted, gradient, X) == ([gradient.nbytes], 0.0)
+
+
+def test_the_copy_evaluates_the_loop_that_makes_its_operand_again():
+    def contracted(g, slope, mask, bias, x):
+        return jax.lax.dot_general(g * slope * mask + bias, x, (((0, 1), (0, 1)), ((), ())))
+
+    large, small = jnp.zeros((4, 8, 32)), jnp.zeros(32)
+    assert strided_bytes(contracted, large, large, large, small, X) == ([3 * large.nbytes], 0.0)
+
+    def expensive(g, slope, mask, bias, x):
+        return contracted(jnp.tanh(g), slope, mask, bias, x)
+
+    assert strided_bytes(expensive, large, large, large, small, X) == ([large.nbytes], 0.0)
+
+
+def test_attention_moves_the_keys_last_dimension():
+    heads = jnp.zeros((2, 8, 4, 16))
+    (moved,), rest = strided_bytes(lambda q, k: jnp.einsum("bqhd,bkhd->bhqk", q, k), heads, heads)
+    assert (moved, rest) == (heads.nbytes, 0.0)
+
+
+def test_loops_over_transposed_values_read_them_against_their_order():
+    assert strided_bytes(lambda x: x.T + 1, jnp.zeros((8, 16))) == ([], 8 * 16 * 4.0)
+    assert strided_bytes(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, X) == ([], 0.0)
+
+
+def test_convolutions_over_holes_are_known():
+    def convolution(x, kernel):
+        return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    image, kernel = jnp.zeros((1, 8, 8, 4)), jnp.zeros((3, 3, 4, 4))
+    gradient = jax.grad(lambda x: convolution(x, kernel).sum())
+    for function, dilated in ((lambda x: convolution(x, kernel), False), (gradient, True)):
+        operators = layer_features(jax.make_jaxpr(function)(image).jaxpr).operators
+        assert bool((operators.is_dilated & operators.is_product).any()) == dilated
