@@ -72,17 +72,7 @@ class DeviceModel:
         self._prior, self._programs = prior, tuple(programs)
         self._operators, self._starts = joined([operators(program) for program in programs])
         dtypes = [dtype for dtype in prior.flop_per_s if any(program.dtype == dtype for program in programs)]
-        small = prior.small_products
-        figures = {f"flop_per_s[{dtype}]": prior.flop_per_s[dtype] for dtype in dtypes}
-        figures |= {name: getattr(prior, name) for name in ("vector_flop_per_s", "memory_bytes_per_s")}
-        figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}
-        figures |= {} if small is None else {"small_products": small.share}
-        strided = prior.strided
-        dilated = prior.dilated_flop_per_s
-        figures |= {} if dilated is None else {"dilated_flop_per_s": dilated}
-        if strided is not None:
-            rates = strided.bytes_per_s, strided.cached_bytes_per_s
-            figures |= dict(zip(_STRIDED, rates, strict=True))
+        figures = _figures(prior, dtypes)
         self._names = (*figures, "call_s")
         self._families = tuple(dict.fromkeys(program.name for program in programs))
         self._family = np.array([self._families.index(program.name) for program in programs])
@@ -120,6 +110,9 @@ class DeviceModel:
         faster = found["flop_per_s[float32]"] / prior.flop_per_s["float32"]
         rates = {dtype: found.get(f"flop_per_s[{dtype}]", rate * faster) for dtype, rate in prior.flop_per_s.items()}
         small, strided = prior.small_products, prior.strided
+        if strided is not None:
+            uncached, cached = (found[name] for name in _STRIDED)
+            strided = StridedReads(uncached, cached, strided.cached_bytes)
         return dataclasses.replace(
             prior,
             flop_per_s=rates,
@@ -128,6 +121,21 @@ class DeviceModel:
             kernel_s=found["kernel_s"],
             transcendental_flop=found["transcendental_flop"],
             dilated_flop_per_s=found.get("dilated_flop_per_s"),
-            strided=None if strided is None else StridedReads(*(found[n] for n in _STRIDED), strided.cached_bytes),
+            strided=strided,
             small_products=None if small is None else SmallProducts(small.below_flop, found["small_products"]),
         )
+
+
+def _figures(prior: Device, dtypes: Sequence[str]) -> dict[str, float]:
+    """What is fitted, by name: what a device says nothing of is nothing to it."""
+    figures = {f"flop_per_s[{dtype}]": prior.flop_per_s[dtype] for dtype in dtypes}
+    figures |= {name: getattr(prior, name) for name in ("vector_flop_per_s", "memory_bytes_per_s")}
+    figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}
+    if prior.small_products is not None:
+        figures["small_products"] = prior.small_products.share
+    if prior.dilated_flop_per_s is not None:
+        figures["dilated_flop_per_s"] = prior.dilated_flop_per_s
+    if prior.strided is not None:
+        rates = prior.strided.bytes_per_s, prior.strided.cached_bytes_per_s
+        figures |= dict(zip(_STRIDED, rates, strict=True))
+    return figures

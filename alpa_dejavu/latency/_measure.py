@@ -95,7 +95,8 @@ def _peaks() -> Device:
         tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
         kernel_s = _core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
-        strided = StridedReads(*(_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS)), _CACHED_BYTES)
+        uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
+        strided = StridedReads(uncached, cached, _CACHED_BYTES)
         dilated = _dilated_rate()
     return Device(
         name="core",
