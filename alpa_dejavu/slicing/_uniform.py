@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer
 
 
@@ -18,7 +18,8 @@ from alpa_dejavu.slicing._base import Slicer
 class Uniform(Slicer):
     """The null model: of all equal cuts with one submesh and one config for all stages, the cheapest.
 
-    Layers that don't divide evenly go one each to the first stages.
+    Layers that don't divide evenly go one each to the first stages. On hosts of unlike kinds the stages have equally
+    many devices, and go to the kinds in their order.
 
     References:
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021.
@@ -27,15 +28,36 @@ class Uniform(Slicer):
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
-        num_submeshes, num_configs = problem.costs_s.shape[2:]
-        for s, c in itertools.product(range(num_submeshes), range(num_configs)):
-            count, left = divmod(problem.num_devices, int(problem.submesh_sizes[s]))
-            if not 1 <= count <= problem.num_layers or (left and problem.devices == "exactly"):
+        rows = _rows(problem) if problem.sites is None else _site_rows(problem.sites)
+        for row, c in itertools.product(rows, range(problem.costs_s.shape[3])):
+            if not 1 <= len(row) <= problem.num_layers:
                 continue
             tried += 1
-            parts = np.array_split(np.arange(problem.num_layers), count)
-            stages = tuple(StageChoice(int(part[0]), int(part[-1]), s, c) for part in parts)
+            parts = np.array_split(np.arange(problem.num_layers), len(row))
+            stages = tuple(StageChoice(int(part[0]), int(part[-1]), s, c) for part, s in zip(parts, row, strict=True))
             total = problem.total_s(stages)
             if total < best_s:
                 best, best_s = stages, total
         return best, 0.0, tried
+
+
+def _rows(problem: SlicingProblem) -> list[list[int]]:
+    """For each submesh that suits, as many of it as there are devices for."""
+    counts = [divmod(problem.num_devices, int(size)) for size in problem.submesh_sizes]
+    return [[s] * count for s, (count, left) in enumerate(counts) if not left or problem.devices == "at most"]
+
+
+def _site_rows(sites: Sites) -> list[list[int]]:
+    """For each number of devices, as many sites with that many as there are devices for, kind by kind."""
+    sizes = sites.uses.sum(axis=1)
+    rows = []
+    for size in np.unique(sizes):
+        left, row = sites.available.copy(), list[int]()
+        of_size = np.flatnonzero(sizes == size)
+        for s in sorted(of_size.tolist(), key=lambda s: tuple(-sites.uses[s])):
+            uses = sites.uses[s]
+            count = int((left[uses > 0] // uses[uses > 0]).min())
+            left = left - count * uses
+            row += [s] * count
+        rows.append(row)
+    return rows

@@ -1,0 +1,96 @@
+"""A branch-and-bound over bounds on the largest stage cost, for any search that answers for one bound.
+
+Let F(m) be the least sum of stage costs when no stage costs more than m. A slicing whose largest stage costs m costs
+F(m) + (B-1) m at least, and F falls as m grows. So between two bounds a < b nothing costs less than F(b) + (B-1) a:
+most bounds need no search at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import SlicingProblem, StageChoice
+
+ROUNDING = 1e-12
+"""Two sums of the same stages in another order differ by less than this fraction."""
+
+Answer = tuple[float, tuple[StageChoice, ...]]
+Solve = Callable[[float, float], Answer]
+
+
+@final
+class BranchAndBound:
+    """Best-first over intervals of bounds, by what nothing inside costs less than.
+
+    `solve` gets a bound, and the sum of stage weights from which on a slicing is of no use. It answers with what no sum
+    of a slicing within the bound is below, and a slicing if it found one. `bounds` are ascending; where they stand for
+    more stage costs than one each, `floors` has the least of those. What is less than a fraction `slack` better than the
+    best is not looked for.
+    """
+
+    def __init__(
+        self,
+        problem: SlicingProblem,
+        solve: Solve,
+        bounds: NDArray[np.float64],
+        floors: NDArray[np.float64] | None = None,
+        known: tuple[StageChoice, ...] = (),
+        slack: float = 0.0,
+    ) -> None:
+        self._problem, self._solver, self._bounds = problem, solve, bounds
+        self._floors = bounds if floors is None else floors
+        self._best, self._slack = known, slack
+        self._best_s = problem.total_s(known) if known else math.inf
+        self._open_s, self._rounds = math.inf, 0
+
+    def run(self, go_on: Callable[[], bool] = lambda: True) -> tuple[tuple[StageChoice, ...], float, int]:
+        """The best slicing, what none costs less than, and how many bounds were solved; until it may not `go_on`."""
+        top = len(self._bounds) - 1
+        least = self._solve(top, 0)
+        intervals = [(self._floor(0, least), 0, top - 1, least)] if top and math.isfinite(least) else []
+        while intervals and intervals[0][0] < self._best_s * (1 - self._slack) and go_on():
+            _, low, high, least = heapq.heappop(intervals)
+            middle = (low + high) // 2
+            within = self._solve(middle, low)
+            for a, b, at_least in ((low, middle - 1, within), (middle + 1, high, least)):
+                if a <= b and not math.isinf(at_least):
+                    heapq.heappush(intervals, (self._floor(a, at_least), a, b, at_least))
+        certain = min([self._open_s, *(floor for floor, *_ in intervals[:1])])
+        return self._best, self._best_s if certain >= self._best_s * (1 - ROUNDING) else certain, self._rounds
+
+    def _floor(self, low: int, least: float) -> float:
+        """What nothing from bound `low` on costs less than, if no sum there is below `least`."""
+        if low >= len(self._bounds):
+            return math.inf
+        bound = float(self._floors[low])
+        if self._problem.objective == "inference":
+            return least * bound
+        if self._problem.objective == "work":
+            return least
+        return least + (self._problem.num_micro_batches - 1) * bound
+
+    def _useless(self, low: int) -> float:
+        """The sum from which on nothing from bound `low` on is better than the best so far."""
+        bound = float(self._floors[low])
+        if self._problem.objective == "inference":
+            return self._best_s / bound if bound > 0 else math.inf
+        if self._problem.objective == "work":
+            return self._best_s
+        return self._best_s - (self._problem.num_micro_batches - 1) * bound
+
+    def _solve(self, index: int, low: int) -> float:
+        """F at a bound, or less; keeps the slicing that it belongs to if it is the best so far."""
+        self._rounds += 1
+        least, stages = self._solver(float(self._bounds[index]), self._useless(low))
+        if stages:
+            total = self._problem.total_s(stages)
+            if total < self._best_s:
+                self._best, self._best_s = stages, total
+        self._open_s = min(self._open_s, self._floor(index, least))
+        return least

@@ -1,0 +1,124 @@
+"""What a placed search chooses from: the problem's arrays by classes of sites, with what is the same left out."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_BOUNDS = 2_000_000
+"""With more different stage costs than that, neighbours are taken together."""
+BUCKETS_PER_E = 10_000
+"""How many of them come to a factor of e then: each is 0.01 % wide."""
+
+
+@final
+class Choices:
+    """Q classes of sites, with P ways (a site of the class and a config) to run layers on each.
+
+    Sites of a class take the same devices and have the same links to and from all others. Classes with equal links to
+    what follows are of one of G groups: only the group matters to the next stage.
+
+    Attributes:
+        uses: shape (Q, R), what a stage takes of each resource: devices of each kind of host; and one of the stages, if
+            a number of stages is asked for.
+        available: shape (R,).
+        exact: shape (R,), whether all of a resource has to be used.
+        group: shape (Q,).
+        crossing_s: shape (L, G, Q), from a stage of a group to one that begins with layer l; row 0 is zero.
+        costs_s: shape (L, L, Q, P), without crossing; inf where not to be taken.
+        weights: shape (L, L, Q, P), what is summed over the stages, without crossing.
+        crossing_weights: shape (L, G, Q), what crossing adds to a weight.
+        room: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
+        limited: whether `room` matters.
+    """
+
+    def __init__(self, problem: SlicingProblem, sites: Sites) -> None:
+        self.num_layers, _, num_sites, self._num_configs = problem.costs_s.shape
+        links = _unlike_links(sites)
+        group = _numbered(links)
+        alike = _numbered(np.column_stack([sites.uses, group, links.T]))
+        self._members = _members(alike)
+        first = self._members[:, 0]
+        self.group: IntArray = group[first]
+        self.num_groups = int(group.max()) + 1
+        self.uses = sites.uses[first]
+        self.available = sites.available
+        self.exact = np.full(len(self.available), problem.devices == "exactly")
+        if problem.num_stages is not None:
+            self.uses = np.column_stack([self.uses, np.ones(len(first), dtype=np.int64)])
+            self.available = np.append(self.available, problem.num_stages)
+            self.exact = np.append(self.exact, True)
+        some = np.array([int(np.flatnonzero(group == n)[0]) for n in range(self.num_groups)])
+        self.crossing_s = sites.crossing_s[:, sites.links[np.ix_(some, first)]].copy()
+        self.crossing_s[0] = 0.0
+        self._fill(problem)
+
+    def _fill(self, problem: SlicingProblem) -> None:
+        left = np.arange(self.num_layers - 1, -1, -1)
+        self.costs_s = self._regrouped(problem.costs_s, np.inf)
+        self.room = np.minimum(self._regrouped(problem.room, -1), left[None, :, None, None])
+        self.costs_s[np.tril_indices(self.num_layers, -1)] = np.inf
+        self.costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
+        # Before the last layer at least one more stage has to follow.
+        self.costs_s[self.room < np.minimum(left, 1)[None, :, None, None]] = np.inf
+        self.limited = bool((self.room < left[None, :, None, None])[np.isfinite(self.costs_s)].any())
+        once = self._regrouped(problem.once_s, 0.0)
+        self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s
+        if problem.objective == "inference":
+            self.weights, self.crossing_weights = np.ones_like(self.costs_s), np.zeros_like(self.crossing_s)
+        elif problem.objective == "work":
+            self.weights = problem.num_micro_batches * self.costs_s + once
+            self.crossing_weights = problem.num_micro_batches * self.crossing_s
+
+    def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
+        """(L, L, S, C) as (L, L, Q, P)."""
+        num_layers, num_classes = self.num_layers, len(self._members)
+        taken = table[:, :, self._members]
+        taken[:, :, self._members < 0] = filler
+        return taken.reshape(num_layers, num_layers, num_classes, -1)
+
+    def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
+        """A choice in the problem's own numbers."""
+        member, config = divmod(way, self._num_configs)
+        return StageChoice(first, last, int(self._members[of_class, member]), config)
+
+    def bounds(self) -> tuple[FloatArray, FloatArray]:
+        """The different stage costs, ascending: the greatest and the least of each few that are taken together."""
+        values = [np.zeros(0)]
+        for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
+            costs = self.costs_s[layer, layer:, of_class]
+            crossing = np.unique(self.crossing_s[layer, :, of_class])
+            values.append(np.unique(costs[np.isfinite(costs)][:, None] + crossing[np.isfinite(crossing)]))
+        all_values = np.unique(np.concatenate(values))
+        if len(all_values) <= MOST_BOUNDS:
+            return all_values, all_values
+        place = np.floor(np.log(np.maximum(all_values, np.finfo(float).tiny)) * BUCKETS_PER_E)
+        starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
+        return all_values[np.append(starts[1:], len(all_values)) - 1], all_values[starts]
+
+
+def _unlike_links(sites: Sites) -> IntArray:
+    """`Sites.links`, with links that cost the same at every cut numbered the same; shape (S, S)."""
+    return _numbered(sites.crossing_s[1:].T)[sites.links]
+
+
+def _numbered(rows: NDArray[Any]) -> IntArray:
+    """A number for each row, the same for equal ones."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=np.int64)
+
+
+def _members(of_class: IntArray) -> IntArray:
+    """The sites of each class, filled up with -1; shape (Q, most)."""
+    members = [np.flatnonzero(of_class == n) for n in range(int(of_class.max()) + 1)]
+    filled = np.full((len(members), max(len(each) for each in members)), -1)
+    for row, each in zip(filled, members, strict=True):
+        row[: len(each)] = each
+    return filled

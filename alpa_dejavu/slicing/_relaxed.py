@@ -1,0 +1,164 @@
+"""What no slicing within a bound costs less than, by prices for the devices of each kind of host.
+
+A slicing that takes what there is costs no less when each device that it takes is charged a price and the price of all
+that there are is paid out. So the cheapest slicing at any prices, with any number of devices, is a lower bound; the
+prices that make it largest are found by cutting planes: each cheapest slicing says what any prices can win at most, and
+a linear program picks the next ones, not far from the best so far. Crossing counts as it is, as long as that is little work.
+
+References:
+    Kelley, The Cutting-Plane Method for Solving Convex Programs, J. SIAM 8, 1960.
+    Handler and Zang, A Dual Algorithm for the Constrained Shortest Path Problem, Networks 10, 1980.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
+
+MOST_WORK = 20_000_000
+"""Where the arrays would have more entries than that, crossing is relaxed to its cheapest."""
+TOLERANCE = 1e-4
+"""Prices that can be better by no more than this fraction are good enough."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prices:
+    """A lower bound, and what it tells of the rest of a slicing.
+
+    Attributes:
+        value: no sum of weights is less.
+        prices: shape (R,), of each resource.
+        rest: shape (L, G), the least priced sum of what begins with layer l after a stage of group g; row 0 is alike.
+        then: shape (L, Q), the same for what follows a stage of class q whose last layer is l, and the stage's price.
+    """
+
+    value: float
+    prices: FloatArray
+    rest: FloatArray
+    then: FloatArray
+
+
+@final
+class Relaxation:
+    """The relaxed problem for one bound on the stages' costs."""
+
+    def __init__(self, choices: Choices, bound: float) -> None:
+        self._choices = choices
+        crossing = choices.crossing_s
+        num_layers, num_groups, num_classes = crossing.shape
+        coarse = num_groups * num_classes * num_layers**2 > MOST_WORK
+        self._entry, self._extra = crossing, choices.crossing_weights
+        if coarse:
+            self._entry = self._entry.min(axis=1, keepdims=True)
+            self._extra = self._extra.min(axis=1, keepdims=True)
+        self._group: IntArray = np.zeros_like(choices.group) if coarse else choices.group
+        self._cheapest = [self._least(layer, bound) for layer in range(num_layers)]
+
+    def _least(self, layer: int, bound: float) -> FloatArray:
+        """The least weight of a stage from a layer on after each group; shape (groups, layers left * Q)."""
+        choices = self._choices
+        after = slice(1) if layer == 0 else slice(None)
+        entry, extra = self._entry[layer, after], self._extra[layer, after]
+        costs, weights = choices.costs_s[layer, layer:], choices.weights[layer, layer:]
+        least = np.full((len(entry), *costs.shape[:2]), np.inf)
+        for way in range(costs.shape[2]):
+            fits = costs[None, :, :, way] + entry[:, None, :] <= bound
+            np.minimum(least, np.where(fits, weights[None, :, :, way], np.inf), out=least)
+        least += extra[:, None, :]
+        return least.reshape(len(entry), -1)
+
+    def at(self, prices: FloatArray) -> Prices:
+        """The bound that some prices give."""
+        choices = self._choices
+        charged = choices.uses @ prices
+        rest = np.empty((choices.num_layers, self._entry.shape[1]))
+        then = np.empty((choices.num_layers, len(charged)))
+        then[-1] = charged
+        for layer in range(choices.num_layers - 1, -1, -1):
+            rest[layer] = (self._cheapest[layer] + then[layer:].reshape(-1)).min(axis=1)
+            if layer:
+                then[layer - 1] = charged + rest[layer, self._group]
+        if rest.shape[1] != choices.num_groups:
+            rest = np.repeat(rest, choices.num_groups, axis=1)
+        return Prices(float(rest[0, 0] - prices @ choices.available), prices, rest, then)
+
+    def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
+        """The best bound of some steps from where one starts; it may stop when it is no longer `below` something."""
+        choices = self._choices
+        best = self.at(start)
+        model = _Model(choices.available, choices.exact)
+        width = 0.5 * max(below - best.value if math.isfinite(below) else 0.0, 0.1 * abs(best.value))
+        here, tolerance = best, TOLERANCE * abs(best.value)
+        for _ in range(steps):
+            if best.value >= below or math.isinf(here.value):
+                break
+            model.add(here, self._used(here))
+            prices, promised, at_edge = model.best(best.prices, width)
+            if promised - best.value <= tolerance:
+                if not at_edge:
+                    break
+                width *= 4
+            here = self.at(prices)
+            width *= 2.0 if here.value - best.value > 0.1 * (promised - best.value) else 0.7
+            best = here if here.value > best.value else best
+        return best
+
+    def _used(self, at: Prices) -> FloatArray:
+        """What the cheapest slicing at some prices takes of each resource."""
+        choices = self._choices
+        used = np.zeros(len(choices.available))
+        layer, group = 0, 0
+        while layer < choices.num_layers:
+            row = self._cheapest[layer][group] + at.then[layer:].reshape(-1)
+            length, of_class = divmod(int(row.argmin()), len(choices.group))
+            used += choices.uses[of_class]
+            layer, group = layer + length + 1, int(self._group[of_class])
+        return used
+
+
+@final
+class _Model:
+    """What the slicings seen so far say of all prices; prices by all that there is of a resource, to be of one size."""
+
+    def __init__(self, available: IntArray, exact: NDArray[np.bool_]) -> None:
+        # Needed only where there are very many placements; it takes longer to import than most searches.
+        import highspy
+
+        self._scale = np.maximum(available, 1).astype(float)
+        self._available, self._exact = available, exact
+        self._places = np.arange(len(available) + 1, dtype=np.int32)
+        self._solver = highspy.Highs()
+        self._solver.setOptionValue("output_flag", False)
+        self._solver.setOptionValue("threads", 1)
+        for _ in available:
+            self._solver.addVar(0.0, 0.0)
+        self._solver.addVar(-highspy.kHighsInf, highspy.kHighsInf)
+        self._solver.changeColCost(len(available), -1.0)
+        self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
+
+    def add(self, at: Prices, used: FloatArray) -> None:
+        """The cheapest slicing at some prices: at others it costs what it costs there."""
+        over = used - self._available
+        row = np.append(-over / self._scale, 1.0)
+        self._solver.addRow(-self._no_limit, at.value - float(over @ at.prices), len(row), self._places, row)
+
+    def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float, bool]:
+        """The most promising prices not farther away than a width, what they promise, and whether they are so far."""
+        middle = around * self._scale
+        low = np.where(self._exact, middle - width, np.maximum(middle - width, 0.0))
+        for place, limits in enumerate(zip(low, middle + width, strict=True)):
+            self._solver.changeColBounds(place, *limits)
+        self._solver.run()
+        if self._solver.getModelStatus() != self._optimal:
+            return around, -math.inf, False
+        *solved, promised = self._solver.getSolution().col_value
+        prices = np.array(solved)
+        at_edge = bool(((prices >= middle + width) | ((prices <= middle - width) & (prices > 0))).any())
+        return np.where(self._exact, prices, np.maximum(prices, 0.0)) / self._scale, promised, at_edge

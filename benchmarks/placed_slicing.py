@@ -1,0 +1,140 @@
+"""How long the placed search takes, and what it may have missed, on made-up clusters of unlike hosts.
+
+    python benchmarks/placed_slicing.py [--json OUT] [--seeds N]
+
+Three sets of problems, each drawn from its seed: `large` (8 kinds of hosts, 64 hosts of 8 devices, 48 layers, 3
+configs), `small` against all slicings there are, and `uniform` (one kind; the same answer is asked for with sites and
+without). A stage costs its layers' work over its devices' rate, less what more devices lose on collectives; the kinds'
+rates are between 1 and 4. The seconds are wall time of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform
+
+PER_HOST = 8
+"""Devices of a host."""
+CONFIG_COSTS = (1.0, 1.06, 1.15)
+"""What a stage's configs cost, next to the first's; the dearer ones leave more room in memory."""
+
+
+def main() -> int:
+    """Solves all and shows them; exit status 1 if an answer that has to be the same isn't."""
+    arguments = _arguments()
+    seeds = range(arguments.seeds)
+    rows = [_row("large", seed, made_up(seed, 48, [8] * 8, 128), None) for seed in seeds]
+    rows += [_row("small", seed, made_up(seed, 4, [1, 1], 8, per_host=2), "exhaustive") for seed in seeds]
+    rows += [_row("uniform", seed, made_up(seed, 48, [8], 128), "no sites") for seed in seeds]
+    _show(rows)
+    if arguments.json is not None:
+        heading = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
+        arguments.json.write_text(json.dumps({**heading, "cases": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(row.get("same", True) for row in rows) else 1
+
+
+def made_up(
+    seed: int, num_layers: int, hosts: list[int], num_micro_batches: int, per_host: int = PER_HOST, uneven: float = 0.3
+) -> SlicingProblem:
+    """A problem with so many hosts of each kind."""
+    rng = np.random.default_rng(seed)
+    num_kinds = len(hosts)
+    rates = np.exp(rng.uniform(0.0, np.log(4.0), num_kinds))
+    uses = np.array(_uses(hosts, per_host))
+    sizes, home = uses.sum(axis=1), uses.argmax(axis=1)
+    slowest = np.array([rates[row > 0].min() for row in uses])
+    # Beyond a host every doubling loses more than within one.
+    lost = 1 + 0.03 * np.log2(np.minimum(sizes, per_host)) + 0.12 * np.log2(np.maximum(sizes / per_host, 1))
+    lost += 0.15 * ((uses > 0).sum(axis=1) > 1)
+    works = rng.uniform(1 - uneven, 1 + uneven, num_layers)
+    ends = np.concatenate([[0.0], np.cumsum(works)])
+    work = np.maximum(ends[None, 1:] - ends[:-1, None], 0.0)
+    costs = work[:, :, None] / (sizes * slowest) * lost
+    table = costs[..., None] * np.array(CONFIG_COSTS)
+    room = _room(num_layers, sizes, rng.uniform(2.0, 4.0, len(sizes)))
+    links, num_links = _links(home, num_kinds, rng)
+    per_layer = works.mean() / rates.mean() / per_host
+    crossing = per_layer * rng.uniform(0.02, 0.05, (num_layers, 1)) * 2.0 ** np.arange(num_links)
+    sites = Sites(uses, np.array(hosts) * per_host, links, crossing)
+    return SlicingProblem(
+        table, sizes, int(sites.available.sum()), num_micro_batches, room, table / 2, devices="at most", sites=sites
+    )
+
+
+def _uses(hosts: list[int], per_host: int) -> list[list[int]]:
+    """Parts of a host, whole hosts of a kind, and a host of each of two neighbouring kinds."""
+    uses = []
+    for kind, count in enumerate(hosts):
+        size = 1
+        while size <= count * per_host:
+            uses.append([size if k == kind else 0 for k in range(len(hosts))])
+            size *= 2
+    for kind in range(0, len(hosts) - 1, 2):
+        uses.append([per_host if k in (kind, kind + 1) else 0 for k in range(len(hosts))])
+    return uses
+
+
+def _room(num_layers: int, sizes: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """How many stages may follow: the fewer, the more layers a device holds; shape (L, L, S, configs)."""
+    layers = np.maximum(np.arange(num_layers)[None, :] - np.arange(num_layers)[:, None] + 1, 1)
+    held = layers[:, :, None, None] / sizes[:, None] / np.array([1.0, 2.0, 4.0])
+    return np.maximum(np.floor(8 * memory[:, None] / held), -1).astype(np.int64)
+
+
+def _links(home: np.ndarray, num_kinds: int, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """Between stages on one kind of host the fastest links, between others one of three classes."""
+    between = rng.integers(1, 4, (num_kinds, num_kinds))
+    between = np.maximum(between, between.T)
+    np.fill_diagonal(between, 0)
+    return between[np.ix_(home, home)], 4
+
+
+def _row(case: str, seed: int, problem: SlicingProblem, against: str | None) -> dict[str, object]:
+    found = Dynamic().slice(problem)
+    row: dict[str, object] = {
+        "case": case, "seed": seed, "seconds": found.seconds, "rounds": found.iterations, "cost_s": found.cost_s,
+        "gap": found.gap, "stages": len(found.stages),
+    }  # fmt: skip
+    if against is None:
+        row["uniform_over_ours"] = Uniform().slice(problem).cost_s / found.cost_s
+        return row
+    if against == "exhaustive":
+        other = Exhaustive().slice(problem)
+    else:
+        assert problem.sites is not None
+        crossing = problem.sites.crossing_s[:, :1, None, None].copy()
+        crossing[0] = 0.0
+        other = Dynamic().slice(dataclasses.replace(problem, costs_s=problem.costs_s + crossing, sites=None))
+    row |= {"other_seconds": other.seconds, "same": abs(other.cost_s - found.cost_s) <= 1e-9 * other.cost_s}
+    return row
+
+
+def _show(rows: list[dict[str, object]]) -> None:
+    columns = ("case", "seed", "seconds", "other_seconds", "rounds", "stages", "cost_s", "gap", "same", "uniform_over_ours")
+    table = Table(*columns)
+    for row in rows:
+        cells = [row.get(column, "") for column in columns]
+        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    Console(width=140).print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the results here, too")
+    parser.add_argument("--seeds", type=int, default=3, help="problems of each set (default: %(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
