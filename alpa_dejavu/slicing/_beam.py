@@ -32,6 +32,7 @@ class Beam:
         self._asked = below
         self._below = below * (1 - ROUNDING) if math.isfinite(below) else below
         self._width = width
+        self._ends = np.arange(choices.num_layers) + choices.reach(bound)
         self._arrived: list[list[Labels]] = [[] for _ in range(choices.num_layers + 1)]
         self._kept: dict[int, Labels] = {}
         self._lost = math.inf
@@ -122,9 +123,10 @@ class Beam:
         here = float(self._prices.rest[layer, group])
         if math.isinf(here):
             return None
-        fits = choices.costs_s[layer, layer:] + choices.crossing_s[layer, group][:, None] <= self._bound
-        weights = choices.weights[layer, layer:] + choices.crossing_weights[layer, group][:, None]
-        dearer = weights + (self._prices.then[layer:, :, None] - here)
+        lasts = slice(layer, self._ends[layer])
+        fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, group][:, None] <= self._bound
+        weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, group][:, None]
+        dearer = weights + (self._prices.then[lasts, :, None] - here)
         lengths, classes = np.nonzero((fits & (dearer < below)).any(axis=2))
         weights = np.where(fits[lengths, classes], weights[lengths, classes], np.inf)
         cells, ways = np.nonzero(_sensible(weights, choices.room[layer, layer + lengths, classes]))

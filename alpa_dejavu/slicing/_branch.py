@@ -21,17 +21,18 @@ ROUNDING = 1e-12
 """Two sums of the same stages in another order differ by less than this fraction."""
 
 Answer = tuple[float, tuple[StageChoice, ...]]
-Solve = Callable[[float, float], Answer]
+Solve = Callable[[float, float, float], Answer]
 
 
 @final
 class BranchAndBound:
     """Best-first over intervals of bounds, by what nothing inside costs less than.
 
-    `solve` gets a bound, and the sum of stage weights from which on a slicing is of no use. It answers with what no sum
-    of a slicing within the bound is below, and a slicing if it found one. `bounds` are ascending; where they stand for
-    more stage costs than one each, `floors` has the least of those. What is less than a fraction `slack` better than the
-    best is not looked for.
+    `solve` gets a bound, the sum of stage weights from which on a slicing is of no use, and the same for slicings with
+    a stage that costs as much as the bound. It answers with what no sum of a slicing within the bound is below, and a
+    slicing if it found one. `bounds` are ascending; where they stand for more stage costs than one each, `floors` has
+    the least of those. What costs `limit_s` or more isn't looked for, nor what is less than a fraction `slack` better
+    than the best, or than what a bound has left open. If it is `relaxed`, `solve` never finds a slicing.
     """
 
     def __init__(
@@ -40,21 +41,22 @@ class BranchAndBound:
         solve: Solve,
         bounds: NDArray[np.float64],
         floors: NDArray[np.float64] | None = None,
-        known: tuple[StageChoice, ...] = (),
+        limit_s: float = math.inf,
         slack: float = 0.0,
+        relaxed: bool = False,
     ) -> None:
-        self._problem, self._solver, self._bounds = problem, solve, bounds
+        self._problem, self._solver, self._bounds, self._relaxed = problem, solve, bounds, relaxed
         self._floors = bounds if floors is None else floors
-        self._best, self._slack = known, slack
-        self._best_s = problem.total_s(known) if known else math.inf
-        self._open_s, self._rounds = math.inf, 0
+        self._best: tuple[StageChoice, ...] = ()
+        self._best_s, self._open_s, self._slack = limit_s, math.inf, slack
+        self._rounds = 0
 
     def run(self, go_on: Callable[[], bool] = lambda: True) -> tuple[tuple[StageChoice, ...], float, int]:
         """The best slicing, what none costs less than, and how many bounds were solved; until it may not `go_on`."""
         top = len(self._bounds) - 1
         least = self._solve(top, 0)
         intervals = [(self._floor(0, least), 0, top - 1, least)] if top and math.isfinite(least) else []
-        while intervals and intervals[0][0] < self._best_s * (1 - self._slack) and go_on():
+        while intervals and intervals[0][0] < min(self._best_s, self._open_s) * (1 - self._slack) and go_on():
             _, low, high, least = heapq.heappop(intervals)
             middle = (low + high) // 2
             within = self._solve(middle, low)
@@ -66,8 +68,6 @@ class BranchAndBound:
 
     def _floor(self, low: int, least: float) -> float:
         """What nothing from bound `low` on costs less than, if no sum there is below `least`."""
-        if low >= len(self._bounds):
-            return math.inf
         bound = float(self._floors[low])
         if self._problem.objective == "inference":
             return least * bound
@@ -77,17 +77,19 @@ class BranchAndBound:
 
     def _useless(self, low: int) -> float:
         """The sum from which on nothing from bound `low` on is better than the best so far."""
-        bound = float(self._floors[low])
+        bound, enough_s = float(self._floors[low]), self._best_s
+        if self._relaxed:
+            enough_s = min(enough_s, self._open_s)
         if self._problem.objective == "inference":
-            return self._best_s / bound if bound > 0 else math.inf
+            return enough_s / bound if bound > 0 else math.inf
         if self._problem.objective == "work":
-            return self._best_s
-        return self._best_s - (self._problem.num_micro_batches - 1) * bound
+            return enough_s
+        return enough_s - (self._problem.num_micro_batches - 1) * bound
 
     def _solve(self, index: int, low: int) -> float:
         """F at a bound, or less; keeps the slicing that it belongs to if it is the best so far."""
         self._rounds += 1
-        least, stages = self._solver(float(self._bounds[index]), self._useless(low))
+        least, stages = self._solver(float(self._bounds[index]), self._useless(low), self._useless(index))
         if stages:
             total = self._problem.total_s(stages)
             if total < self._best_s:

@@ -69,6 +69,7 @@ class Choices:
         # Before the last layer at least one more stage has to follow.
         self.costs_s[self.room < np.minimum(left, 1)[None, :, None, None]] = np.inf
         self.limited = bool((self.room < left[None, :, None, None])[np.isfinite(self.costs_s)].any())
+        self._cheapest_s = self.costs_s.min(axis=(2, 3))
         once = self._regrouped(problem.once_s, 0.0)
         self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s
         if problem.objective == "inference":
@@ -83,6 +84,11 @@ class Choices:
         taken = table[:, :, self._members]
         taken[:, :, self._members < 0] = filler
         return taken.reshape(num_layers, num_layers, num_classes, -1)
+
+    def reach(self, bound: float) -> IntArray:
+        """How many layers a stage within a bound has at most, if it begins with each; at least one. Shape (L,)."""
+        fits = self._cheapest_s <= bound
+        return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
         """A choice in the problem's own numbers."""

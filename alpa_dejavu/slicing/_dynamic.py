@@ -41,7 +41,7 @@ class Dynamic(Slicer):
         bounds = bounded.bounds
         if not len(bounds):
             return (), math.inf, 0
-        return BranchAndBound(problem, lambda bound, _: bounded.solve(bound), bounds).run()
+        return BranchAndBound(problem, lambda bound, *_: bounded.solve(bound), bounds).run()
 
 
 def _alike(sites: Sites) -> bool:

@@ -20,6 +20,10 @@ from alpa_dejavu.slicing._relaxed import Relaxation
 
 FEW_STATES = 500
 """With so few combinations of used devices and last site prices help less than they cost."""
+NOT_FAR = (1.05, 1.3, 3.0, math.inf)
+"""First a slicing is looked for that costs at most so much more than the relaxed problem."""
+CLOSE = 5e-3
+"""The wider beams' business is what is less than this fraction better."""
 
 
 @final
@@ -28,40 +32,48 @@ class Effort:
     """How far a placed search goes; counted, not timed, so that the same problem always gets the same answer.
 
     Attributes:
-        widths: of the beams, one round of branch-and-bound after the other while there is something to win.
+        widths: of the beams: one search after the other, while there is something to win.
         steps: for the prices at each bound.
         rounds: how many bounds are looked at, at most.
         pairs: of a beginning and a next stage, how many are compared, at most (a beam that was begun is ended).
-        gap: what is less than this fraction better isn't looked for with a wider beam.
     """
 
-    widths: tuple[int, ...] = (64, 512, 4096)
-    steps: int = 40
-    rounds: int = 120
-    pairs: int = 100_000_000
-    gap: float = 0.0
+    widths: tuple[int, ...] = (64, 256, 2048)
+    steps: int = 60
+    rounds: int = 200
+    pairs: int = 6_000_000
 
 
-def placed(
-    problem: SlicingProblem, sites: Sites, effort: Effort
-) -> tuple[tuple[StageChoice, ...], float, int]:
+def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
     """The best slicing found, what none costs less than, and how many bounds were looked at."""
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds()
     if not len(bounds):
         return (), math.inf, 0
     search = _Search(choices, effort)
-    best: tuple[StageChoice, ...] = ()
-    at_least, rounds = 0.0, 0
-    for width in effort.widths:
+
+    def branch(width: int, limit_s: float, slack: float) -> tuple[tuple[StageChoice, ...], float]:
         search.width = width
-        branch = BranchAndBound(problem, search.solve, bounds, floors, best, ROUNDING)
-        best, certain, tried = branch.run(search.may_go_on)
+        bounded = BranchAndBound(problem, search.solve, bounds, floors, limit_s, slack, relaxed=width == 0)
+        stages, at_least, _ = bounded.run(search.may_go_on)
+        return stages, at_least
+
+    if search.few:
+        best, at_least = branch(effort.widths[-1], math.inf, ROUNDING)
+        return best, at_least, search.rounds
+    best = ()
+    _, at_least = branch(0, math.inf, CLOSE)
+    relaxed_s = at_least
+    for factor in NOT_FAR:
+        if not best and search.may_go_on():
+            best, certain = branch(effort.widths[0], relaxed_s * factor, CLOSE)
+            at_least = max(at_least, certain)
+    for width in effort.widths[1:]:
         best_s = problem.total_s(best) if best else math.inf
-        at_least, rounds = max(at_least, min(certain, best_s)), rounds + tried
-        if at_least >= best_s / (1 + effort.gap) or not search.may_go_on():
-            break
-    return best, at_least, rounds
+        if at_least < best_s and search.may_go_on():
+            better, certain = branch(width, best_s, ROUNDING)
+            best, at_least = better or best, max(at_least, certain)
+    return best, at_least, search.rounds
 
 
 @final
@@ -71,23 +83,25 @@ class _Search:
     def __init__(self, choices: Choices, effort: Effort) -> None:
         self._choices, self._effort = choices, effort
         self._prices: FloatArray = np.zeros(len(choices.available))
-        states = choices.num_groups * float(np.prod(choices.available + 1.0))
-        self._steps = effort.steps if states > FEW_STATES else 0
-        self._rounds, self._pairs = 0, 0
-        self.width = effort.widths[0]
+        self.few = choices.num_groups * float(np.prod(choices.available + 1.0)) <= FEW_STATES
+        self._pairs = 0
+        self.rounds, self.width = 0, 0
 
     def may_go_on(self) -> bool:
         """Whether some of the effort is left."""
-        return self._rounds < self._effort.rounds and self._pairs < self._effort.pairs
+        return self.rounds < self._effort.rounds and self._pairs < self._effort.pairs
 
-    def solve(self, bound: float, below: float) -> Answer:
+    def solve(self, bound: float, below: float, here: float) -> Answer:
         """What no sum within the bound is below, and a slicing if one was found that is below what is asked for."""
-        self._rounds += 1
-        relaxed = Relaxation(self._choices, bound).tightened(below, self._prices, self._steps)
+        self.rounds += 1
+        steps = 0 if self.few else self._effort.steps
+        relaxed = Relaxation(self._choices, bound).tightened(below, self._prices, steps)
         if relaxed.value >= below or math.isinf(relaxed.value):
             return relaxed.value, ()
-        if self._steps:
-            self._prices = relaxed.prices
+        self._prices = relaxed.prices
+        # Slicings with lesser stage costs are found at lower bounds.
+        if self.width == 0 or (relaxed.value >= here and not self.few):
+            return relaxed.value, ()
         beam = Beam(self._choices, bound, relaxed, below, self.width)
         least, stages = beam.run()
         self._pairs += beam.looked_at

@@ -59,14 +59,16 @@ class Relaxation:
             self._entry = self._entry.min(axis=1, keepdims=True)
             self._extra = self._extra.min(axis=1, keepdims=True)
         self._group: IntArray = np.zeros_like(choices.group) if coarse else choices.group
+        self._ends = np.arange(num_layers) + choices.reach(bound)
         self._cheapest = [self._least(layer, bound) for layer in range(num_layers)]
 
     def _least(self, layer: int, bound: float) -> FloatArray:
-        """The least weight of a stage from a layer on after each group; shape (groups, layers left * Q)."""
+        """The least weight of a stage from a layer on after each group; shape (groups, lengths * Q)."""
         choices = self._choices
         after = slice(1) if layer == 0 else slice(None)
         entry, extra = self._entry[layer, after], self._extra[layer, after]
-        costs, weights = choices.costs_s[layer, layer:], choices.weights[layer, layer:]
+        lasts = slice(layer, self._ends[layer])
+        costs, weights = choices.costs_s[layer, lasts], choices.weights[layer, lasts]
         least = np.full((len(entry), *costs.shape[:2]), np.inf)
         for way in range(costs.shape[2]):
             fits = costs[None, :, :, way] + entry[:, None, :] <= bound
@@ -82,7 +84,7 @@ class Relaxation:
         then = np.empty((choices.num_layers, len(charged)))
         then[-1] = charged
         for layer in range(choices.num_layers - 1, -1, -1):
-            rest[layer] = (self._cheapest[layer] + then[layer:].reshape(-1)).min(axis=1)
+            rest[layer] = (self._cheapest[layer] + then[layer : self._ends[layer]].reshape(-1)).min(axis=1)
             if layer:
                 then[layer - 1] = charged + rest[layer, self._group]
         if rest.shape[1] != choices.num_groups:
@@ -116,7 +118,7 @@ class Relaxation:
         used = np.zeros(len(choices.available))
         layer, group = 0, 0
         while layer < choices.num_layers:
-            row = self._cheapest[layer][group] + at.then[layer:].reshape(-1)
+            row = self._cheapest[layer][group] + at.then[layer : self._ends[layer]].reshape(-1)
             length, of_class = divmod(int(row.argmin()), len(choices.group))
             used += choices.uses[of_class]
             layer, group = layer + length + 1, int(self._group[of_class])
