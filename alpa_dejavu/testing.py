@@ -5,13 +5,14 @@ Each function raises AssertionError with what is wrong, and returns nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
 from alpa_dejavu.communication import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators, SlicingProblem
+from alpa_dejavu.problem import Cluster, Device, Link, Operator, Operators, Sites, SlicingProblem
 from alpa_dejavu.slicing import Exhaustive, Slicer
 
 __all__ = ["check_communication_model", "check_latency_model", "check_slicer", "example_cluster", "random_problem"]
@@ -62,10 +63,19 @@ def check_communication_model(model: CommunicationModel) -> None:
 
 
 def random_problem(
-    rng: np.random.Generator, num_layers: int = 4, num_devices: int = 4, num_configs: int = 2, limited: bool = True
+    rng: np.random.Generator,
+    num_layers: int = 4,
+    num_devices: int = 4,
+    num_configs: int = 2,
+    limited: bool = True,
+    num_kinds: int = 0,
 ) -> SlicingProblem:
-    """A problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory is `limited` or not."""
-    sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1)
+    """A problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory is `limited` or not.
+
+    With kinds, submeshes are on that many kinds of hosts, some on two of them, and crossing from one to the next costs.
+    """
+    sites = _random_sites(rng, num_layers, num_devices, num_kinds) if num_kinds else None
+    sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1) if sites is None else sites.uses.sum(axis=1)
     shape = (num_layers, num_layers, len(sizes), num_configs)
     costs = rng.integers(1, 20, shape) / rng.integers(1, 5, shape)
     costs[rng.random(shape) < 0.15] = np.inf
@@ -76,14 +86,33 @@ def random_problem(
         num_micro_batches=int(rng.integers(1, 9)),
         max_n_succ_stages=rng.integers(-1, num_layers + 1, shape) if limited else None,
         per_step_s=rng.integers(0, 5, shape).astype(float) if limited else None,
+        sites=sites,
     )
 
 
+def _random_sites(rng: np.random.Generator, num_layers: int, num_devices: int, num_kinds: int) -> Sites:
+    """So many devices on so many kinds of hosts: sites of 1, 2, 4 ... on one kind, and of one on each of two."""
+    available = np.bincount(rng.integers(0, num_kinds, num_devices), minlength=num_kinds)
+    one = np.eye(num_kinds, dtype=np.int64)
+    uses = [size * one[kind] for kind in range(num_kinds) for size in (1, 2, 4, 8) if size <= available[kind]]
+    uses += [one[kind - 1] + one[kind] for kind in range(1, num_kinds)]
+    num_links = int(rng.integers(1, 5))
+    links = rng.integers(0, num_links, (num_kinds, num_kinds))
+    home = np.argmax(uses, axis=1)
+    # Links as the kinds have them, or any.
+    links = links[np.ix_(home, home)] if rng.random() < 0.5 else rng.integers(0, num_links, (len(uses), len(uses)))
+    return Sites(np.array(uses), available, links, rng.integers(0, 9, (num_layers, num_links)) / 2)
+
+
 def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: int = 0) -> None:
-    """What any slicer owes: allowed slicings, true costs, sound bounds, the same answer again; if `exact`, the best."""
+    """What any slicer owes: allowed slicings, true costs, sound bounds, the same answer again; if `exact`, the best.
+
+    On hosts that are alike, and on up to three kinds of them; with exactly or at most so many devices.
+    """
     rng = np.random.default_rng(seed)
     for n in range(problems):
-        problem = random_problem(rng, num_layers=int(rng.integers(1, 5)), limited=bool(n % 2))
+        problem = random_problem(rng, num_layers=int(rng.integers(1, 5)), limited=bool(n % 2), num_kinds=n // 2 % 4)
+        problem = dataclasses.replace(problem, devices="at most" if n % 3 == 0 else "exactly")
         answer, truth = slicer.slice(problem), Exhaustive().slice(problem)
         assert answer.found == math.isfinite(answer.cost_s), "stages without a cost, or a cost without stages"
         if answer.found:

@@ -41,7 +41,7 @@ class Effort:
     widths: tuple[int, ...] = (64, 256, 2048)
     steps: int = 60
     rounds: int = 200
-    pairs: int = 6_000_000
+    pairs: int = 4_000_000
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
