@@ -17,5 +17,5 @@ def slicer(choice: str | Slicer) -> Slicer:
     >>> slicer("dynamic")
     Dynamic()
     """
-    known = {"dynamic": Dynamic, "exhaustive": Exhaustive, "uniform": Uniform}
+    known: dict[str, type[Slicer]] = {"dynamic": Dynamic, "exhaustive": Exhaustive, "uniform": Uniform}
     return resolve("slicer", choice, known, Slicer)  # type: ignore[type-abstract]

@@ -2,7 +2,8 @@
 
 A beginning is known by the resources that it has used and the group of its last stage. What the rest costs at least is
 known from a relaxation. While there are no more beginnings than the beam is wide, none is lost and the search is exact;
-of those that are lost the least bound is kept, so that the answer says what they may have been worth.
+of those that are lost the least bound is kept, so that the answer says what they may have been worth. The same goes for
+what is left where a beam is stopped because it has worked enough.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 from alpa_dejavu.slicing._labels import Labels, joined, undominated
 from alpa_dejavu.slicing._relaxed import Prices
 
-PENDING = 32
-"""From the beginnings at a layer on one group at most so many new ones are made for each place in the beam."""
+PENDING = 64
+"""From the beginnings at a layer at most so many new ones are made for each place in the beam."""
+PAIRS, LAYER = 100, 1000
+"""So many pairs of a beginning and a next stage are compared, and so many beginnings made, in the time of one and of a
+layer without any."""
 
 
 @final
 class Beam:
-    """One search; `looked_at` counts the pairs of a beginning and a next stage that it compared."""
+    """One search; `work` counts the beginnings that it made, and what took as long, at most about `most`."""
 
-    def __init__(self, choices: Choices, bound: float, prices: Prices, below: float, width: int) -> None:
+    def __init__(
+        self, choices: Choices, bound: float, prices: Prices, below: float, width: int, most: float = math.inf
+    ) -> None:
         self._choices, self._bound, self._prices = choices, bound, prices
         self._asked = below
         self._below = below * (1 - ROUNDING) if math.isfinite(below) else below
@@ -36,7 +42,8 @@ class Beam:
         self._arrived: list[list[Labels]] = [[] for _ in range(choices.num_layers + 1)]
         self._kept: dict[int, Labels] = {}
         self._lost = math.inf
-        self.looked_at = 0
+        self._most = most
+        self.work = 0
 
     def run(self) -> Answer:
         """What no sum below what was asked for is below, and the slicing with the least sum that was found."""
@@ -53,11 +60,12 @@ class Beam:
             )
         )
         for layer in range(choices.num_layers):
-            if self._arrived[layer]:
-                labels = self._kept[layer] = self._narrowed(undominated(joined(self._arrived[layer]), choices.available))
-                self._arrived[layer] = []
-                for group in np.unique(labels.group):
-                    self._leave(layer, int(group), labels, np.flatnonzero(labels.group == group))
+            arrived, self._arrived[layer] = self._arrived[layer], []
+            if self.work > self._most:
+                self._lost = min([self._lost, *(float(part.bound.min(initial=math.inf)) for part in arrived)])
+            elif arrived:
+                self._kept[layer] = self._narrowed(undominated(joined(arrived), choices.available))
+                self._leave(layer, self._kept[layer])
         if not self._arrived[-1]:
             return min(self._asked, self._lost), ()
         ends = joined(self._arrived[-1])
@@ -72,20 +80,18 @@ class Beam:
         self._lost = min(self._lost, float(labels.bound[order[self._width]]))
         return labels.of(order[: self._width])
 
-    def _leave(self, layer: int, group: int, labels: Labels, which: IntArray) -> None:
-        """Every next stage for the beginnings of a group."""
-        next_stages = self._next_stages(layer, group, self._below - float(labels.bound[which].min()))
-        if next_stages is None:
-            return
-        lengths, classes, ways, weights, dearer = next_stages
-        bounds = labels.bound[which][:, None] + dearer
-        self.looked_at += bounds.size
+    def _leave(self, layer: int, labels: Labels) -> None:
+        """Every next stage for the beginnings at a layer."""
+        groups, row = np.unique(labels.group, return_inverse=True)
+        lengths, classes, ways, weights, dearer = self._next_stages(layer, groups, labels)
+        bounds = labels.bound[:, None] + dearer[row]
         label, stage = self._promising(bounds)
+        self.work += LAYER + bounds.size / PAIRS + len(label)
         order = np.argsort(lengths[stage], kind="stable")
         label, stage = label[order], stage[order]
-        used = labels.used[which[label]] + self._choices.uses[classes[stage]]
+        used = labels.used[label] + self._choices.uses[classes[stage]]
         room = self._choices.room[layer, layer + lengths[stage], classes[stage], ways[stage]]
-        may_follow = np.minimum(labels.may_follow[which[label]] - 1, room)
+        may_follow = np.minimum(labels.may_follow[label] - 1, room)
         over = lengths[stage] == self._choices.num_layers - 1 - layer
         suits = (used <= self._choices.available).all(axis=1) & (may_follow >= np.where(over, 0, 1))
         suits &= ~over | (used == self._choices.available)[:, self._choices.exact].all(axis=1)
@@ -94,9 +100,9 @@ class Beam:
             used=used,
             group=self._choices.group[classes[stage]],
             may_follow=may_follow,
-            weight=labels.weight[which[label]] + weights[stage],
+            weight=labels.weight[label] + weights[row[label], stage],
             bound=bounds[label, stage],
-            origin=np.column_stack([np.full(len(label), layer), which[label]]),
+            origin=np.column_stack([np.full(len(label), layer), label]),
             choice=np.column_stack([classes[stage], ways[stage]]),
         )
         found, starts = np.unique(lengths[stage], return_index=True)
@@ -114,27 +120,24 @@ class Beam:
             label, stage = label[order[:most]], stage[order[:most]]
         return label, stage
 
-    def _next_stages(self, layer: int, group: int, below: float) -> tuple[Any, ...] | None:
-        """Stages that begin with a layer after a group, and make a slicing dearer by less than is asked for.
+    def _next_stages(self, layer: int, groups: IntArray, labels: Labels) -> tuple[Any, ...]:
+        """N stages that begin with a layer, and make a slicing dearer by less than is asked for.
 
-        How many layers follow the first, class, way, weight and by how much dearer; the least dear first.
+        How many layers follow the first, class and way, each of shape (N,); weight after a stage of each group, and by
+        how much dearer it makes the slicing (inf where it isn't one to take), of shape (groups, N).
         """
-        choices = self._choices
-        here = float(self._prices.rest[layer, group])
-        if math.isinf(here):
-            return None
-        lasts = slice(layer, self._ends[layer])
-        fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, group][:, None] <= self._bound
-        weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, group][:, None]
-        dearer = weights + (self._prices.then[lasts, :, None] - here)
-        lengths, classes = np.nonzero((fits & (dearer < below)).any(axis=2))
-        weights = np.where(fits[lengths, classes], weights[lengths, classes], np.inf)
-        cells, ways = np.nonzero(_sensible(weights, choices.room[layer, layer + lengths, classes]))
-        dearer = np.maximum(dearer[lengths[cells], classes[cells], ways], 0.0)
-        order = np.argsort(dearer, kind="stable")
-        order = order[: int(np.searchsorted(dearer[order], below))]
-        cells, ways = cells[order], ways[order]
-        return lengths[cells], classes[cells], ways, weights[cells, ways], dearer[order]
+        choices, lasts = self._choices, slice(layer, self._ends[layer])
+        here = self._prices.rest[layer, groups]
+        spare = self._below - np.array([labels.bound[labels.group == group].min() for group in groups])
+        fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, groups][:, None, :, None] <= self._bound
+        weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, groups][:, None, :, None]
+        weights = np.where(fits, weights, np.inf)
+        dearer = weights + (self._prices.then[lasts, :, None] - here[:, None, None, None])
+        lengths, classes = np.nonzero((dearer < spare[:, None, None, None]).any(axis=(0, 3)))
+        weights, dearer = weights[:, lengths, classes], np.maximum(dearer[:, lengths, classes], 0.0)
+        dearer[~_sensible(weights, choices.room[layer, layer + lengths, classes])] = np.inf
+        cells, ways = np.nonzero((dearer < spare[:, None, None]).any(axis=0))
+        return lengths[cells], classes[cells], ways, weights[:, cells, ways], dearer[:, cells, ways]
 
     def _stages(self, labels: Labels, index: int) -> tuple[StageChoice, ...]:
         """The slicing that ends with a label."""
@@ -148,12 +151,12 @@ class Beam:
 
 
 def _sensible(weights: FloatArray, room: IntArray) -> NDArray[np.bool_]:
-    """Of N times P ways those of finite weight that no other of the P beats both in weight and in room."""
+    """Of (groups, N, P) ways, with room (N, P), those of finite weight that no other of the P beats in both."""
     sensible = np.isfinite(weights)
-    for way in range(weights.shape[1]):
-        other, its_room = weights[:, way, None], room[:, way, None]
+    for way in range(weights.shape[2]):
+        other, its_room = weights[:, :, way, None], room[:, way, None]
         better = (other < weights) & (its_room >= room) | (other == weights) & (its_room > room)
         same = (other == weights) & (its_room == room)
-        same[:, : way + 1] = False
+        same[:, :, : way + 1] = False
         sensible &= ~(better | same)
     return sensible

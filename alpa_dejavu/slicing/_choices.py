@@ -40,7 +40,7 @@ class Choices:
     """
 
     def __init__(self, problem: SlicingProblem, sites: Sites) -> None:
-        self.num_layers, _, num_sites, self._num_configs = problem.costs_s.shape
+        self.num_layers, self._num_configs = problem.num_layers, problem.costs_s.shape[3]
         links = _unlike_links(sites)
         group = _numbered(links)
         alike = _numbered(np.column_stack([sites.uses, group, links.T]))

@@ -51,7 +51,7 @@ def joined(parts: list[Labels]) -> Labels:
 
 
 def undominated(labels: Labels, available: IntArray) -> Labels:
-    """Of those that end on the same group with the same resources used, the cheapest, and dearer ones with more room."""
+    """Of those that end on the same group with the same resources used: the cheapest, and the dearer with more room."""
     words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
     order = np.lexsort((-labels.may_follow, labels.weight, *words))
     new = np.zeros(len(order), dtype=np.bool_)

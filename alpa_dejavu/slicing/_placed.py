@@ -25,6 +25,9 @@ NOT_FAR = (1.05, 1.3, 3.0, math.inf)
 CLOSE = 5e-3
 """The wider beams' business is what is less than this fraction better."""
 
+ENTRIES = 300
+"""So many entries of the relaxation's arrays are looked at in the time of one beginning."""
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +37,13 @@ class Effort:
     Attributes:
         widths: of the beams: one search after the other, while there is something to win.
         steps: for the prices at each bound.
-        rounds: how many bounds are looked at, at most.
-        pairs: of a beginning and a next stage, how many are compared, at most (a beam that was begun is ended).
+        work: how many beginnings of slicings are made, or what takes as long, at most; a million takes about half a
+            second.
     """
 
     widths: tuple[int, ...] = (64, 256, 2048)
     steps: int = 60
-    rounds: int = 200
-    pairs: int = 4_000_000
+    work: int = 10_000_000
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
@@ -84,25 +86,27 @@ class _Search:
         self._choices, self._effort = choices, effort
         self._prices: FloatArray = np.zeros(len(choices.available))
         self.few = choices.num_groups * float(np.prod(choices.available + 1.0)) <= FEW_STATES
-        self._pairs = 0
+        self._left = float(effort.work)
         self.rounds, self.width = 0, 0
 
     def may_go_on(self) -> bool:
         """Whether some of the effort is left."""
-        return self.rounds < self._effort.rounds and self._pairs < self._effort.pairs
+        return self._left > 0
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
         """What no sum within the bound is below, and a slicing if one was found that is below what is asked for."""
         self.rounds += 1
         steps = 0 if self.few else self._effort.steps
-        relaxed = Relaxation(self._choices, bound).tightened(below, self._prices, steps)
+        relaxation = Relaxation(self._choices, bound)
+        relaxed = relaxation.tightened(below, self._prices, steps)
+        self._left -= relaxation.work / ENTRIES
         if relaxed.value >= below or math.isinf(relaxed.value):
             return relaxed.value, ()
         self._prices = relaxed.prices
         # Slicings with lesser stage costs are found at lower bounds.
         if self.width == 0 or (relaxed.value >= here and not self.few):
             return relaxed.value, ()
-        beam = Beam(self._choices, bound, relaxed, below, self.width)
+        beam = Beam(self._choices, bound, relaxed, below, self.width, self._left)
         least, stages = beam.run()
-        self._pairs += beam.looked_at
+        self._left -= beam.work
         return max(least, relaxed.value), stages

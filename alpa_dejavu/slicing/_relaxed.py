@@ -2,8 +2,9 @@
 
 A slicing that takes what there is costs no less when each device that it takes is charged a price and the price of all
 that there are is paid out. So the cheapest slicing at any prices, with any number of devices, is a lower bound; the
-prices that make it largest are found by cutting planes: each cheapest slicing says what any prices can win at most, and
-a linear program picks the next ones, not far from the best so far. Crossing counts as it is, as long as that is little work.
+prices that make it largest are found by cutting planes: each cheapest slicing says what any prices can win at most,
+and a linear program picks the next ones, not far from the best so far. Crossing counts as it is, as long as that is
+little work.
 
 References:
     Kelley, The Cutting-Plane Method for Solving Convex Programs, J. SIAM 8, 1960.
@@ -47,7 +48,7 @@ class Prices:
 
 @final
 class Relaxation:
-    """The relaxed problem for one bound on the stages' costs."""
+    """The relaxed problem for one bound on the stages' costs; `work` counts entries of arrays that were looked at."""
 
     def __init__(self, choices: Choices, bound: float) -> None:
         self._choices = choices
@@ -61,6 +62,8 @@ class Relaxation:
         self._group: IntArray = np.zeros_like(choices.group) if coarse else choices.group
         self._ends = np.arange(num_layers) + choices.reach(bound)
         self._cheapest = [self._least(layer, bound) for layer in range(num_layers)]
+        self._size = sum(each.size for each in self._cheapest)
+        self.work = 0
 
     def _least(self, layer: int, bound: float) -> FloatArray:
         """The least weight of a stage from a layer on after each group; shape (groups, lengths * Q)."""
@@ -79,6 +82,7 @@ class Relaxation:
     def at(self, prices: FloatArray) -> Prices:
         """The bound that some prices give."""
         choices = self._choices
+        self.work += self._size
         charged = choices.uses @ prices
         rest = np.empty((choices.num_layers, self._entry.shape[1]))
         then = np.empty((choices.num_layers, len(charged)))
@@ -95,6 +99,8 @@ class Relaxation:
         """The best bound of some steps from where one starts; it may stop when it is no longer `below` something."""
         choices = self._choices
         best = self.at(start)
+        if steps == 0:
+            return best
         model = _Model(choices.available, choices.exact)
         width = 0.5 * max(below - best.value if math.isfinite(below) else 0.0, 0.1 * abs(best.value))
         here, tolerance = best, TOLERANCE * abs(best.value)

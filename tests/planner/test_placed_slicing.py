@@ -61,7 +61,7 @@ def test_what_is_left_out_for_size_leaves_the_bound_sound(monkeypatch, name):
     check_slicer(Dynamic(), exact=name == "MOST_WORK")
 
 
-@pytest.mark.parametrize("effort", [Effort(widths=(1,)), Effort(widths=(1, 2), rounds=5, steps=3), Effort(pairs=0)])
+@pytest.mark.parametrize("effort", [Effort(widths=(1,)), Effort(widths=(1, 2), steps=3, work=20_000), Effort(work=0)])
 def test_what_a_narrow_search_misses_is_in_its_bound(monkeypatch, effort):
     monkeypatch.setattr(_placed, "FEW_STATES", 0)
     check_slicer(Dynamic(effort))
