@@ -20,25 +20,34 @@ def no_plan(
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
     if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
         return NoPlanError(_memory(model, cluster, space, run, table))
-    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
+    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
     return NoPlanError(
-        f"no choice of the submeshes {shapes} puts {model.num_layers} layers on exactly {cluster.num_devices} devices "
+        f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
+        f"{'exactly' if space.hosts is None else 'at most'} {cluster.num_devices} devices "
         f"(stage_imbalance_tolerance={space.allowed_imbalance}); allow other submeshes or more imbalance, ask for "
         "fewer devices, or cut the model into more layers"
     )
 
 
+def _devices(cluster: Cluster, limit: float) -> str:
+    """How much memory they have; of unlike ones, those that have most."""
+    most = sum(host.num_devices for host in cluster.hosts if host.device.memory_bytes >= limit)
+    if most < cluster.num_devices:
+        return f"the {most} devices that have most (of {cluster.num_devices}) have {limit / _MIB:.1f} MiB each"
+    return f"the {cluster.num_devices} devices have {limit / _MIB:.1f} MiB each"
+
+
 def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
-    limit = table.memory_limit_bytes
+    limit = float(table.memory_limit_bytes.max())
     least = np.full((model.num_layers, model.num_layers), np.inf)
-    for kept in table.memory:
+    for kept, own in zip(table.memory, table.memory_limit_bytes.tolist(), strict=True):
         for stage in kept:
-            if stage is not None:
+            if stage is not None and own == limit:
                 least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
     alone = np.diag(least)
     worst = int(np.argmax(alone))
     parts = [
-        f"the model doesn't fit into memory: the {cluster.num_devices} devices have {limit / _MIB:.1f} MiB each, and "
+        f"the model doesn't fit into memory: {_devices(cluster, limit)}, and "
         f"all {model.num_layers} layers as one stage need {least[0, -1] / _MIB:.1f} MiB on each device of the best "
         f"submesh: {max(least[0, -1] - limit, 0.0):.0f} bytes are missing there"
     ]

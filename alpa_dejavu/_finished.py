@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.placement import place
+from alpa_dejavu.placement import place_stages
 from alpa_dejavu.problem import Cluster, Plan, Run, SearchSpace, StageChoice, StagePlan
 
 __all__ = ["finished_plan"]
@@ -23,6 +23,7 @@ def finished_plan(
     planning_s: Mapping[str, float],
     model: str = "",
     batch: int | None = None,
+    hosts: Sequence[Sequence[int]] | None = None,
 ) -> Plan:
     """The plan of a slicing.
 
@@ -37,15 +38,19 @@ def finished_plan(
         planning_s: seconds of the steps of planning so far.
         model: its name.
         batch: samples of a step.
+        hosts: of each stage, by their index in the cluster; None: they are placed.
 
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
-    hosts = place([space.submeshes[stage.submesh] for stage in stages], cluster)
-    names = [tuple(cluster.hosts[host].name for host in chosen) for chosen in hosts]
+    placed = place_stages(stages, space, cluster) if hosts is None else hosts
+    names = [tuple(cluster.hosts[host].name for host in chosen) for chosen in placed]
+    taken = table.taken_s(stages, space, placed)
     last = len(stages) - 1
     return Plan(
-        stages=tuple(_stage(s, names[n], table, space, run.in_flight(last - n)) for n, s in enumerate(stages)),
+        stages=tuple(
+            _stage(s, names[n], taken[n], table, space, run.in_flight(last - n)) for n, s in enumerate(stages)
+        ),
         step_s=step_s,
         lower_bound_s=lower_bound_s,
         num_micro_batches=run.num_micro_batches,
@@ -58,7 +63,12 @@ def finished_plan(
 
 
 def _stage(
-    choice: StageChoice, hosts: tuple[str, ...], table: CostTable, space: SearchSpace, in_flight: int
+    choice: StageChoice,
+    hosts: tuple[str, ...],
+    taken_s: tuple[float, float],
+    table: CostTable,
+    space: SearchSpace,
+    in_flight: int,
 ) -> StagePlan:
     entry = (choice.first, choice.last, choice.submesh, choice.config)
     where = choice.first, choice.last
@@ -73,17 +83,17 @@ def _stage(
         hosts=hosts,
         compute_s=float(table.compute_s[entry]),
         collective_s=float(table.collective_s[entry]),
-        boundary_s=float(table.boundary_s[entry]),
+        boundary_s=sum(taken_s),
         per_step_s=float(table.per_step_s[entry]),
         memory_bytes=float(memory.peak(in_flight)[where]),
-        memory_limit_bytes=table.memory_limit_bytes,
+        memory_limit_bytes=float(table.memory_limit_bytes[choice.submesh]),
         options=dict(config.options),
         remat=config.remat,
         zero=config.zero,
         forward_s=float(table.compute_forward_s[entry] + table.collective_forward_s[entry]),
         backward_s=float(table.compute_backward_s[entry] + table.collective_backward_s[entry]),
         forward_collective_s=float(table.collective_forward_s[entry]),
-        forward_boundary_s=float(table.boundary_forward_s[entry]),
+        forward_boundary_s=taken_s[0],
         synchronisation_s=float(table.synchronisation_s[entry]),
         activation_bytes=float(memory.per_micro_batch[where]),
         resident_bytes=float(memory.resident[where]),

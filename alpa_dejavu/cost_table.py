@@ -1,23 +1,29 @@
 """The cost table: every range of layers on every submesh with every config, by prefix sums and array operations.
 
-An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it.
+An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. On unlike
+hosts a submesh stands with those that it is on, and what crosses from stage to stage apart: that depends on both.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray, range_sum
+from alpa_dejavu._site_prices import memory_limits, site_prices, slowest_device
 from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.crossing import Crossings, crossings
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory import StageMemory, successors_that_fit
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
+from alpa_dejavu.placement import devices_of_kinds, kinds_of_sites
 from alpa_dejavu.pricing import KINDS, Pricing
-from alpa_dejavu.problem import Cluster, Device, Model, Run, SearchSpace, SlicingProblem, Submesh
+from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Sites, SlicingProblem, StageChoice, Submesh
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -30,14 +36,17 @@ class CostTable:
     Attributes:
         compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
         collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
-        boundary_forward_s, boundary_backward_s: taking in what neighbouring stages send, for one micro-batch.
+        boundary_forward_s, boundary_backward_s: taking in what neighbouring stages send, for one micro-batch; zero
+            where `crossings` has it.
         synchronisation_s, update_s: once a step: of gradients; the optimizer, and what the runtime adds.
         offered: whether the search may take the entry.
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
         memory: of submesh s with config c, None where there is no such config.
-        memory_limit_bytes: of each device.
+        memory_limit_bytes: of each device of submesh s, shape (S,).
         pricing: what the entries are made of; None where they were made otherwise.
         margin: by which `max_n_succ_stages` reckons with more memory than the analytic count.
+        on_sites: on unlike hosts, what the entries of each submesh are made of.
+        crossings: on unlike hosts, what crosses from stage to stage.
     """
 
     compute_forward_s: FloatArray
@@ -51,9 +60,11 @@ class CostTable:
     offered: NDArray[np.bool_]
     max_n_succ_stages: NDArray[np.int64]
     memory: tuple[tuple[StageMemory | None, ...], ...]
-    memory_limit_bytes: float
+    memory_limit_bytes: FloatArray
     pricing: Pricing | None = None
     margin: MemoryMargin = COUNTED
+    on_sites: tuple[Pricing, ...] = ()
+    crossings: Crossings | None = None
 
     @property
     def compute_s(self) -> FloatArray:
@@ -67,7 +78,7 @@ class CostTable:
 
     @property
     def boundary_s(self) -> FloatArray:
-        """Transfers from neighbours, forward and backward."""
+        """Transfers from neighbours, forward and backward; see `taken_s` for those on unlike hosts."""
         return self.boundary_forward_s + self.boundary_backward_s
 
     @property
@@ -81,8 +92,38 @@ class CostTable:
         total = self.compute_s + self.collective_s + self.boundary_s
         return np.where(self.offered & (self.max_n_succ_stages >= 0), total, np.inf)
 
-    def slicing_problem(self, cluster: Cluster, space: SearchSpace, run: Run) -> SlicingProblem:
+    def pricing_of(self, submesh: int) -> Pricing:
+        """What the entries of a submesh are made of."""
+        assert self.pricing is not None, "a table that was priced keeps its prices"
+        return self.on_sites[submesh] if self.on_sites else self.pricing
+
+    def taken_s(
+        self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+    ) -> list[tuple[float, float]]:
+        """What each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
+
+        Args:
+            stages: of a slicing.
+            space: of the table.
+            hosts: of each stage; used where hosts are unlike.
+        """
+        if self.crossings is None or hosts is None:
+            entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
+            return [(float(self.boundary_forward_s[e]), float(self.boundary_backward_s[e])) for e in entries]
+        assert self.pricing is not None, "crossings were priced"
+        places = [(space.submeshes[stage.submesh], on) for stage, on in zip(stages, hosts, strict=True)]
+        crossed = [(0.0, 0.0)]
+        for n, (before, after) in enumerate(itertools.pairwise(places), 1):
+            crossed.append(self.crossings.placed_s(self.pricing, stages[n].first, before, after))
+        return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
+
+    def slicing_problem(
+        self, cluster: Cluster, space: SearchSpace, run: Run, hosts: Sequence[int] | None = None
+    ) -> SlicingProblem:
         """What a slicer is asked.
+
+        On unlike hosts a plan may leave some unused. `hosts` says how many there are of each kind (`host_kinds`), if
+        not all may be used.
 
         Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
         seconds are those of all of them computing at a time. What a micro-batch waits for between stages is hidden by
@@ -90,16 +131,31 @@ class CostTable:
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         objective = "inference" if run.schedule == "inference" else "training"
+        available = devices_of_kinds(cluster, hosts)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         return SlicingProblem(
             costs_s=self.costs_s * share,
             submesh_sizes=sizes,
-            num_devices=cluster.num_devices,
+            num_devices=int(available.sum()),
             num_micro_batches=run.num_micro_batches,
             max_n_succ_stages=self.max_n_succ_stages,
             per_step_s=self.per_step_s * share + self.boundary_s * (1 - share),
+            devices="exactly" if self.crossings is None else "at most",
             objective="work" if cluster.shared else objective,
+            sites=None if self.crossings is None else self._sites(self.crossings, cluster, space, run, available),
         )
+
+    def _sites(
+        self, crossed: Crossings, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
+    ) -> Sites:
+        """Where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
+        links, seconds = crossed.links, crossed.forward_s + crossed.backward_s
+        if cluster.shared:
+            share = np.array([submesh.num_devices / cluster.num_devices for submesh in space.submeshes])
+            counted = share + (1 - share) / run.num_micro_batches
+            seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
+            links = links * len(share) + np.arange(len(share))
+        return Sites(kinds_of_sites(space, cluster), available, links, seconds)
 
 
 def cost_table(
@@ -113,42 +169,55 @@ def cost_table(
 ) -> CostTable:
     """The table of a model on a cluster; see `CostTable`.
 
-    Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory.
+    Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory: of the hosts of their
+    submesh where the space names them, else of all.
     """
-    device = slowest_device(cluster)
-    pricing = Pricing(model, cluster, device, latency, communication)
+    pricing = Pricing(model, cluster, slowest_device(cluster.hosts), latency, communication)
+    on_sites = site_prices(pricing, space)
+    limits = memory_limits(cluster, space)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
+    known: dict[tuple[int, float, Submesh], int] = {}
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
-        allowed = _allowed(model, submesh, cluster, space.allowed_imbalance)
-        kept = [None if config is None else pricing.memory(config) for config in configs]
+        here = on_sites[s] if on_sites else pricing
+        allowed = _allowed(model, submesh, cluster, space, s)
+        like = known.setdefault((id(here), float(limits[s]), submesh), s)
+        if on_sites and like < s and space.configs[like] == configs:
+            memory.append(memory[like])
+            seconds[..., s, :], room[:, :, s] = seconds[..., like, :], room[:, :, like]
+            offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
+            continue
+        kept = [None if config is None else here.memory(config) for config in configs]
         memory.append(tuple(kept))
         for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
             if config is None or stage is None:
                 continue
             offered[:, :, s, c] = allowed
-            seconds[..., s, c] = pricing.seconds(submesh, config)
-            room[:, :, s, c] = successors_that_fit(margin.needed(stage), device.memory_bytes, run)
+            seconds[..., s, c] = here.seconds(submesh, config)
+            room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(limits[s]), run)
     priced = dict(zip(KINDS, seconds, strict=True))
     return CostTable(
-        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=device.memory_bytes,
-        pricing=pricing, margin=margin,
+        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
+        pricing=pricing, margin=margin, on_sites=on_sites,
+        crossings=crossings(pricing, space) if on_sites else None,
     )
 
 
-def slowest_device(cluster: Cluster) -> Device:
-    """The device that a plan which may run anywhere must reckon with: the lowest rate, with the smallest memory."""
-    devices = [host.device for host in cluster.hosts]
-    slowest = min(devices, key=lambda device: device.rate("float32"))
-    return dataclasses.replace(slowest, memory_bytes=min(device.memory_bytes for device in devices))
+def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
+    """What a submesh computes, as a share of what all hosts do: by its devices, if hosts are alike."""
+    devices = space.submeshes[submesh].num_devices
+    if space.hosts is None:
+        return devices / cluster.num_devices
+    whole = sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+    return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
 
 
-def _allowed(model: Model, submesh: Submesh, cluster: Cluster, imbalance: float) -> NDArray[np.bool_]:
+def _allowed(model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int) -> NDArray[np.bool_]:
     """Alpa's rules: the whole cluster is for all layers alone; shares of work and devices may differ only so much."""
-    num_layers = model.num_layers
+    num_layers, imbalance = model.num_layers, space.allowed_imbalance
     allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
     if submesh.num_devices == cluster.num_devices:
         allowed[:] = False
@@ -156,6 +225,6 @@ def _allowed(model: Model, submesh: Submesh, cluster: Cluster, imbalance: float)
     if np.isfinite(imbalance):
         work = range_sum([layer.forward.product_flop + layer.backward.product_flop for layer in model.layers])
         share = work / max(work[0, -1], 1.0)
-        devices = submesh.num_devices / cluster.num_devices
+        devices = _rate(cluster, space, place)
         allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
     return allowed

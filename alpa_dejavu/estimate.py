@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
@@ -15,18 +16,19 @@ from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Run, SearchSpace, Slicing, StageChoice, Submesh
 from alpa_dejavu.search import Candidate, simulated
 
-__all__ = ["GivenStage", "estimate"]
+__all__ = ["GivenStage", "estimate", "named_hosts"]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenStage:
-    """Layers first..last (inclusive) on a submesh with a config."""
+    """Layers first..last (inclusive) on a submesh with a config; of unlike hosts, on these, by their names."""
 
     first: int
     last: int
     submesh: Submesh
     config: MeshConfig
+    hosts: tuple[str, ...] | None = None
 
 
 def estimate(
@@ -46,14 +48,15 @@ def estimate(
         model: the layers, of a micro-batch of the run.
         cluster: that the plan is for.
         run: its micro-batches and schedule.
-        stages: in the order of the layers.
+        stages: in the order of the layers. Where hosts are unlike and all stages name theirs, they are priced on those.
         name: of the model.
         batch: samples of a step.
         latency: a latency model or its name.
         communication: a communication model or its name.
 
     Raises:
-        ValueError: stages that don't cover the layers one after the other.
+        ValueError: stages that don't cover the layers one after the other, or name hosts that there aren't, or more
+            devices of them than they have.
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
     started = time.perf_counter()
@@ -61,24 +64,57 @@ def estimate(
     if covered != list(range(model.num_layers)):
         ranges = [(stage.first, stage.last) for stage in stages]
         raise ValueError(f"the stages have layers {ranges}, but must cover 0..{model.num_layers - 1} in order")
-    submeshes = tuple(dict.fromkeys(stage.submesh for stage in stages))
-    rows = [_unique([stage.config for stage in stages if stage.submesh == submesh]) for submesh in submeshes]
+    hosts = named_hosts(stages, cluster)
+    places = [(stage.submesh, on) for stage, on in zip(stages, hosts or [()] * len(stages), strict=True)]
+    sites = list(dict.fromkeys(places))
+    rows = [_unique([stage.config for stage, place in zip(stages, places, strict=True) if place == s]) for s in sites]
     width = max(map(len, rows))
-    space = SearchSpace(submeshes, tuple((*row, *[None] * (width - len(row))) for row in rows))
+    space = SearchSpace(
+        tuple(submesh for submesh, _ in sites),
+        tuple((*row, *[None] * (width - len(row))) for row in rows),
+        hosts=None if hosts is None else tuple(on for _, on in sites),
+    )
     table = cost_table(model, cluster, space, run, latency_model(latency), communication_model(communication))
     choices = tuple(
         StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
-        for stage in stages
-        for n in [submeshes.index(stage.submesh)]
+        for stage, place in zip(stages, places, strict=True)
+        for n in [sites.index(place)]
     )
     seconds = time.perf_counter() - started
-    candidate = simulated(Candidate(model, table, space, run, Slicing(choices, 0.0, 0.0, 0, 0.0)), cluster)
+    found = Candidate(model, table, space, run, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts)
+    candidate = simulated(found, cluster)
     assert candidate.timeline is not None, "it was simulated just now"
     plan = finished_plan(
         choices, table, cluster, space, run, step_s=candidate.step_s, lower_bound_s=0.0,
-        planning_s={"cost table": seconds}, model=name, batch=batch,
+        planning_s={"cost table": seconds}, model=name, batch=batch, hosts=hosts,
     )  # fmt: skip
     return Planned(plan, model, cluster, space, run, table, candidate.timeline)
+
+
+def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[int, ...], ...] | None:
+    """For each stage its hosts' indices in the cluster; None where hosts are alike, or a stage doesn't name its own.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
+    """
+    if max(kinds_of(cluster)) == 0 or any(stage.hosts is None for stage in stages):
+        return None
+    numbers = {host.name: n for n, host in enumerate(cluster.hosts)}
+    free = [host.num_devices for host in cluster.hosts]
+    found = []
+    for n, stage in enumerate(stages):
+        names = stage.hosts or ()
+        unknown = [name for name in names if name not in numbers]
+        if unknown:
+            raise ValueError(f"stage {n} is on the hosts {unknown}, but {cluster.name} has {list(numbers)}")
+        if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
+            raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")
+        for name in names:
+            free[numbers[name]] -= stage.submesh.devices_per_host
+            if free[numbers[name]] < 0:
+                raise ValueError(f"stage {n} and those before it take more devices of {name} than it has")
+        found.append(tuple(numbers[name] for name in names))
+    return tuple(found)
 
 
 def _unique(configs: Sequence[MeshConfig]) -> list[MeshConfig]:

@@ -1,16 +1,33 @@
-"""Which hosts each stage is on: Alpa's own rule, since Alpa places the stages of a finished plan by it."""
+"""Which hosts each stage is on.
+
+Where hosts are alike, by Alpa's own rule, since Alpa places the stages of a finished plan by it. Where they aren't, the
+search has said of which kinds a stage's hosts are; which of that kind is then free to choose.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpa_dejavu.problem import Cluster, NoPlanError, Submesh
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["place"]
+from alpa_dejavu._kinds import kinds_of, members_of_kinds
+from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
+
+__all__ = ["devices_of_kinds", "kinds_of_sites", "packs", "place", "place_stages", "site_of"]
 
 
-def place(submeshes: Sequence[Submesh], cluster: Cluster) -> list[tuple[int, ...]]:
+def place(
+    submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
+) -> list[tuple[int, ...]]:
     """For each stage's submesh the indices of its hosts: the largest come first and take hosts in order.
+
+    Args:
+        submeshes: of the stages, in their order.
+        cluster: whose hosts they take.
+        kinds: for each stage the kind (`host_kinds`) of each of its hosts; None: any. A stage's hosts of one kind are
+            then as near to each other in the cluster's order as can be, and parts of hosts fill those that others
+            have begun.
 
     Raises:
         NoPlanError: the submeshes don't fill the hosts.
@@ -23,13 +40,83 @@ def place(submeshes: Sequence[Submesh], cluster: Cluster) -> list[tuple[int, ...
     for n in sorted(range(len(submeshes)), key=lambda n: submeshes[n].num_devices, reverse=True):
         wanted = submeshes[n]
         fitting = [host for host, left in enumerate(free) if left >= wanted.devices_per_host]
-        if len(fitting) < wanted.num_hosts:
+        chosen = fitting[: wanted.num_hosts] if kinds is None else _of_kinds(fitting, kinds[n], free, cluster)
+        if len(chosen) < wanted.num_hosts:
             shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
             raise NoPlanError(
                 f"the submeshes {shapes} don't fit the hosts of cluster {cluster.name} "
                 f"({[host.num_devices for host in cluster.hosts]} devices); choose submeshes that fill its hosts"
             )
-        placed[n] = tuple(fitting[: wanted.num_hosts])
+        placed[n] = tuple(chosen)
         for host in placed[n]:
             free[host] -= wanted.devices_per_host
     return placed
+
+
+def _of_kinds(fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster) -> list[int]:
+    """Of the hosts that have room, as many of each kind as are wanted; fewer where there aren't so many."""
+    kinds, found = kinds_of(cluster), list[int]()
+    for kind in dict.fromkeys(wanted):
+        count = list(wanted).count(kind)
+        there = [host for host in fitting if kinds[host] == kind]
+        rows = [there[start : start + count] for start in range(len(there) - count + 1)]
+        if rows:
+            found += min(rows, key=lambda row: (sum(free[host] for host in row), row[-1] - row[0], row[0]))
+    return found
+
+
+def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
+    """For each stage of a slicing the indices of its hosts.
+
+    Raises:
+        NoPlanError: they don't fit; see `packs`.
+    """
+    kinds = None
+    if space.hosts is not None:
+        of_hosts = kinds_of(cluster)
+        kinds = [[of_hosts[host] for host in space.hosts[stage.submesh]] for stage in stages]
+    return place([space.submeshes[stage.submesh] for stage in stages], cluster, kinds)
+
+
+def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
+    """Which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
+
+    Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6.
+    """
+    found = np.ones(len(space.submeshes), dtype=np.bool_)
+    for s, submesh in enumerate(space.submeshes):
+        part = submesh.devices_per_host
+        for host in () if space.hosts is None else space.hosts[s]:
+            whole = cluster.hosts[host].num_devices
+            nested = submesh.num_hosts == 1 and part.bit_count() == 1 and whole % part == 0
+            found[s] &= nested or part == whole
+    return found
+
+
+def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
+    """How many devices of each kind of host a submesh takes, shape (S, K)."""
+    assert space.hosts is not None, "asked where hosts are unlike"
+    kinds = np.array(kinds_of(cluster))
+    counts = [np.bincount(kinds[list(hosts)], minlength=int(kinds.max()) + 1) for hosts in space.hosts]
+    per_host = [submesh.devices_per_host for submesh in space.submeshes]
+    return np.asarray(np.array(counts) * np.array(per_host)[:, None], dtype=np.int64)
+
+
+def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[np.int64]:
+    """How many devices there are of each kind of host: of all hosts, or of so many of each kind; shape (K,)."""
+    members = members_of_kinds(cluster)
+    each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
+    return np.asarray(each * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
+
+
+def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
+    """The index of a plan's stage among the space's submeshes, by its shape and the kinds of its hosts."""
+    if space.hosts is None:
+        return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None
+    kinds = kinds_of(cluster)
+    named = {host.name: kind for host, kind in zip(cluster.hosts, kinds, strict=True)}
+    wanted = sorted(named.get(name, -1) for name in stage.hosts)
+    for s, (submesh, hosts) in enumerate(zip(space.submeshes, space.hosts, strict=True)):
+        if submesh == stage.submesh and sorted(kinds[host] for host in hosts) == wanted:
+            return s
+    return None

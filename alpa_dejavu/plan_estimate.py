@@ -67,7 +67,8 @@ class PlanEstimator:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
 
         Raises:
-            ValueError: it has no batch, or other layers than the model can be cut into.
+            ValueError: it has no batch, or other layers than the model can be cut into; or the cluster's hosts are
+                unlike, and the plan is on others.
         """
         if plan.batch is None or plan.batch % plan.num_micro_batches:
             raise ValueError(
@@ -79,7 +80,7 @@ class PlanEstimator:
             self._model(plan.num_layers, micro_batch),
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
-            [GivenStage(*stage.layers, stage.submesh, _config(stage)) for stage in plan.stages],
+            [GivenStage(*stage.layers, stage.submesh, _config(stage), stage.hosts) for stage in plan.stages],
             name=self._traced.name,
             batch=plan.batch,
             **self._prices,

@@ -7,13 +7,14 @@ import time
 
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.cost_table import CostTable, cost_table
+from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, Slicing
-from alpa_dejavu.search import Candidate, beside
+from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
+from alpa_dejavu.search import Candidate, beside, proposed, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.uncertainty import confidence
 
@@ -43,31 +44,34 @@ def plan(
     prices = latency_model(latency), communication_model(communication)
     table = cost_table(model, cluster, space, run, *prices, margin)
     costed = time.perf_counter()
-    sliced = search.slice(table.slicing_problem(cluster, space, run))
-    if not sliced.found:
+    chosen = proposed(model, table, cluster, space, run, search)
+    if chosen is None:
         raise no_plan(model, cluster, space, run, table, search)
-    chosen = Candidate(model, table, space, run, sliced)
+    if space.hosts is not None:
+        chosen = simulated(chosen, cluster)
     found = time.perf_counter()
     sure = confidence([chosen, *beside(chosen, cluster, search)], cluster)
     made = finished_plan(
-        sliced.stages,
+        chosen.slicing.stages,
         table,
         cluster,
         space,
         run,
-        step_s=sliced.cost_s if cluster.shared else _step_s(sliced, table, run),
-        lower_bound_s=sliced.lower_bound_s,
+        step_s=chosen.step_s if cluster.shared or chosen.timeline is not None else _step_s(chosen, run),
+        lower_bound_s=chosen.slicing.lower_bound_s,
         planning_s={
             "cost table": costed - started,
             "slicing": found - costed,
             "confidence": time.perf_counter() - found,
         },
     )
-    return with_memory_note(dataclasses.replace(made, confidence=sure), margin)
+    notes = unused_hosts(chosen, cluster, search)
+    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), margin)
 
 
-def _step_s(sliced: Slicing, table: CostTable, run: Run) -> float:
+def _step_s(chosen: Candidate, run: Run) -> float:
     """Seconds of a whole step. Inference's objective is another one than its time."""
-    costs = [float(table.costs_s[s.first, s.last, s.submesh, s.config]) for s in sliced.stages]
-    once = sum(float(table.per_step_s[s.first, s.last, s.submesh, s.config]) for s in sliced.stages)
+    table, stages = chosen.table, chosen.slicing.stages
+    costs = [float(table.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+    once = sum(float(table.per_step_s[s.first, s.last, s.submesh, s.config]) for s in stages)
     return sum(costs) + (run.num_micro_batches - 1) * max(costs) + once

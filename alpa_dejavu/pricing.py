@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import final
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._even import EvenDivision
+from alpa_dejavu._groups import unlike_groups
 from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
@@ -48,7 +50,21 @@ class Pricing:
         self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
         self._predicted: dict[int, tuple[Operators, Latency, float]] = {}
+        self.hosts: tuple[int, ...] | None = None
+        self._on_devices: dict[Device, dict[int, tuple[Operators, Latency, float]]] = {device: self._predicted}
         self._sent: dict[tuple[Submesh, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
+
+    def on_hosts(self, device: Device, hosts: tuple[int, ...]) -> Pricing:
+        """The same on a submesh of these hosts, by their index in the cluster, at the rate of this device.
+
+        What doesn't depend on the device is shared, and so is what does with others on the same device. What crosses to
+        other stages isn't priced here: it depends on where they are.
+        """
+        other = copy.copy(self)
+        other.device, other.hosts = device, hosts
+        other._predicted = self._on_devices.setdefault(device, {})
+        other._sent = {}
+        return other
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
         """Shape (len(KINDS), L, L)."""
@@ -158,18 +174,27 @@ class Pricing:
     def sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
         """Each of some collectives; all groups along an axis are at it at a time."""
         group = self.group(submesh, config, exchange.axis)
-        return np.asarray(self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+        found = np.asarray(self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+        if self.hosts is not None:
+            for other in unlike_groups(self.cluster, self.hosts, submesh, config, exchange.axis)[1:]:
+                group = dataclasses.replace(group, hosts=other)
+                found = np.maximum(found, self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+        return found
 
     def group(self, submesh: Submesh, config: MeshConfig, axis: int) -> Group:
-        """The devices along an axis of a submesh's logical mesh."""
+        """The devices along an axis of a submesh's logical mesh, in the first such group."""
         hosts = config.groups(submesh)
-        return Group(self.cluster, hosts[axis], concurrent=len(hosts[1 - axis]))
+        chosen = hosts[axis] if self.hosts is None else tuple(self.hosts[host] for host in hosts[axis])
+        return Group(self.cluster, chosen, concurrent=len(hosts[1 - axis]))
 
     def boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
         """What a stage takes in from its neighbours, forward and backward.
 
-        In one host its devices take their shares at a time; between hosts, the hosts do.
+        In one host its devices take their shares at a time; between hosts, the hosts do. Nothing where it depends on
+        the neighbours' hosts: see `alpa_dejavu.crossing`.
         """
+        if self.hosts is not None:
+            return np.zeros_like(self._boundary.forward_bytes), np.zeros_like(self._boundary.backward_bytes)
         inside = len(self.cluster.hosts) == 1
         ends = (0, 0) if inside else (0, 1)
         lanes = submesh.num_devices if inside else submesh.num_hosts

@@ -10,18 +10,23 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
+import numpy as np
+
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, StageChoice
+from alpa_dejavu.placement import packs, place_stages
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times"]
+__all__ = [
+    "Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "sliced", "stage_times",
+]  # fmt: skip
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A slicing with what it was found in, and its simulated step."""
+    """A slicing with what it was found in, its simulated step, and, if they were given, the hosts of each stage."""
 
     model: Model
     table: CostTable
@@ -29,6 +34,11 @@ class Candidate:
     run: Run
     slicing: Slicing
     timeline: Timeline | None = None
+    hosts: tuple[tuple[int, ...], ...] | None = None
+
+    def placed(self, cluster: Cluster) -> list[tuple[int, ...]]:
+        """The hosts of each stage, by their index in the cluster."""
+        return place_stages(self.slicing.stages, self.space, cluster) if self.hosts is None else list(self.hosts)
 
     @property
     def step_s(self) -> float:
@@ -50,8 +60,22 @@ def proposed(
     model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer
 ) -> Candidate | None:
     """The slicer's answer; None if nothing fits."""
-    slicing = slicer.slice(table.slicing_problem(cluster, space, run))
+    slicing = sliced(table.slicing_problem(cluster, space, run), space, cluster, slicer)
     return Candidate(model, table, space, run, slicing) if slicing.found else None
+
+
+def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
+    """The slicer's answer; if its submeshes don't pack into unlike hosts, the one with those that always do."""
+    found = slicer.slice(problem)
+    if space.hosts is None or not found.found:
+        return found
+    try:
+        place_stages(found.stages, space, cluster)
+    except NoPlanError:
+        costs = np.where(packs(space, cluster)[:, None], problem.costs_s, np.inf)
+        packed = slicer.slice(dataclasses.replace(problem, costs_s=costs))
+        return dataclasses.replace(packed, lower_bound_s=min(found.lower_bound_s, packed.cost_s))
+    return found
 
 
 def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
@@ -60,22 +84,27 @@ def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[C
 
 
 def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
-    """The best slicings of the same layers with half as many stages, one less and one more."""
+    """The best slicings of the same layers with half as many stages, one less and one more.
+
+    Where the candidate leaves hosts unused, the best one that uses all of them comes too.
+    """
+    space = candidate.space
     problem = candidate.table.slicing_problem(cluster, candidate.space, candidate.run)
     length, most = len(candidate.slicing.stages), min(problem.num_layers, problem.num_devices)
     found = []
     for count in sorted({length // 2, length - 1, length + 1} - {0, length}):
         if count <= most:
-            other = slicer.slice(dataclasses.replace(problem, num_stages=count))
-            if other.found:
-                found.append(dataclasses.replace(candidate, slicing=other, timeline=None))
-    return found
+            found.append(sliced(dataclasses.replace(problem, num_stages=count), space, cluster, slicer))
+    if sum(space.submeshes[stage.submesh].num_devices for stage in candidate.slicing.stages) < problem.num_devices:
+        found.append(sliced(dataclasses.replace(problem, devices="exactly"), space, cluster, slicer))
+    return [dataclasses.replace(candidate, slicing=other, timeline=None, hosts=None) for other in found if other.found]
 
 
 def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
     """The candidate with its timeline."""
     run = candidate.run
-    times = stage_times(candidate.table, candidate.slicing.stages, candidate.space)
+    hosts = None if candidate.space.hosts is None else candidate.placed(cluster)
+    times = stage_times(candidate.table, candidate.slicing.stages, candidate.space, hosts)
     if cluster.cores is None:
         timeline = simulate(times, run.num_micro_batches, run.schedule)
     else:
@@ -99,8 +128,11 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
     return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
 
 
-def stage_times(table: CostTable, stages: Sequence[StageChoice], space: SearchSpace) -> tuple[StageTimes, ...]:
-    """What the simulation needs to know of each stage of a slicing."""
+def stage_times(
+    table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+) -> tuple[StageTimes, ...]:
+    """What the simulation needs to know of each stage of a slicing; of unlike hosts, which ones it is on."""
+    taken = table.taken_s(stages, space, hosts)
     entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
@@ -113,15 +145,15 @@ def stage_times(table: CostTable, stages: Sequence[StageChoice], space: SearchSp
                 forward_s=float(table.compute_forward_s[entry]) + collective[0],
                 backward_s=float(table.compute_backward_s[entry]) + collective[1],
                 per_step_s=float(table.per_step_s[entry]),
-                forward_send_s=float(table.boundary_forward_s[entries[n + 1]]) if n + 1 < len(entries) else 0.0,
-                backward_send_s=float(table.boundary_backward_s[entries[n - 1]]) if n else 0.0,
+                forward_send_s=taken[n + 1][0] if n + 1 < len(entries) else 0.0,
+                backward_send_s=taken[n - 1][1] if n else 0.0,
                 forward_collective_s=collective[0],
                 backward_collective_s=collective[1],
                 synchronisation_s=float(table.synchronisation_s[entry]),
                 activation_bytes=float(memory.per_micro_batch[where]),
                 resident_bytes=float(memory.resident[where]),
                 temporary_bytes=float(memory.temporary[where]),
-                memory_limit_bytes=table.memory_limit_bytes,
+                memory_limit_bytes=float(table.memory_limit_bytes[stage.submesh]),
                 devices=space.submeshes[stage.submesh].num_devices,
             )
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
+from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu._sites import Site, sites
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace, Submesh
 
-__all__ = ["search_space", "submeshes"]
+__all__ = ["on_sites", "search_space", "submeshes"]
 
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
@@ -15,15 +18,15 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
-    """Parts of a host, then whole hosts.
+    """Parts of a host, then whole hosts; where hosts have unlike numbers of devices, those of each kind of host.
 
     Args:
-        cluster: hosts with equally many devices.
+        cluster: its hosts.
         kind: "power_of_two" (1, 2, 4 ... devices, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or
-            "all" (every number of hosts). All of the cluster is always among them.
+            "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
 
     Raises:
-        ValueError: an unknown kind, or hosts with unlike numbers of devices.
+        ValueError: an unknown kind.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: why these fill every cluster.
@@ -33,9 +36,22 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
     [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8)]
     """
     devices = {host.num_devices for host in cluster.hosts}
-    if len(devices) != 1:
-        raise ValueError(f"cluster {cluster.name}: its hosts have {sorted(devices)} devices; give them equally many")
+    if len(devices) > 1:
+        return tuple(dict.fromkeys(submesh for submesh, _ in _sites(cluster, kind)))
     most, hosts = devices.pop(), len(cluster.hosts)
+    several = _several(hosts, kind)
+    whole = [*several, hosts] if hosts > 1 else []
+    shapes = dict.fromkeys([*((1, n) for n in _parts(most)), *((n, most) for n in whole)])
+    return tuple(Submesh(*shape) for shape in shapes)
+
+
+def _parts(devices: int) -> list[int]:
+    """How many of a host's devices a stage may take."""
+    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n == devices]
+
+
+def _several(hosts: int, kind: str) -> list[int]:
+    """How many of some hosts, but one, a stage may take."""
     several = {
         "power_of_two": [n for n in range(2, hosts + 1) if n.bit_count() == 1],
         "small_power_of_two": [n for n in (2, 4) if n <= hosts],
@@ -43,10 +59,17 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
     }
     if kind not in several:
         raise ValueError(f"submeshes is {kind!r}; choose one of {', '.join(map(repr, several))}")
-    within = [n for n in range(1, most + 1) if n.bit_count() == 1 or n == most]
-    whole = [*several[kind], hosts] if hosts > 1 else []
-    shapes = dict.fromkeys([*((1, n) for n in within), *((n, most) for n in whole)])
-    return tuple(Submesh(*shape) for shape in shapes)
+    return several[kind]
+
+
+def _sites(cluster: Cluster, kind: str) -> tuple[Site, ...]:
+    """Submeshes with the kinds of their hosts; all hosts of a kind are among them, but for "small_power_of_two"."""
+
+    def several(hosts: int) -> list[int]:
+        small = kind == "small_power_of_two"
+        return [*dict.fromkeys([*_several(hosts, kind), *([] if small else [hosts])])]
+
+    return sites(cluster, _parts, several)
 
 
 def search_space(
@@ -62,9 +85,10 @@ def search_space(
     Tensor-parallel devices are in one host, and there are no more data-parallel ones than a micro-batch divides among.
     Where it divides among all devices they are offered in a row, too, for the auto-sharding pass to cut what it likes:
     experts of a mixture among them. ZeRO levels above 0 are offered where there are data-parallel devices to share.
+    On hosts of unlike kinds (`host_kinds`) a submesh stands once for each choice of kinds of hosts that it may be on.
 
     Args:
-        cluster: hosts with equally many devices.
+        cluster: its hosts.
         micro_batch: samples.
         kind: of submeshes, as `submeshes` takes it.
         remat: of "none" and "layer".
@@ -74,27 +98,59 @@ def search_space(
     Raises:
         ValueError: as `submeshes` does.
     """
-    choices = submeshes(cluster, kind)
-    rows = []
-    for submesh in choices:
-        size = submesh.num_devices
-        splits = [
-            (size // along, along)
-            for along in range(1, submesh.devices_per_host + 1)
-            if size % along == 0 and micro_batch % (size // along) == 0
-        ]
-        meshes = [(split, _FORCED) for split in splits]
-        if (size, 1) in splits and size > 1:
-            meshes.append(((size, 1), {}))
-        rows.append(
-            [
-                MeshConfig(mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level)
-                for mesh, batch in meshes
-                for again in remat
-                for level in zero
-                if level == 0 or mesh[0] > 1
-            ]
-        )
+    unlike = max(kinds_of(cluster)) > 0
+    of_shape = functools.cache(lambda submesh: _configs(submesh, micro_batch, remat, zero, unlike))
+    if not unlike:
+        choices = submeshes(cluster, kind)
+        return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
+    found = [site for site in _sites(cluster, kind) if of_shape(site[0])]
+    rows = _even([of_shape(submesh) for submesh, _ in found])
+    return SearchSpace(tuple(s for s, _ in found), rows, imbalance, tuple(hosts for _, hosts in found))
+
+
+def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
+    """The space with each submesh once for each choice of kinds of hosts that it may be on.
+
+    Args:
+        space: of submeshes that may be anywhere, as Alpa offers them.
+        cluster: its hosts; where they are alike, the space stays as it is.
+    """
+    if max(kinds_of(cluster)) == 0:
+        return space
+    rows = dict(zip(space.submeshes, space.configs, strict=True))
+    found = [site for site in _sites(cluster, "all") if site[0] in rows]
+    if not found:
+        shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
+        raise ValueError(f"none of the submeshes {shapes} is on hosts of {cluster.name}; give shapes of its hosts")
+    chosen, hosts = zip(*found, strict=True)
+    return SearchSpace(chosen, tuple(rows[submesh] for submesh in chosen), space.allowed_imbalance, hosts)
+
+
+def _configs(
+    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool
+) -> list[MeshConfig]:
+    """Of one submesh; on unlike hosts, no tensor-parallel group goes from host to host."""
+    size = submesh.num_devices
+    splits = [
+        (size // along, along)
+        for along in range(1, submesh.devices_per_host + 1)
+        if size % along == 0
+        and micro_batch % (size // along) == 0
+        and not (unlike and submesh.devices_per_host % along)
+    ]
+    meshes = [(split, _FORCED) for split in splits]
+    if (size, 1) in splits and size > 1:
+        meshes.append(((size, 1), {}))
+    return [
+        MeshConfig(mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level)
+        for mesh, batch in meshes
+        for again in remat
+        for level in zero
+        if level == 0 or mesh[0] > 1
+    ]
+
+
+def _even(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | None, ...], ...]:
+    """Rows of the same length."""
     width = max(1, *map(len, rows))
-    configs = tuple((*row, *[None] * (width - len(row))) for row in rows)
-    return SearchSpace(choices, configs, imbalance)
+    return tuple((*row, *[None] * (width - len(row))) for row in rows)

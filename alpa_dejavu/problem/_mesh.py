@@ -91,11 +91,15 @@ class SearchSpace:
 
     `allowed_imbalance` is Alpa's `stage_imbalance_tolerance`: a stage's share of the operations may differ from its
     share of the devices by this factor plus one; infinite allows everything.
+
+    Where hosts are unlike, `hosts` has for each submesh those, by their index in the cluster, that stand for all hosts
+    of their kinds (`host_kinds`); None: hosts are alike, and a submesh may be anywhere.
     """
 
     submeshes: tuple[Submesh, ...]
     configs: tuple[tuple[MeshConfig | None, ...], ...]
     allowed_imbalance: float = math.inf
+    hosts: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.submeshes:
@@ -105,5 +109,10 @@ class SearchSpace:
                 f"search space: configs has rows of {[len(row) for row in self.configs]}, "
                 f"but must have {len(self.submeshes)} rows of the same length"
             )
+        if self.hosts is not None:
+            counts = [len(each) for each in self.hosts]
+            if counts != [submesh.num_hosts for submesh in self.submeshes]:
+                shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in self.submeshes]
+                raise ValueError(f"search space: hosts names {counts} hosts for the submeshes {shapes}")
         if not self.allowed_imbalance >= 0:
             raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")

@@ -1,0 +1,28 @@
+"""The kinds of a cluster's hosts, found once: many steps of one planning ask for them."""
+
+from __future__ import annotations
+
+import weakref
+
+from alpa_dejavu.problem import Cluster, host_kinds
+
+__all__ = ["kinds_of", "members_of_kinds"]
+
+_KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
+"""Of clusters that are still there, by their id."""
+
+
+def kinds_of(cluster: Cluster) -> tuple[int, ...]:
+    """As `host_kinds`."""
+    key = id(cluster)
+    known = _KNOWN.get(key)
+    if known is None or known[0]() is not cluster:
+        known = weakref.ref(cluster, lambda _: _KNOWN.pop(key, None)), host_kinds(cluster)
+        _KNOWN[key] = known
+    return known[1]
+
+
+def members_of_kinds(cluster: Cluster) -> list[list[int]]:
+    """For each kind its hosts, by their index in the cluster."""
+    kinds = kinds_of(cluster)
+    return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]

@@ -1,0 +1,333 @@
+"""Costs that know where they run: sites of unlike hosts, their prices, what crosses between them, and placement."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from models import chain
+from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_two
+
+from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.placement import kinds_of_sites, packs, place_stages
+from alpa_dejavu.planner import plan
+from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
+from alpa_dejavu.search import proposed, simulated, sliced
+from alpa_dejavu.slicing import Exhaustive
+from alpa_dejavu.space import on_sites, search_space, submeshes
+from alpa_dejavu.testing import example_cluster
+
+MODEL, RUN = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e6, exchanged=(1e5,)), Run(8)
+
+
+def table_of(where, space=None, model=MODEL, run=RUN):
+    return cost_table(model, where, space or search_space(where, 8), run, AnalyticLatency(), AlphaBeta())
+
+
+def site(space, where, shape, kinds):
+    of = kinds_of(where)
+    return next(
+        s
+        for s, (submesh, hosts) in enumerate(zip(space.submeshes, space.hosts, strict=True))
+        if (submesh.num_hosts, submesh.devices_per_host) == shape and sorted(of[h] for h in hosts) == sorted(kinds)
+    )
+
+
+def config(space, s, split):
+    return next(c for c, one in enumerate(space.configs[s]) if one and one.shape == split and one.batch_forced)
+
+
+def entry(where, shape, kinds, split, first=0, last=5):
+    space = search_space(where, 8)
+    s = site(space, where, shape, kinds)
+    return first, last, s, config(space, s, split)
+
+
+def test_hosts_of_a_kind_are_alike_and_the_sites_are_of_kinds_and_mixtures():
+    where = two_and_two()
+    space = search_space(where, 8)
+    uses = kinds_of_sites(space, where)
+    assert host_kinds(where) == kinds_of(where) == (0, 0, 1, 1)
+    found = {(s.num_hosts, s.devices_per_host, *use) for s, use in zip(space.submeshes, uses.tolist(), strict=True)}
+    own = {(1, 1, 1, 0), (1, 2, 2, 0), (2, 2, 4, 0), (1, 1, 0, 1), (1, 2, 0, 2), (2, 2, 0, 4)}
+    assert own < found
+    assert (2, 2, 2, 2) in found
+    assert (4, 2, 4, 4) in found
+    assert len(found) == len(space.submeshes), "each site once"
+    assert all(sum(use) == s.num_devices for s, use in zip(space.submeshes, uses.tolist(), strict=True))
+
+
+def test_where_all_hosts_are_alike_nothing_is_said_of_them():
+    where = example_cluster(4)
+    space = search_space(where, 8)
+    assert space.hosts is None
+    assert on_sites(space, where) is space
+    table = table_of(where, space)
+    problem = table.slicing_problem(where, space, RUN)
+    assert problem.sites is None
+    assert table.crossings is None
+    assert problem.devices == "exactly"
+    assert np.array_equal(problem.costs_s, table.costs_s)
+    assert table.boundary_s.max() > 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 8])
+def test_a_bounded_number_of_mixtures(count):
+    where = cluster([host(f"{kind}{n}", 1e12 * (kind + 1)) for kind in range(count) for n in range(4)])
+    space = search_space(where, 64)
+    assert len(space.submeshes) <= {2: 30, 3: 80}.get(count, 8 * count)
+    assert kinds_of_sites(space, where).max(axis=0).tolist() == [8] * count, "all of each kind"
+    assert kinds_of_sites(space, where).sum(axis=1).max() == where.num_devices or 64 % where.num_devices
+
+
+def test_hosts_may_differ_in_their_number_of_devices():
+    where = cluster([host("a", devices=3), host("b", devices=6), host("c", devices=4)])
+    shapes = {(s.num_hosts, s.devices_per_host) for s in submeshes(where)}
+    assert {(1, 1), (1, 2), (1, 3), (1, 4), (1, 6), (3, 3), (2, 4)} <= shapes
+    space = search_space(where, 12)
+    for submesh, row in zip(space.submeshes, space.configs, strict=True):
+        for one in filter(None, row):
+            assert one.data_parallel * one.tensor_parallel == submesh.num_devices
+            assert submesh.devices_per_host % one.tensor_parallel == 0
+    made = plan(chain(2), where, search_space(where, 12), RUN, slicing="exhaustive")
+    used = dict.fromkeys("abc", 0)
+    for stage in made.stages:
+        for name in stage.hosts:
+            used[name] += stage.submesh.devices_per_host
+    assert all(used[each.name] <= each.num_devices for each in where.hosts)
+
+
+def test_an_entry_costs_what_its_own_device_takes():
+    where = two_and_two(slow=0.25e12)
+    table = table_of(where)
+    fast, slow, mixed = (table.compute_s[entry(where, (2, 2), kinds, (4, 1))] for kinds in ((0, 0), (1, 1), (0, 1)))
+    starts = 2 * 1e-5
+    assert fast == pytest.approx(6 * 3e9 / 4 / 1e12 + starts)
+    assert slow == pytest.approx(4 * (fast - starts) + starts)
+    assert mixed == slow, "a stage on unlike devices computes at the slowest"
+
+
+def test_an_entry_has_the_memory_of_its_smallest_device():
+    where = two_and_two(memory_bytes=2.0**30)
+    table, space = table_of(where), search_space(where, 8)
+    limits = {
+        kinds: table.memory_limit_bytes[site(space, where, (len(kinds), 2), kinds)]
+        for kinds in ((0,), (1,), (0, 0), (0, 1))
+    }
+    assert limits == {(0,): 2.0**34, (1,): 2.0**30, (0, 0): 2.0**34, (0, 1): 2.0**30}
+    large = table_of(where, model=chain(6, parameter_bytes=2.0**28))
+    assert np.isfinite(large.costs_s[entry(where, (1, 1), (0,), (1, 1), 0, 4)])
+    assert np.isinf(large.costs_s[entry(where, (1, 1), (1,), (1, 1), 0, 4)])
+
+
+def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
+    where = islands()
+    assert kinds_of(where) == (0, 1, 0, 1)
+    table = table_of(where)
+    near, far = (table.synchronisation_s[entry(where, (2, 2), kinds, (4, 1))] for kinds in ((0, 0), (0, 1)))
+    of = [AlphaBeta().seconds("all_reduce", 6e5, _group(where, hosts)) for hosts in ((0, 0, 2, 2), (0, 0, 1, 1))]
+    assert [near, far] == pytest.approx([float(each) for each in of])
+
+
+def _group(where, hosts):
+    from alpa_dejavu.communication import Group
+
+    return Group(where, hosts)
+
+
+def test_a_tensor_parallel_group_in_each_host_waits_for_the_slowest():
+    hosts = [host("a"), host("b")]
+    where = cluster(hosts)
+    slow = dataclasses.replace(WITHIN, bytes_per_s=1e8)
+    where = dataclasses.replace(where, links=((WITHIN, FAST), (FAST, slow)))
+    table = table_of(where)
+    alone, both = (table.collective_s[entry(where, *rest)] for rest in (((1, 2), (1,), (1, 2)), ((2, 2), (0, 1), (2, 2))))
+    fast = table.collective_s[entry(where, (1, 2), (0,), (1, 2))]
+    assert alone > 10 * fast
+    assert both > 0.4 * alone, "half of the bytes for each replica, over the slow host's link"
+
+
+def test_what_crosses_goes_over_the_link_between_the_two_stages():
+    where, space = islands(), search_space(islands(), 8)
+    crossed = table_of(where).crossings
+    a, b = (site(space, where, (1, 2), (kind,)) for kind in (0, 1))
+    near, far = crossed.links[a, a], crossed.links[a, b]
+    sending = [(latency + 1e6 / rate) for latency, rate in (FAST.sending, SLOW.sending)]
+    assert crossed.forward_s[3, [near, far]] == pytest.approx(sending)
+    assert crossed.backward_s[3, [near, far]] == pytest.approx(sending)
+    assert not crossed.forward_s[0].any(), "nothing comes before layer 0"
+    assert crossed.between[[near, far]].all()
+    both = site(space, where, (2, 2), (0, 0))
+    wide = crossed.forward_s[3, crossed.links[both, both]]
+    assert wide == pytest.approx(FAST.sending[0] + 1e6 / 2 / FAST.bytes_per_s), "two hosts send at a time"
+
+
+def test_all_that_was_made_before_a_cut_and_is_used_behind_it_crosses():
+    from alpa_dejavu.crossing import Crossing
+    from alpa_dejavu.problem import Model, Tensor
+
+    model = chain(4, activation_bytes=10.0)
+    skips = (Tensor(7.0, "activation", 0, (3, 4)), Tensor(3.0, "activation", 4, (7,)))
+    crossed = Crossing.of(Model(model.layers, (*model.tensors, *skips)))
+    assert crossed.forward_bytes.tolist() == [0.0, 17.0, 17.0, 17.0]
+    assert crossed.forward_tensors.tolist() == [0.0, 2.0, 2.0, 2.0]
+    assert crossed.backward_bytes.tolist() == [0.0, 13.0, 13.0, 13.0]
+
+
+def test_a_plans_cost_has_each_crossing_once():
+    where, space = two_and_two(), search_space(two_and_two(), 8)
+    table = table_of(where, space)
+    problem = table.slicing_problem(where, space, RUN)
+    stages = [
+        StageChoice(first, last, s, config(space, s, (2, 1)))
+        for first, last, kind in ((0, 3, 0), (4, 5, 1))
+        for s in [site(space, where, (1, 2), (kind,))]
+    ]
+    alone = [float(table.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+    once = FAST.sending[0] + 1e6 / FAST.sending[1]
+    assert problem.stage_costs_s(stages) == pytest.approx([alone[0], alone[1] + 2 * once])
+    taken = table.taken_s(stages, space, place_stages(stages, space, where))
+    assert taken == [pytest.approx((0.0, once)), pytest.approx((once, 0.0))]
+
+
+def test_entries_of_like_sites_are_priced_once():
+    where = islands()
+    space = search_space(where, 8)
+    table = table_of(where, space)
+    a, b = (site(space, where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
+    assert table.pricing_of(a) is table.pricing_of(b)
+    assert np.array_equal(table.costs_s[:, :, a], table.costs_s[:, :, b])
+    assert table.memory[a] is table.memory[b]
+
+
+def test_placement_takes_hosts_of_the_kinds_and_packs_parts():
+    where = islands()
+    space = search_space(where, 8)
+    one, half, pair = (site(space, where, *rest) for rest in (((1, 2), (1,)), ((1, 1), (1,)), ((2, 2), (0, 0))))
+    stages = [StageChoice(n, n, s, 0) for n, s in enumerate((half, one, half, pair))]
+    assert place_stages(stages, space, where) == [(3,), (1,), (3,), (0, 2)]
+
+
+def test_parts_that_do_not_pack_are_left_out():
+    hosts = [host("a", devices=6), host("b", devices=6), host("c", 1e11, devices=1)]
+    where = cluster(hosts)
+    space = SearchSpace(
+        (Submesh(1, 4), Submesh(1, 2), Submesh(1, 6)),
+        tuple((MeshConfig((n, 1), n, 1),) for n in (4, 2, 6)),
+        hosts=((0,), (0,), (0,)),
+    )
+    assert packs(space, where).tolist() == [False, True, True]
+    table = table_of(where, space, chain(3))
+    problem = table.slicing_problem(where, space, RUN)
+    problem = dataclasses.replace(problem, num_stages=3)
+    costs = problem.costs_s.copy()
+    costs[:, :, 0] /= 100
+    problem = dataclasses.replace(problem, costs_s=costs)
+    with pytest.raises(NoPlanError, match="don't fit the hosts"):
+        place_stages(Exhaustive().slice(problem).stages, space, where)
+    found = sliced(problem, space, where, Exhaustive())
+    assert found.found
+    assert {stage.submesh for stage in found.stages} <= {1, 2}
+    assert found.lower_bound_s < found.cost_s
+    place_stages(found.stages, space, where)
+
+
+def test_alpas_submeshes_are_put_on_the_kinds_that_have_them():
+    where = two_and_two()
+    shapes = (Submesh(1, 1), Submesh(2, 2), Submesh(4, 2))
+    rows = tuple((MeshConfig((s.num_devices, 1), s.num_devices, 1),) for s in shapes)
+    found = on_sites(SearchSpace(shapes, rows), where)
+    assert kinds_of_sites(found, where).tolist() == [[1, 0], [4, 0], [0, 1], [0, 4], [2, 2], [4, 4]]
+    with pytest.raises(ValueError, match="none of the submeshes"):
+        on_sites(SearchSpace((Submesh(3, 5),), ((MeshConfig((15, 1), 15, 1),),)), where)
+
+
+def test_the_faster_hosts_have_more_layers():
+    where = cluster([host("a", devices=1), host("b", 0.5e12, devices=1)])
+    model = chain(6, flop=1e9, parameter_bytes=1e9, activation_bytes=1e3, exchanged=(1e8,))
+    made = plan(model, where, search_space(where, 2), RUN, slicing="exhaustive")
+    layers = dict.fromkeys("ab", 0)
+    for stage in made.stages:
+        assert len(stage.hosts) == 1
+        layers[stage.hosts[0]] += stage.num_layers
+    assert layers == {"a": 4, "b": 2}
+
+
+def test_a_slow_link_has_the_smallest_crossing():
+    from alpa_dejavu.problem import Model
+
+    model = chain(6, flop=1e9, parameter_bytes=1e9, activation_bytes=4e6, exchanged=(1e8,))
+    small = [
+        dataclasses.replace(t, num_bytes=1e4) if t.role == "activation" and t.producer in (1, 2 * 6 - 1 - 2) else t
+        for t in model.tensors
+    ]
+    model = Model(model.layers, tuple(small))
+    where = cluster([host("a", devices=1), host("b", devices=1)], lambda a, b: SLOW)
+    where = dataclasses.replace(where, hosts=(where.hosts[0], host("b", 0.99e12, devices=1)))
+    made = plan(model, where, search_space(where, 2), RUN, slicing="exhaustive")
+    assert made.stages[0].layers == (0, 1), "the cut with the small tensor, though the halves are uneven"
+
+
+def test_a_bad_host_is_left_unused_and_the_plan_says_what_it_would_cost():
+    where = cluster([host("a", devices=1), host("b", devices=1), host("c", 1e9, devices=1)])
+    made = plan(MODEL, where, search_space(where, 8), RUN, slicing="exhaustive")
+    assert {name for stage in made.stages for name in stage.hosts} == {"a", "b"}
+    said = [note for note in made.notes if note.startswith("c is left unused")]
+    assert len(said) == 1
+    assert "takes" in said[0]
+
+
+@pytest.mark.parametrize("where", [two_and_two(devices=1), islands(devices=1), islands(FAST, 1), two_and_two(0.9e12, 1)])
+def test_no_worse_than_a_plan_found_blind_at_its_true_price(where):
+    model = chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
+    alike = blind(where)
+    space = search_space(alike, 8)
+    table = cost_table(model, alike, space, RUN, AnalyticLatency(), AlphaBeta())
+    seen = simulated(proposed(model, table, alike, space, RUN, Exhaustive()), alike)
+    stages = [
+        GivenStage(
+            s.first, s.last, space.submeshes[s.submesh], space.configs[s.submesh][s.config],
+            tuple(alike.hosts[host].name for host in hosts),
+        )
+        for s, hosts in zip(seen.slicing.stages, seen.placed(alike), strict=True)
+    ]  # fmt: skip
+    truth = estimate(model, where, RUN, stages).plan.step_s
+    ours = plan(model, where, search_space(where, 8), RUN, slicing="exhaustive")
+    assert ours.step_s <= truth * (1 + 1e-9)
+
+
+def test_a_plan_is_estimated_on_the_hosts_that_it_names():
+    where = two_and_two(devices=1)
+    made = plan(MODEL, where, search_space(where, 8), RUN, slicing="exhaustive")
+    given = [
+        GivenStage(
+            *stage.layers, stage.submesh, MeshConfig(stage.logical_mesh, *stage.logical_mesh, dict(stage.options)),
+            stage.hosts,
+        )
+        for stage in made.stages
+    ]  # fmt: skip
+    again = estimate(MODEL, where, RUN, given).plan
+    assert again.step_s == pytest.approx(made.step_s)
+    assert [stage.hosts for stage in again.stages] == [stage.hosts for stage in made.stages]
+    assert [stage.cost_s for stage in again.stages] == pytest.approx([stage.cost_s for stage in made.stages])
+    other = dict(zip("abcd", "cdab", strict=True))
+    swapped = [dataclasses.replace(s, hosts=tuple(other[name] for name in s.hosts)) for s in given]
+    assert estimate(MODEL, where, RUN, swapped).plan.step_s > 1.5 * made.step_s
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ((("x",), ("c",)), "stage 0 is on the hosts"),
+        ((("a", "b"), ("c",)), "stage 0 names the hosts"),
+        ((("a",), ("a",)), "stage 1 and those before it take more devices of a"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(hosts, said):
+    one = MeshConfig((2, 1), 2, 1)
+    given = [GivenStage(3 * n, 3 * n + 2, Submesh(1, 2), one, names) for n, names in enumerate(hosts)]
+    with pytest.raises(ValueError, match=said):
+        estimate(MODEL, two_and_two(), RUN, given)
