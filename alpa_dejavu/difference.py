@@ -30,7 +30,9 @@ class Difference:
 
 
 def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
-    """The differences in the order in which they are made: problem, micro-batches, schedule, stages, remat, ZeRO.
+    """The differences in the order in which they are made.
+
+    That is: problem, micro-batches, schedule, stages, remat, ZeRO, hosts. Where stages change, their hosts come along.
 
     Args:
         first: the plan that is changed.
@@ -65,20 +67,30 @@ def _changes(first: Plan, second: Plan) -> Iterator[tuple[str, Plan, tuple[str, 
     schedule = dataclasses.replace(count, schedule=second.schedule)
     yield "schedule", schedule, (first.schedule, second.schedule)
     old = [_stage_at(first, stage.layers[0] / second.num_layers) for stage in second.stages]
-    kept = zip(second.stages, old, strict=True)
+    kept = list(zip(second.stages, old, strict=True))
     cut = tuple(dataclasses.replace(new, remat=was.remat, zero=was.zero) for new, was in kept)
+    moves = [stage.submesh for stage in first.stages] == [stage.submesh for stage in second.stages]
+    if moves:
+        cut = tuple(dataclasses.replace(now, hosts=was.hosts) for now, was in zip(cut, first.stages, strict=True))
     yield "stages", dataclasses.replace(schedule, stages=cut), (_cut(first), _cut(second))
     remat = tuple(dataclasses.replace(now, remat=new.remat) for now, new in zip(cut, second.stages, strict=True))
     texts = " ".join(stage.remat for stage in cut), " ".join(stage.remat for stage in second.stages)
     yield "remat", dataclasses.replace(schedule, stages=remat), texts
     texts = " ".join(str(stage.zero) for stage in cut), " ".join(str(stage.zero) for stage in second.stages)
-    yield "ZeRO", dataclasses.replace(schedule, stages=second.stages), texts
+    zero = tuple(dataclasses.replace(now, zero=new.zero) for now, new in zip(remat, second.stages, strict=True))
+    yield "ZeRO", dataclasses.replace(schedule, stages=zero), texts
+    if moves:
+        yield "hosts", dataclasses.replace(schedule, stages=second.stages), (_hosts(first), _hosts(second))
 
 
 def _stage_at(plan: Plan, share: float) -> StagePlan:
     """The stage with the layer that is so far along the model."""
     layer = int(share * plan.num_layers)
     return next(stage for stage in plan.stages if layer <= stage.layers[1])
+
+
+def _hosts(plan: Plan) -> str:
+    return "; ".join(" ".join(stage.hosts) for stage in plan.stages)
 
 
 def _cut(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from alpa_dejavu.placement import site_of
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.report._style import COLORS, finished
 
@@ -19,18 +20,21 @@ _MS = 1e3
 def cost_map(planned: Planned) -> dict[str, Any]:
     """A map for each submesh, the one with most of the plan's stages first; each range at its cheapest config."""
     submeshes, stages = planned.space.submeshes, planned.plan.stages
-    used = collections.Counter(stage.submesh for stage in stages)
-    shown = max(range(len(submeshes)), key=lambda s: (used[submeshes[s]], -s))
+    places = [site_of(stage, planned.space, planned.cluster) for stage in stages]
+    used = collections.Counter(places)
+    shown = max(range(len(submeshes)), key=lambda s: (used[s], -s))
     figure = go.Figure()
-    for s, submesh in enumerate(submeshes):
+    for s in range(len(submeshes)):
         figure.add_heatmap(visible=s == shown, **_map(planned, s))
-        mine = [(n, stage) for n, stage in enumerate(stages) if stage.submesh == submesh]
+        mine = [(n, stage) for n, stage in enumerate(stages) if places[n] == s]
         figure.add_scatter(visible=s == shown, **_marks(mine, COLORS["limit"], "square-open", "this submesh"))
     others = list(enumerate(stages))
     figure.add_scatter(**_marks(others, "#1f2933", "circle-open", "any submesh"))
     buttons = [
         {
-            "label": f"{submesh.num_hosts} x {submesh.devices_per_host}" + (" (in the plan)" if used[submesh] else ""),
+            "label": f"{submesh.num_hosts} x {submesh.devices_per_host}"
+            + _of_hosts(planned, s)
+            + (" (in the plan)" if used[s] else ""),
             "method": "update",
             "args": [{"visible": [n // 2 == s for n in range(2 * len(submeshes))] + [True]}],
         }
@@ -59,6 +63,13 @@ def _map(planned: Planned, submesh: int) -> dict[str, Any]:
         "hoverongaps": False,
         "hovertemplate": "layers %{y} to %{x}: %{z:.4g} ms<br>%{text}<extra></extra>",
     }
+
+
+def _of_hosts(planned: Planned, submesh: int) -> str:
+    """Which hosts stand for those of a submesh, where hosts are unlike."""
+    hosts = () if planned.space.hosts is None else planned.space.hosts[submesh]
+    names = [planned.cluster.hosts[host].name for host in hosts]
+    return "" if not names else f" like {', '.join(names[:4])}" + (" ..." if len(names) > 4 else "")
 
 
 def _config(config: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from alpa_dejavu.placement import site_of
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._style import COLORS, finished
@@ -18,9 +19,9 @@ _MS = 1e3
 def entry_of(stage: StagePlan, planned: Planned) -> tuple[int, int] | None:
     """A stage's submesh and config by their index in the search space; None if the space doesn't have them."""
     space = planned.space
-    if stage.submesh not in space.submeshes:
+    submesh = site_of(stage, space, planned.cluster)
+    if submesh is None:
         return None
-    submesh = space.submeshes.index(stage.submesh)
     for c, config in enumerate(space.configs[submesh]):
         if config and (config.shape, config.remat, config.zero) == (stage.logical_mesh, stage.remat, stage.zero):
             return submesh, c

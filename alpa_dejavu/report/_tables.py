@@ -6,9 +6,10 @@ from typing import TypedDict
 
 import numpy as np
 
+from alpa_dejavu._kinds import members_of_kinds
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.planned import Planned
-from alpa_dejavu.problem import Cluster, Plan, StagePlan
+from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
 from alpa_dejavu.simulate import StageTimes, Timeline
 
 __all__ = ["Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "stage_table"]
@@ -154,13 +155,28 @@ def origins(planned: Planned) -> Table:
         rates = ", ".join(f"{dtype} {rate / 1e12:.4g} TFLOP/s" for dtype, rate in chosen.flop_per_s.items())
         memory = f"{chosen.memory_bytes / _GB:.2f} GB at {chosen.memory_bytes_per_s / _GB:.4g} GB/s"
         rows.append([f"{device} ({len(hosts)} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
-    links = planned.cluster.links
-    pairs = [("within a host", links[0][0])] + ([("between hosts", links[0][1])] if len(links) > 1 else [])
-    for where, link in pairs:
+    for where, link in _links(planned.cluster).items():
         text = f"{link.bytes_per_s / _GB:.4g} GB/s, {link.latency_s * 1e6:.4g} µs"
         rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])
     rows.append(["step time", f"{planned.timeline.step_s:.4g} s", "event simulation of Alpa's order of tasks"])
     return {"heads": ["what", "figures", "where from"], "rows": rows}
+
+
+def _links(cluster: Cluster) -> dict[str, Link]:
+    """One of each kind; of unlike hosts, by the first host of each kind and the number of such hosts."""
+    links, members = cluster.links, members_of_kinds(cluster)
+    if len(members) == 1:
+        return {"within a host": links[0][0]} | ({"between hosts": links[0][1]} if len(links) > 1 else {})
+    more = [f" and {len(hosts) - 1} alike" if hosts[1:] else "" for hosts in members]
+    names = [cluster.hosts[hosts[0]].name + others for hosts, others in zip(members, more, strict=True)]
+    found = {f"within {name}": links[hosts[0]][hosts[0]] for name, hosts in zip(names, members, strict=True)}
+    for a, sending in enumerate(members):
+        for b, receiving in enumerate(members):
+            if a != b:
+                found[f"from {names[a]} to {names[b]}"] = links[sending[0]][receiving[0]]
+            elif sending[1:]:
+                found[f"among {names[a]}"] = links[sending[0]][sending[1]]
+    return found
 
 
 def _devices(cluster: Cluster) -> dict[str, list[str]]:

@@ -53,7 +53,7 @@ class Resolved:
         own: of each variant, the number of its own error, shape (V,).
         of_stages: as `stage_sum` takes it.
         micro_batch: forward and backward of one micro-batch, collectives included.
-        boundary: of one micro-batch, what comes from the neighbours.
+        boundary: of one micro-batch, what comes from the neighbours; nothing where it depends on their hosts.
         step: what comes once a step.
     """
 
@@ -132,6 +132,8 @@ class Resolver:
         return Seconds(self._computed(pricing, config, "step"), ranges)
 
     def _boundary(self, pricing: Pricing, submesh: Submesh) -> Seconds:
+        if pricing.hosts is not None:
+            return Seconds(np.zeros((0, len(CLASSES))), {})
         ends = (0, 0) if len(pricing.cluster.hosts) == 1 else (0, 1)
         forward, backward = pricing.boundary_s(submesh)
         return Seconds(np.zeros((0, len(CLASSES))), {link_class("send", ends): forward + backward})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.crossing import Crossings
 from alpa_dejavu.problem import Cluster, Run, StageChoice
 from alpa_dejavu.search import Candidate
 from alpa_dejavu.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.uncertainty._resolved import Resolved, Resolver
+from alpa_dejavu.uncertainty._spreads import link_class
 
 __all__ = ["closed_form", "resolved_stage", "step_draws"]
 
@@ -55,9 +58,8 @@ def closed_form(
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
     """What a candidate's stage is made of."""
-    config, pricing = candidate.space.configs[stage.submesh][stage.config], candidate.table.pricing
+    config, pricing = candidate.space.configs[stage.submesh][stage.config], candidate.table.pricing_of(stage.submesh)
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
-    assert pricing is not None, "a table that was priced keeps its prices"
     return resolver.resolved(pricing, candidate.space.submeshes[stage.submesh], config)
 
 
@@ -68,6 +70,17 @@ def _step_s(candidate: Candidate, cluster: Cluster, resolver: Resolver, factors:
         resolved = resolved_stage(candidate, stage, resolver)
         for kind, seconds in enumerate((resolved.micro_batch, resolved.boundary, resolved.step)):
             parts[kind, :, n] = entry_seconds(seconds, resolved, stage.first, stage.last, factors)
+    if candidate.table.crossings is not None:
+        for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
+            parts[1, :, n] = _crossing_s(candidate.table.crossings, before, stage, factors)
     sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in stages])
     shares = sizes / cluster.num_devices if cluster.shared else None
     return closed_form(parts[0], parts[1], parts[2], candidate.run, shares)
+
+
+def _crossing_s(crossed: Crossings, before: StageChoice, stage: StageChoice, factors: Factors) -> FloatArray:
+    """From one stage to the next in each draw, shape (K,): over the link between the kinds of their hosts."""
+    link = crossed.links[before.submesh, stage.submesh]
+    seconds = crossed.forward_s[stage.first, link] + crossed.backward_s[stage.first, link]
+    drawn: FloatArray = seconds * factors.common[:, link_class("send", (0, int(crossed.between[link])))]
+    return drawn

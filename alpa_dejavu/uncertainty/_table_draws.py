@@ -9,10 +9,11 @@ import numpy as np
 
 from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.crossing import Crossings
 from alpa_dejavu.problem import SearchSpace
 from alpa_dejavu.uncertainty._errors import Factors
 from alpa_dejavu.uncertainty._resolved import Resolved, Resolver, Seconds
-from alpa_dejavu.uncertainty._spreads import CLASSES
+from alpa_dejavu.uncertainty._spreads import CLASSES, link_class
 
 __all__ = ["class_table", "meet", "redrawn"]
 
@@ -26,6 +27,7 @@ def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
 def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
     """Seconds of one micro-batch by class, shape (N, L, L, S, C): they add up to what the table's entries are made of.
 
+    What crosses between stages on unlike hosts isn't in entries.
     Zero where the space has no config.
     """
     shape = table.offered.shape
@@ -55,7 +57,14 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
         2: ("synchronisation_s", "update_s"),
     }
     drawn = {name: getattr(table, name) * ratios[n] for n, group in names.items() for name in group}
-    return dataclasses.replace(table, **drawn)
+    return dataclasses.replace(table, **drawn, crossings=_redrawn_crossings(table.crossings, factors.common[draw]))
+
+
+def _redrawn_crossings(crossed: Crossings | None, common: FloatArray) -> Crossings | None:
+    if crossed is None:
+        return None
+    factor = np.array([common[link_class("send", (0, int(between)))] for between in crossed.between])
+    return dataclasses.replace(crossed, forward_s=crossed.forward_s * factor, backward_s=crossed.backward_s * factor)
 
 
 def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
@@ -70,8 +79,7 @@ def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, comm
 
 
 def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterator[tuple[int, int, Resolved]]:
-    assert table.pricing is not None, "a table that was priced keeps its prices"
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         for c, config in enumerate(configs):
             if config is not None and table.offered[:, :, s, c].any():
-                yield s, c, resolver.resolved(table.pricing, submesh, config)
+                yield s, c, resolver.resolved(table.pricing_of(s), submesh, config)
