@@ -18,7 +18,7 @@ from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
-from alpa_dejavu.search import Candidate, beside
+from alpa_dejavu.search import Candidate, beside, sliced
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
 from alpa_dejavu.uncertainty._decide import most_worthwhile
@@ -82,8 +82,9 @@ class _Search:
 
     def _best(self, factors: Factors, draw: int) -> Candidate:
         table = redrawn(self.table, self.space, self.resolver, factors, draw)
-        sliced = self.slicer.slice(table.slicing_problem(self.cluster, self.space, self.run))
-        return Candidate(self.model, table, self.space, self.run, sliced)
+        problem = table.slicing_problem(self.cluster, self.space, self.run)
+        found = sliced(problem, self.space, self.cluster, self.slicer)
+        return Candidate(self.model, table, self.space, self.run, found)
 
     def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
         """Of one micro-batch, without what comes from neighbours, in each draw; shape (K,)."""

@@ -11,13 +11,16 @@ from alpa_dejavu._around import candidates
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
-from alpa_dejavu.planned import Planned, RunnerUp
+from alpa_dejavu.planned import OBJECTIVES, Planned, RunnerUp
+from alpa_dejavu.price import check_prices, front, on_fewer_hosts, price_per_step
 from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.problem._check import one_of
 from alpa_dejavu.search import Candidate, micro_batch_counts
 from alpa_dejavu.simulate import Timeline
 from alpa_dejavu.slicing import Slicer, slicer
@@ -52,6 +55,7 @@ def plan_model(
     memory: MemoryResiduals | None = None,
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    objective: str = "time",
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -77,6 +81,8 @@ def plan_model(
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
             place of data sheets and of the two models; None: those.
+        objective: what is least: "time", or "price" of a step, by the hosts' prices; plans on fewer hosts are then
+            looked for too. "pareto": the fastest plan is given, with all those that cost less the slower they are.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -85,15 +91,18 @@ def plan_model(
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
             that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
-            broken, of other devices, or given beside a model.
+            broken, of other devices, or given beside a model; or a host's price that isn't known.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
+    one_of("plan_model", "objective", objective, OBJECTIVES)
     from alpa_dejavu.clusters import named_cluster
 
     correction = None if history is None else _read(history)
     known = check_choice(calibration, latency, communication)
     given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    if objective != "time":
+        check_prices(given)
     priced = prices(given, known, latency, communication)
     question = Question(
         cluster=priced.cluster,
@@ -108,7 +117,7 @@ def plan_model(
         margin=MemoryMargin(risk, memory),
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    return _planned(question, model, counts, layers, correction)
+    return _planned(question, model, counts, layers, correction, objective)
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
@@ -123,6 +132,7 @@ def _planned(
     counts: Sequence[int],
     layers: int | None,
     correction: Correction | None,
+    objective: str,
 ) -> Planned:
     """The answer, among some numbers of micro-batches."""
     clock = Clock()
@@ -133,13 +143,18 @@ def _planned(
         found = candidates(question, source, tried, counts, clock)
     if not found:
         raise question.nothing(source, tried[0], counts[-1])
-    kept = found[: _RUNNERS_UP + 1] if correction is None else found
+    if objective != "time":
+        with collector_paused():
+            found += on_fewer_hosts(found, question.cluster, question.slicer)
+        clock.lap("slicing")
+    kept = found[: _RUNNERS_UP + 1] if correction is None and objective == "time" else found
     plans = [_finished(candidate, source.name, question, clock) for candidate in kept]
     if correction is not None:
         plans = _corrected(plans, correction, question, found[0])
-    first, *others = sorted(range(len(plans)), key=lambda n: plans[n].step_s)[: _RUNNERS_UP + 1]
+    order = _order(plans, question.cluster, objective)
+    first, *others = order[: _RUNNERS_UP + 1]
     chosen = found[first]
-    best = _sure(plans[first], [chosen, *(other for other in found if other is not chosen)], question, clock)
+    best = _sure(plans[first], [chosen, *_compared(plans, found, first, question.cluster)], question, clock)
     return Planned(
         plan=best,
         model=chosen.model,
@@ -149,7 +164,24 @@ def _planned(
         table=chosen.table,
         timeline=_timeline(chosen, best),
         runners_up=tuple(RunnerUp(plans[n], why_slower(plans[n], best)) for n in others),
+        front=front([best, *(plans[n] for n in order[1:])], question.cluster) if objective == "pareto" else (),
     )
+
+
+def _order(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
+    """The numbers of the plans, the best one first."""
+    if objective == "price":
+        return sorted(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
+    return sorted(range(len(plans)), key=lambda n: plans[n].step_s)
+
+
+def _compared(plans: Sequence[Plan], found: Sequence[Candidate], first: int, cluster: Cluster) -> list[Candidate]:
+    """The candidates beside the chosen one; where it has fewer hosts, those on hosts of the same price."""
+    others = [n for n in range(len(found)) if n != first]
+    if len(plans) == len(found):
+        hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
+        others = [n for n in others if hourly[n] <= hourly[first] * (1 + 1e-9)] or others
+    return [found[n] for n in others]
 
 
 def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clock) -> Plan:
@@ -158,7 +190,10 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     if known is not None and plan.correction is not None:
         known = known.times(plan.correction.factor)
     clock.lap("confidence")
-    sure = dataclasses.replace(plan, confidence=known, planning_s=dict(clock.seconds))
+    factor = 1.0 if plan.correction is None else plan.correction.factor
+    notes = *plan.notes, *unused_hosts(found[0], question.cluster, question.slicer, factor)
+    clock.lap("slicing")
+    sure = dataclasses.replace(plan, confidence=known, notes=notes, planning_s=dict(clock.seconds))
     return with_memory_note(sure, question.margin)
 
 

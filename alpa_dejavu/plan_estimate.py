@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
@@ -107,22 +108,34 @@ class PlanEstimator:
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     """The cluster that a plan names ("8 x p3.16xlarge"), of another machine if one is given.
 
+    A plan may leave hosts of it unused. A file of a whole cluster that has the plan's hosts is taken as it is.
+
     Raises:
         ValueError: it names no known machine, or the plan's devices aren't those of whole hosts.
     """
     from alpa_dejavu.clusters import named_cluster
 
     counted = re.fullmatch(r"(\d+) x (.+)", plan.cluster)
-    hosts = int(counted[1]) if counted else len({host for stage in plan.stages for host in stage.hosts})
+    taken: collections.Counter[str] = collections.Counter()
+    for stage in plan.stages:
+        taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
+    if machine is not None and machine.endswith(".json"):
+        listed = named_cluster(machine)
+        if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
+            return listed
+    hosts = int(counted[1]) if counted else len(taken)
     name = machine or (counted[2] if counted else plan.cluster)
     per_host = plan.num_devices // hosts if plan.num_devices % hosts == 0 else None
+    unused = len(taken) < hosts
+    if unused:
+        per_host = max(taken.values())
     try:
         cluster = named_cluster(name, hosts, per_host)
     except ValueError as error:
         if machine is not None:
             raise
         raise ValueError(f"the plan is for the cluster {plan.cluster!r}: {error}, with --cluster") from None
-    if cluster.num_devices != plan.num_devices:
+    if cluster.num_devices != plan.num_devices and not (unused and plan.num_devices < cluster.num_devices):
         raise ValueError(
             f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
             "cluster, or plan for this one"

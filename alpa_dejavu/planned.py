@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
     from alpa_dejavu.simulate import Timeline
 
-__all__ = ["Planned", "RunnerUp"]
+__all__ = ["OBJECTIVES", "Planned", "PricedPlan", "RunnerUp"]
+
+OBJECTIVES = ("time", "price", "pareto")
+"""What a plan may be the best in."""
 
 
 @final
@@ -29,6 +32,20 @@ class RunnerUp:
 
 
 @final
+@dataclasses.dataclass(frozen=True)
+class PricedPlan:
+    """A plan, and the price of one of its steps, in the currency of the hosts' prices."""
+
+    plan: Plan
+    price: float
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of those that it uses."""
+        return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
+
+
+@final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Planned:
     """A plan with all that it was made from.
@@ -39,6 +56,7 @@ class Planned:
         table: what every range of layers costs on every submesh.
         timeline: the plan's step, simulated.
         runners_up: the next best plans, best first.
+        front: where it was asked for, the plans of which no other is both as fast and as cheap, the fastest first.
     """
 
     plan: Plan
@@ -49,6 +67,7 @@ class Planned:
     table: CostTable
     timeline: Timeline
     runners_up: tuple[RunnerUp, ...] = ()
+    front: tuple[PricedPlan, ...] = ()
 
     @property
     def confidence(self) -> Confidence | None:
@@ -59,6 +78,13 @@ class Planned:
     def samples_per_s(self) -> float | None:
         """Throughput, or None where the batch isn't known."""
         return None if self.plan.batch is None else self.plan.batch / self.plan.step_s
+
+    @property
+    def price_per_step(self) -> float | None:
+        """By the prices of the hosts that the plan uses, or None where one isn't known."""
+        from alpa_dejavu.price import price_per_step
+
+        return price_per_step(self.plan, self.cluster)
 
     @property
     def model_flop(self) -> float:

@@ -25,6 +25,7 @@ from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Model, Plan, Run, SearchSpace
 from alpa_dejavu.slicing import slicer
+from alpa_dejavu.space import on_sites
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -79,6 +80,8 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     defaults = given["default_as_option"]
     space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
     priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
+    if option.profile != "decisive":  # a stage is measured on whichever hosts are free, not on a kind of them
+        space = on_sites(space, priced.cluster)
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()

@@ -11,6 +11,7 @@ from alpa_dejavu._cli.parameters import HISTORY, Count, calibration_option, numb
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
+from alpa_dejavu.planned import OBJECTIVES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
 
@@ -25,6 +26,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
+@click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @calibration_option
 @output_options
 def plan(
@@ -37,6 +39,7 @@ def plan(
     schedule: str,
     risk: float,
     history: pathlib.Path | None,
+    objective: str,
     calibration: str | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -45,7 +48,8 @@ def plan(
 ) -> None:
     """Finds the best plan for a model on a cluster, without devices.
 
-    A model function takes a batch size and returns a train step and its abstract arguments.
+    A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
+    the fastest plan is written, and the cheaper ones are listed.
     """
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
@@ -63,6 +67,7 @@ def plan(
             risk=risk,
             calibration=calibration,
             history=history,
+            objective=objective,
         )
     written = write_outputs(planned, *paths)
     to = console()

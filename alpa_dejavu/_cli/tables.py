@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu._cli.output import gibibytes, seconds
-from alpa_dejavu.planned import Planned, RunnerUp
+from alpa_dejavu.planned import Planned, PricedPlan, RunnerUp
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 _TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")
@@ -48,6 +48,14 @@ def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     return table
 
 
+def front_table(front: Sequence[PricedPlan]) -> Table:
+    """A row for each plan of which no other is both as fast and as cheap."""
+    table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
+    for one in front:
+        table.add_row(str(len(one.hosts)), seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
+    return table
+
+
 def print_plan(plan: Plan, to: Console) -> None:
     """The problem and its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
@@ -78,12 +86,16 @@ def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
         to.print(f"throughput              {planned.samples_per_s:.4g} samples/s")
     rate = planned.model_flop / plan.step_s / plan.num_devices
     to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({rate / 1e12:.4g} TFLOP/s per device)")
+    if planned.price_per_step is not None:
+        to.print(f"price of a step         {planned.price_per_step:.4g}")
     print_said(plan, to)
     if plan.planning_s:
         steps = ", ".join(f"{step} {seconds(time)}" for step, time in plan.planning_s.items())
         to.print(f"{f'{verb} in':<24}{seconds(plan.total_planning_s)} ({steps})")
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
+    if planned.front:
+        to.print(front_table(planned.front))
 
 
 def correction_line(plan: Plan, by: StepCorrection) -> str:

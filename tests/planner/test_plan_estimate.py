@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 from models import chain
 from plans import example_plan, stage
+from unlike import two_and_two
 
 from alpa_dejavu import layers
 from alpa_dejavu.estimate import GivenStage, estimate
@@ -111,3 +112,32 @@ def test_a_cluster_that_nobody_knows_is_refused_with_the_way_out():
     odd = example_plan(stages=(stage((0, 3), (1, 2), hosts=("a",)), stage((4, 4), (1, 1), (1, 1), hosts=("b",))))
     with pytest.raises(ValueError, match="the plan is for 3 devices, but 2 x p3"):
         cluster_of_plan(dataclasses.replace(odd, cluster="2 x p3.16xlarge"))
+
+
+def test_a_plan_may_leave_hosts_of_its_cluster_unused():
+    names = [f"p3.16xlarge-{n}" for n in range(2)]
+    part = example_plan(
+        stages=tuple(stage((2 * n, 2 * n + 1), (1, 8), (8, 1), hosts=(name,)) for n, name in enumerate(names)),
+        cluster="4 x p3.16xlarge",
+    )
+    assert cluster_of_plan(part).num_devices == 32
+
+
+def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(monkeypatch):
+    whole = two_and_two()
+    monkeypatch.setattr("alpa_dejavu.clusters.named_cluster", lambda path, *_: whole)
+    on_some = example_plan(stages=(stage((0, 2), hosts=("a",)), stage((3, 3), hosts=("d",))), cluster="unlike")
+    assert cluster_of_plan(on_some, "unlike.json") is whole
+
+
+def test_on_unlike_hosts_a_plan_is_priced_on_those_that_it_names():
+    def on(*names):
+        return example_plan(stages=tuple(stage((2 * n, 2 * n + 1), hosts=(name,)) for n, name in enumerate(names)))
+
+    estimator = PlanEstimator(on("a", "b"), cluster=two_and_two())
+    fast, mixed, slow = (estimator.estimate(on(*names)).plan for names in ("ab", "ac", "cd"))
+    assert fast.step_s < mixed.step_s < slow.step_s
+    assert [stage.hosts for stage in mixed.stages] == [("a",), ("c",)]
+    assert mixed.stages[1].compute_s == pytest.approx(slow.stages[1].compute_s)
+    with pytest.raises(ValueError, match=r"stage 1 is on the hosts \['e'\], but unlike has"):
+        estimator.estimate(on("a", "e"))

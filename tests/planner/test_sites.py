@@ -74,6 +74,19 @@ def test_where_all_hosts_are_alike_nothing_is_said_of_them():
     assert table.boundary_s.max() > 0
 
 
+def test_on_equal_hosts_a_site_costs_what_the_submesh_costs():
+    where = example_cluster(4)
+    space = search_space(where, 8)
+    hosts = tuple(tuple(range(submesh.num_hosts)) for submesh in space.submeshes)
+    known, anywhere = table_of(where, dataclasses.replace(space, hosts=hosts)), table_of(where, space)
+    for name in ("compute_s", "collective_s", "per_step_s", "offered", "max_n_succ_stages"):
+        assert np.array_equal(getattr(known, name), getattr(anywhere, name)), name
+    assert not known.boundary_s.any()
+    layers = (known.crossings.forward_s + known.crossings.backward_s)[1:, known.crossings.links[0, 0]]
+    ends = anywhere.boundary_s[range(1, 5), range(1, 5), 0, 0]
+    assert layers[:-1] == pytest.approx(ends), "a layer takes in one tensor from each side, as cuts are crossed by two"
+
+
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_a_bounded_number_of_mixtures(count):
     where = cluster([host(f"{kind}{n}", 1e12 * (kind + 1)) for kind in range(count) for n in range(4)])
@@ -332,3 +345,50 @@ def test_hosts_that_cannot_be_are_refused(hosts, said):
     given = [GivenStage(3 * n, 3 * n + 2, Submesh(1, 2), one, names) for n, names in enumerate(hosts)]
     with pytest.raises(ValueError, match=said):
         estimate(MODEL, two_and_two(), RUN, given)
+
+
+def test_steps_are_drawn_by_the_links_between_the_stages():
+    from alpa_dejavu.uncertainty import CLASSES, Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
+
+    where = islands(devices=1)
+    space = search_space(where, 4)
+    table = table_of(where, space)
+    a, b = (site(space, where, (2, 1), kinds) for kinds in ((0, 0), (1, 1)))
+    stages = tuple(StageChoice(3 * n, 3 * n + 2, s, 0) for n, s in enumerate((a, b)))
+    problem = table.slicing_problem(where, space, RUN)
+    found = proposed(MODEL, table, where, space, RUN, Exhaustive())
+    one = dataclasses.replace(found, slicing=dataclasses.replace(found.slicing, stages=stages))
+    resolver = Resolver()
+    meet(table, space, resolver)
+    errors = Errors.unmeasured(resolver)
+    middle = step_draws([one], where, resolver, errors, errors.middle)
+    assert middle[0, 0] == pytest.approx(problem.total_s(stages))
+    common = np.ones((1, len(CLASSES)))
+    common[0, CLASSES.index("send between hosts")] = 10.0
+    factors = Factors(common, errors.middle.own)
+    slower = step_draws([one], where, resolver, errors, factors)
+    crossed = problem.sites.crossing(3, a, b)
+    assert slower[0, 0] - middle[0, 0] == pytest.approx(9 * crossed * RUN.num_micro_batches)
+    drawn = redrawn(table, space, resolver, factors)
+    assert drawn.slicing_problem(where, space, RUN).sites.crossing(3, a, b) == pytest.approx(10 * crossed)
+    assert 0 <= confidence([one, found], where).probability <= 1
+
+
+def test_a_report_shows_which_hosts_a_submesh_stands_for():
+    from alpa_dejavu.report import html_report
+
+    where = two_and_two(devices=1)
+    given = [
+        GivenStage(3 * n, 3 * n + 2, Submesh(2, 1), MeshConfig((2, 1), 2, 1), names)
+        for n, names in enumerate((("c", "d"), ("b", "a")))
+    ]
+    page = html_report(estimate(MODEL, where, RUN, given))
+    assert "2 x 1 like c, d (in the plan)" in page
+    assert "2 x 1 like b, a (in the plan)" in page
+    assert "link among a and 1 alike" in page
+
+
+def test_what_does_not_fit_is_told_of_the_devices_that_have_most():
+    where = two_and_two(memory_bytes=2.0**30)
+    with pytest.raises(NoPlanError, match=r"the 4 devices that have most \(of 8\) have 16384.0 MiB each"):
+        plan(chain(2, parameter_bytes=2.0**36), where, search_space(where, 8), RUN, slicing="exhaustive")
