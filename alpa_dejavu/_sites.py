@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from alpa_dejavu._kinds import members_of_kinds
@@ -12,8 +13,8 @@ __all__ = ["Site", "sites"]
 
 Site = tuple[Submesh, tuple[int, ...]]
 """A submesh, and the hosts that stand for all of their kinds."""
-_FEW = 3
-"""Up to so many kinds of hosts are mixed freely."""
+_FEW, _MIXTURES = 3, 128
+"""Up to so many kinds of hosts, and more kinds if there are no more mixtures than this, are mixed freely."""
 
 
 def sites(
@@ -21,9 +22,9 @@ def sites(
 ) -> tuple[Site, ...]:
     """All sites: of each kind parts of a host and whole hosts, then mixtures of kinds.
 
-    A mixture takes equally many devices of each host: all of the smallest one's. Of up to three kinds, every mixture of
-    numbers of hosts from `several` is offered; of more, unions of all hosts of some kinds: those that come of joining
-    kinds by their links, the fastest first, and the kinds with the fastest devices. All hosts together always are.
+    A mixture takes equally many devices of each host: all of the smallest one's. Of few kinds, every mixture of numbers
+    of hosts from `several` is offered; of many, unions of all hosts of some kinds: those that come of joining kinds by
+    their links, the fastest first, and the kinds with the fastest devices. All hosts together always are.
 
     Args:
         cluster: its hosts.
@@ -45,12 +46,12 @@ def _mixtures(
     cluster: Cluster, members: Sequence[Sequence[int]], several: Callable[[int], Sequence[int]]
 ) -> Iterator[tuple[int, ...]]:
     """How many hosts of each kind."""
-    if len(members) > _FEW:
+    most = max((*several(len(cluster.hosts)), 1))
+    numbers = [sorted({0, 1, *several(len(hosts)), *([len(hosts)] if len(hosts) <= most else [])}) for hosts in members]
+    if len(members) > _FEW and math.prod(map(len, numbers)) > _MIXTURES:
         for union in _unions(cluster, [hosts[0] for hosts in members]):
             yield tuple(len(hosts) if kind in union else 0 for kind, hosts in enumerate(members))
         return
-    most = max((*several(len(cluster.hosts)), 1))
-    numbers = [sorted({0, 1, *several(len(hosts)), *([len(hosts)] if len(hosts) <= most else [])}) for hosts in members]
     for counts in itertools.product(*numbers):
         if sum(count > 0 for count in counts) > 1 and sum(counts) <= most:
             yield counts

@@ -61,7 +61,8 @@ def _of_kinds(fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int]
         there = [host for host in fitting if kinds[host] == kind]
         rows = [there[start : start + count] for start in range(len(there) - count + 1)]
         if rows:
-            found += min(rows, key=lambda row: (sum(free[host] for host in row), row[-1] - row[0], row[0]))
+            spread = [(sum(free[host] for host in row), row[-1] - row[0], row[0]) for row in rows]
+            found += rows[spread.index(min(spread))]
     return found
 
 

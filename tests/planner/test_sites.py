@@ -96,6 +96,13 @@ def test_a_bounded_number_of_mixtures(count):
     assert kinds_of_sites(space, where).sum(axis=1).max() == where.num_devices or 64 % where.num_devices
 
 
+def test_few_hosts_that_are_all_unlike_are_mixed_freely():
+    where = cluster([host(name, 1e12 + n, devices=1) for n, name in enumerate("abcd")])
+    uses = kinds_of_sites(search_space(where, 12), where)
+    assert len(uses) == 2**4 - 1
+    assert uses.max() == 1
+
+
 def test_hosts_may_differ_in_their_number_of_devices():
     where = cluster([host("a", devices=3), host("b", devices=6), host("c", devices=4)])
     shapes = {(s.num_hosts, s.devices_per_host) for s in submeshes(where)}
