@@ -163,9 +163,18 @@ def _planned(
         run=chosen.run,
         table=chosen.table,
         timeline=_timeline(chosen, best),
-        runners_up=tuple(RunnerUp(plans[n], why_slower(plans[n], best)) for n in others),
+        runners_up=tuple(RunnerUp(plans[n], _why(plans[n], best, question.cluster, objective)) for n in others),
         front=front([best, *(plans[n] for n in order[1:])], question.cluster) if objective == "pareto" else (),
     )
+
+
+def _why(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
+    """Why a plan loses."""
+    prices = price_per_step(plan, cluster), price_per_step(best, cluster)
+    if objective != "price" or not prices[0] or not prices[1]:
+        return why_slower(plan, best)
+    more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
+    return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"
 
 
 def _order(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:

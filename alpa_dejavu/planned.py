@@ -97,15 +97,19 @@ class Planned:
     def flop_utilisation(self) -> float:
         """Model FLOP of a step by what all devices could do meanwhile, each operator at its own dtype's rate.
 
+        Hosts that the plan leaves unused don't count.
+
         References:
             Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
         """
+        used = {name for stage in self.plan.stages for name in stage.hosts}
+        hosts = [host for host in self.cluster.hosts if host.name in used] or self.cluster.hosts
         ideal_s = 0.0
         for layer in self.model.layers:
             for operators in (layer.forward, layer.backward):
                 flop = operators.flop * operators.count
                 for dtype in set(operators.dtype[operators.is_product].tolist()):
                     chosen = operators.is_product & (operators.dtype == dtype)
-                    rate = sum(host.num_devices * host.device.rate(dtype) for host in self.cluster.hosts)
+                    rate = sum(host.num_devices * host.device.rate(dtype) for host in hosts)
                     ideal_s += float(flop[chosen].sum()) / rate
         return ideal_s * self.run.num_micro_batches / self.plan.step_s

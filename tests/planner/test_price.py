@@ -81,6 +81,8 @@ def test_each_objective_is_the_best_in_what_it_asks_for():
     assert both.front[0].plan.step_s == both.plan.step_s
     assert both.front[-1].price == pytest.approx(cheapest.price_per_step)
     assert fastest.front == cheapest.front == ()
+    assert all("% dearer, and a step takes" in other.why for other in cheapest.runners_up)
+    assert cheapest.flop_utilisation <= 1.0
     for one, other in itertools.pairwise(both.front):
         assert one.plan.step_s < other.plan.step_s
         assert one.price > other.price
