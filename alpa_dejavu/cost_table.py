@@ -105,16 +105,20 @@ class CostTable:
         Args:
             stages: of a slicing.
             space: of the table.
-            hosts: of each stage; used where hosts are unlike.
+            hosts: of each stage; used where hosts are unlike. None: any of their submeshes' kinds.
         """
-        if self.crossings is None or hosts is None:
+        if self.crossings is None:
             entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
             return [(float(self.boundary_forward_s[e]), float(self.boundary_backward_s[e])) for e in entries]
-        assert self.pricing is not None, "crossings were priced"
-        places = [(space.submeshes[stage.submesh], on) for stage, on in zip(stages, hosts, strict=True)]
         crossed = [(0.0, 0.0)]
-        for n, (before, after) in enumerate(itertools.pairwise(places), 1):
-            crossed.append(self.crossings.placed_s(self.pricing, stages[n].first, before, after))
+        if hosts is None:
+            for one, other in itertools.pairwise(stages):
+                crossed.append(self.crossings.expected_s(other.first, one.submesh, other.submesh))
+        else:
+            assert self.pricing is not None, "crossings were priced"
+            places = [(space.submeshes[stage.submesh], on) for stage, on in zip(stages, hosts, strict=True)]
+            for n, (before, after) in enumerate(itertools.pairwise(places), 1):
+                crossed.append(self.crossings.placed_s(self.pricing, stages[n].first, before, after))
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
     def slicing_problem(

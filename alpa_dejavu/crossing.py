@@ -91,6 +91,11 @@ class Crossings:
     backward_s: FloatArray
     between: NDArray[np.bool_]
 
+    def expected_s(self, layer: int, before: int, after: int) -> tuple[float, float]:
+        """Forward and backward across the cut before a layer, between stages on two submeshes."""
+        link = self.links[before, after]
+        return float(self.forward_s[layer, link]), float(self.backward_s[layer, link])
+
     def placed_s(
         self, pricing: Pricing, layer: int, before: tuple[Submesh, Sequence[int]], after: tuple[Submesh, Sequence[int]]
     ) -> tuple[float, float]:

@@ -211,6 +211,7 @@ def test_a_plans_cost_has_each_crossing_once():
     assert problem.stage_costs_s(stages) == pytest.approx([alone[0], alone[1] + 2 * once])
     taken = table.taken_s(stages, space, place_stages(stages, space, where))
     assert taken == [pytest.approx((0.0, once)), pytest.approx((once, 0.0))]
+    assert table.taken_s(stages, space) == taken
 
 
 def test_entries_of_like_sites_are_priced_once():
