@@ -12,13 +12,12 @@ from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu._unused import unused_hosts
-from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planned import OBJECTIVES, Planned, RunnerUp
-from alpa_dejavu.price import check_prices, front, on_fewer_hosts, price_per_step
+from alpa_dejavu.price import as_cheap, check_prices, front, on_fewer_hosts, ordered, why_not
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.problem._check import one_of
 from alpa_dejavu.search import Candidate, micro_batch_counts
@@ -151,10 +150,13 @@ def _planned(
     plans = [_finished(candidate, source.name, question, clock) for candidate in kept]
     if correction is not None:
         plans = _corrected(plans, correction, question, found[0])
-    order = _order(plans, question.cluster, objective)
+    order = ordered(plans, question.cluster, objective)
     first, *others = order[: _RUNNERS_UP + 1]
     chosen = found[first]
-    best = _sure(plans[first], [chosen, *_compared(plans, found, first, question.cluster)], question, clock)
+    compared = [n for n in range(len(found)) if n != first]
+    if objective == "price":
+        compared = as_cheap(plans, compared, first, question.cluster)
+    best = _sure(plans[first], [chosen, *(found[n] for n in compared)], question, clock)
     return Planned(
         plan=best,
         model=chosen.model,
@@ -163,34 +165,9 @@ def _planned(
         run=chosen.run,
         table=chosen.table,
         timeline=_timeline(chosen, best),
-        runners_up=tuple(RunnerUp(plans[n], _why(plans[n], best, question.cluster, objective)) for n in others),
+        runners_up=tuple(RunnerUp(plans[n], why_not(plans[n], best, question.cluster, objective)) for n in others),
         front=front([best, *(plans[n] for n in order[1:])], question.cluster) if objective == "pareto" else (),
     )
-
-
-def _why(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
-    """Why a plan loses."""
-    prices = price_per_step(plan, cluster), price_per_step(best, cluster)
-    if objective != "price" or not prices[0] or not prices[1]:
-        return why_slower(plan, best)
-    more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
-    return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"
-
-
-def _order(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
-    """The numbers of the plans, the best one first."""
-    if objective == "price":
-        return sorted(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
-    return sorted(range(len(plans)), key=lambda n: plans[n].step_s)
-
-
-def _compared(plans: Sequence[Plan], found: Sequence[Candidate], first: int, cluster: Cluster) -> list[Candidate]:
-    """The candidates beside the chosen one; where it has fewer hosts, those on hosts of the same price."""
-    others = [n for n in range(len(found)) if n != first]
-    if len(plans) == len(found):
-        hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
-        others = [n for n in others if hourly[n] <= hourly[first] * (1 + 1e-9)] or others
-    return [found[n] for n in others]
 
 
 def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clock) -> Plan:

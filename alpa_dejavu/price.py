@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from alpa_dejavu._kinds import members_of_kinds
+from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.planned import PricedPlan
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.search import Candidate, simulated, sliced
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["check_prices", "front", "numbers_of_hosts", "on_fewer_hosts", "price_per_step"]
+__all__ = [
+    "as_cheap", "check_prices", "front", "numbers_of_hosts", "on_fewer_hosts", "ordered", "price_per_step", "why_not",
+]  # fmt: skip
 
 _ALL, _TABLES = 64, 3
 """Up to so many choices of hosts are all tried; and so many of the best tables with each."""
@@ -48,6 +51,28 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
         if not found or one.price < found[-1].price:
             found.append(one)
     return tuple(found)
+
+
+def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
+    """Why a plan loses."""
+    prices = price_per_step(plan, cluster), price_per_step(best, cluster)
+    if objective != "price" or not prices[0] or not prices[1]:
+        return why_slower(plan, best)
+    more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
+    return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"
+
+
+def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
+    """The numbers of the plans, the best one first."""
+    if objective == "price":
+        return sorted(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
+    return sorted(range(len(plans)), key=lambda n: plans[n].step_s)
+
+
+def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
+    """Those on hosts that cost no more than the chosen plan's: among them the fastest is the cheapest."""
+    hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
+    return [n for n in others if hourly[n] <= hourly[first] * (1 + 1e-9)]
 
 
 def on_fewer_hosts(found: Sequence[Candidate], cluster: Cluster, slicer: Slicer) -> list[Candidate]:

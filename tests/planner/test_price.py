@@ -83,6 +83,7 @@ def test_each_objective_is_the_best_in_what_it_asks_for():
     assert fastest.front == cheapest.front == ()
     assert all("% dearer, and a step takes" in other.why for other in cheapest.runners_up)
     assert cheapest.flop_utilisation <= 1.0
+    assert cheapest.confidence.candidates < both.confidence.candidates, "plans on dearer hosts aren't its rivals"
     for one, other in itertools.pairwise(both.front):
         assert one.plan.step_s < other.plan.step_s
         assert one.price > other.price
