@@ -15,7 +15,9 @@ from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Slicing, Stage
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times"]
+__all__ = [
+    "Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "stage_times", "timeline_of",
+]  # fmt: skip
 
 
 @final
@@ -74,21 +76,23 @@ def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candi
 
 def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
     """The candidate with its timeline."""
-    run = candidate.run
     times = stage_times(candidate.table, candidate.slicing.stages, candidate.space)
+    return dataclasses.replace(candidate, timeline=timeline_of(times, cluster, candidate.run))
+
+
+def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """A step of a pipeline on the devices of a cluster, which may share the cores of one CPU."""
     if cluster.cores is None:
-        timeline = simulate(times, run.num_micro_batches, run.schedule)
-    else:
-        # The table's seconds are those of a device that has its share of the cores; alone it is faster.
-        alone = min(cluster.cores / cluster.num_devices, 1.0)
-        timeline = simulate(
-            [_faster(stage, alone) for stage in times],
-            run.num_micro_batches,
-            run.schedule,
-            sends="buffered",
-            cores=float(cluster.cores),
-        )
-    return dataclasses.replace(candidate, timeline=timeline)
+        return simulate(times, run.num_micro_batches, run.schedule)
+    # The table's seconds are those of a device that has its share of the cores; alone it is faster.
+    alone = min(cluster.cores / cluster.num_devices, 1.0)
+    return simulate(
+        [_faster(stage, alone) for stage in times],
+        run.num_micro_batches,
+        run.schedule,
+        sends="buffered",
+        cores=float(cluster.cores),
+    )
 
 
 def _faster(stage: StageTimes, factor: float) -> StageTimes:
