@@ -40,6 +40,7 @@ class LayerSizes:
         output: elements that it hands on.
         kept: elements that it keeps for its backward.
         tied_to: the number of a layer.
+        summed: elements of each all-reduce among tensor-parallel devices, forward and backward.
     """
 
     profile: int
@@ -48,6 +49,7 @@ class LayerSizes:
     output: float
     kept: float
     tied_to: int | None = None
+    summed: tuple[float, ...] = ()
 
 
 @final
@@ -69,10 +71,10 @@ def gpt2() -> list[LayerSizes]:
     pairs = 16.0 * TOKENS**2
     nothing = LayerSizes(0, through, 0.0, wide, 0.0)
     flop = 24.0 * TOKENS * HIDDEN**2 + 4 * TOKENS**2 * HIDDEN
-    block = LayerSizes(0, flop, 12.0 * HIDDEN**2, wide, 17 * wide + 2.5 * pairs)
+    block = LayerSizes(0, flop, 12.0 * HIDDEN**2, wide, 17 * wide + 2.5 * pairs, summed=(wide,) * 4)
     words = float(VOCABULARY * HIDDEN)
     logits = float(TOKENS * VOCABULARY)
-    head = LayerSizes(0, 2 * logits * HIDDEN, words, logits, 2 * logits, tied_to=0)
+    head = LayerSizes(0, 2 * logits * HIDDEN, words, logits, 2 * logits, tied_to=0, summed=(wide,) * 2)
     last = dataclasses.replace(nothing, output=1.0, kept=logits)
     found = [LayerSizes(0, wide, words, wide, wide), nothing, *[block] * 24, nothing, nothing, head, last]
     return [dataclasses.replace(layer, profile=n) for n, layer in enumerate(found)]
@@ -87,25 +89,29 @@ def transgan() -> list[LayerSizes]:
     tokens = float(BOTTOM**2)
     handed = tokens * HIDDEN
     first = LayerSizes(0, 2 * 256 * handed, 0.0, handed, handed)
-    wide = LayerSizes(0, 24 * tokens * HIDDEN**2 + 4 * tokens**2 * HIDDEN, 12.0 * HIDDEN**2, handed, 17 * handed)
+    flop = 24 * tokens * HIDDEN**2 + 4 * tokens**2 * HIDDEN
+    wide = LayerSizes(0, flop, 12.0 * HIDDEN**2, handed, 17 * handed, summed=(handed,) * 4)
     windows, window, narrow = 256.0, 4 * tokens, HIDDEN / 64
     elements = windows * window * narrow
-    narrow_flop = 24 * elements * narrow + 4 * windows * window**2 * narrow
-    fine = LayerSizes(0, narrow_flop, 12 * narrow**2, handed, 17 * elements + 2.5 * windows * window**2)
+    flop = 24 * elements * narrow + 4 * windows * window**2 * narrow
+    kept = 17 * elements + 2.5 * windows * window**2
+    fine = LayerSizes(0, flop, 12 * narrow**2, handed, kept, summed=(elements,) * 4)
     found = [first, *[wide] * 12, *[fine] * 12]
     rows = [0, *range(3, 15), *range(41, 53)]
     return [dataclasses.replace(layer, profile=row) for layer, row in zip(found, rows, strict=True)]
 
 
-def model_of(layers: Sequence[LayerSizes], name: str) -> Model:
-    """The layers in a row, for a micro-batch of one sample."""
+def model_of(layers: Sequence[LayerSizes], name: str, profiled: bool = False) -> Model:
+    """The layers in a row, for a micro-batch of one sample; all-reduces are in their times where these are profiled."""
     last, operators = 2 * len(layers) - 1, dict[tuple[int, float], Operators]()
     made, tensors = [], []
     for n, sizes in enumerate(layers):
         key = sizes.profile, sizes.flop
         if key not in operators:
             operators[key] = _work(sizes, name, 1)
-        made.append(Layer(f"{name} {n}", operators[key], _work(sizes, name, 2), Operators.of([])))
+        summed = () if profiled else tuple(elements * ELEMENT_BYTES for elements in sizes.summed)
+        back = _work(sizes, name, 2)
+        made.append(Layer(f"{name} {n}", operators[key], back, Operators.of([]), exchanged_bytes=summed))
         tensors.append(Tensor(sizes.kept * ELEMENT_BYTES, "activation", n, (last - n,)))
         if n + 1 < len(layers):
             handed = sizes.output * ELEMENT_BYTES

@@ -66,7 +66,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _case(case: Case, latency: LatencyModel, profiles: Path | None) -> dict[str, Any]:
     """All strategies on a case, and their throughput over Megatron's."""
     cluster = case.cluster if profiles is None else without_starts(case.cluster)
-    model = model_of(case.layers, case.model_name)
+    model = model_of(case.layers, case.model_name, profiled=profiles is not None)
     rows: dict[str, dict[str, Any]] = {}
     for strategy in tqdm(STRATEGIES, desc=case.name, unit="strategy"):
         try:
@@ -125,8 +125,8 @@ def _logged(task: Task, path: Path) -> dict[str, int]:
     ours = {}
     for own_s, pipeline in Amp("released").estimates(task):
         config = pipeline.stages[0].config
-        degrees = config.tensor_parallel, config.data_parallel, len(pipeline.stages)
-        ours[(pipeline.micro_batch // config.data_parallel, *degrees)] = own_s, pipeline.num_micro_batches
+        each, across = pipeline.micro_batch // config.data_parallel, config.data_parallel
+        ours[each, config.tensor_parallel, across, len(pipeline.stages)] = own_s, pipeline.num_micro_batches
     found = {"logged": 0, "agree": 0, "of_one_micro_batch": 0}
     with path.open(encoding="utf-8", newline="") as rows:
         for row in csv.DictReader(rows):

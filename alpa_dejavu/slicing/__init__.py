@@ -18,5 +18,7 @@ def slicer(choice: str | Slicer) -> Slicer:
     >>> slicer("dynamic")
     Dynamic()
     """
-    known = {"amp_pipe": AmpPipe, "dynamic": Dynamic, "exhaustive": Exhaustive, "uniform": Uniform}
+    known: dict[str, type[Slicer]] = {
+        "amp_pipe": AmpPipe, "dynamic": Dynamic, "exhaustive": Exhaustive, "uniform": Uniform,
+    }  # fmt: skip
     return resolve("slicer", choice, known, Slicer)  # type: ignore[type-abstract]

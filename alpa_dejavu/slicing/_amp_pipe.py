@@ -70,6 +70,8 @@ class AmpPipe(Slicer):
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
     """AMP's seconds of a pipeline whose stages begin with these layers; arrays as `amp_starts` takes them."""
     stages = _stages_s(starts, stage_s)
+    if math.isinf(max(stages)):
+        return math.inf
     cuts = sum(float(cut_s[n, start]) for n, start in enumerate(starts[1:]))
     return (num_micro_batches - 1) * max(stages) + sum(stages) + cuts
 

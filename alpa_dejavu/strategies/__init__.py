@@ -30,5 +30,7 @@ def strategy(choice: str | Strategy) -> Strategy:
     >>> strategy("amp")
     Amp(variant='paper', trials=1, orders=24)
     """
-    known = {"alpa": AlpaDefault, "amp": Amp, "dejavu": Dejavu, "hetpipe": HetPipe, "megatron": Megatron}
+    known: dict[str, type[Strategy]] = {
+        "alpa": AlpaDefault, "amp": Amp, "dejavu": Dejavu, "hetpipe": HetPipe, "megatron": Megatron,
+    }  # fmt: skip
     return resolve("strategy", choice, known, Strategy)  # type: ignore[type-abstract]

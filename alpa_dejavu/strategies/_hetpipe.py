@@ -22,7 +22,7 @@ __all__ = ["HetPipe"]
 
 _ORDERS = 24
 _NOTE = (
-    "HetPipe's virtual workers are pipelines that are cut unlike and share parameters that are up to {} waves stale; "
+    "HetPipe's virtual workers are pipelines that are never emptied and share parameters by waves, with staleness {}; "
     "Alpa's runtime has neither, so this is an estimate alone, and its steps train another way than synchronous ones"
 )
 

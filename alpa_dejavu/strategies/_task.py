@@ -40,7 +40,7 @@ class Task:
     batch: int
     latency: LatencyModel
     communication: CommunicationModel
-    _pricings: dict[int, SitePricing] = dataclasses.field(default_factory=dict, repr=False)
+    _pricings: dict[int, SitePricing] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check.positive("strategy", "samples", self.samples)
