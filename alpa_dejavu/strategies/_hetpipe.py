@@ -36,8 +36,9 @@ class HetPipe(Strategy):
     them, too), up to 24 drawn by a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual
     worker has an equal share of the batch and as many micro-batches under way as it has stages; the paper finds that
     number by profiling, as much as memory allows. A pipeline is never emptied, so in its own reckoning a step takes as
-    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. The paper shares
-    parameters through servers on all hosts; here the devices that hold a layer sum up its gradients.
+    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers
+    share links when they send isn't in its reckoning, but in the price. The paper shares parameters through servers on
+    all hosts; here the devices that hold a layer sum up its gradients.
 
     Attributes:
         allocation: "np", "ed" or "hd": see `virtual_workers`.

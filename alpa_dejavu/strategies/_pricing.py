@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -27,6 +28,7 @@ from alpa_dejavu.strategies._stages import PlacedStage
 
 __all__ = ["SitePricing"]
 
+NOBODY: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 _FORWARD, _BACKWARD, _UPDATE = (KINDS.index(f"{name}_s") for name in ("compute_forward", "compute_backward", "update"))
 
 
@@ -61,10 +63,13 @@ class SitePricing:
         """The peak on each device of layers i..j with so many micro-batches in flight, shape (L, L)."""
         return self._pricing(self.cluster.hosts[0].device).memory(config).peak(in_flight)
 
-    def send_s(self, sender: PlacedStage, receiver: PlacedStage) -> float:
+    def send_s(
+        self, sender: PlacedStage, receiver: PlacedStage, at_a_time: Mapping[tuple[int, int], int] = NOBODY
+    ) -> float:
         """What the receiver takes in of one micro-batch, from the stage before it or, backward, after it.
 
-        Within a host its devices take their shares at a time; between hosts, the hosts do, over the slowest way.
+        Within a host its devices take their shares at a time; between hosts, the hosts do, over the slowest way, where
+        `at_a_time` says how many pipelines send from one host to another if there are several.
         """
         backward = sender.first > receiver.first
         where, bound = (receiver.first, receiver.last), self.boundary
@@ -74,12 +79,15 @@ class SitePricing:
         inside = sending == receiving and len(sending) == 1
         ends = [(sending[0],) * 2] if inside else [(a, b) for a in sending for b in receiving if a != b]
         each = num_bytes / max(tensors, 1.0) / (len(receiver.hosts) if inside else len(receiving))
-        return max(tensors * float(self._communication.seconds("send", each, self._group(pair))) for pair in ends)
+        groups = [self._group(pair, at_a_time.get(pair, 1)) for pair in ends]
+        return max(tensors * float(self._communication.seconds("send", each, group)) for group in groups)
 
-    def stage_times(self, stages: Sequence[PlacedStage]) -> tuple[StageTimes, ...]:
-        """What the simulation needs to know of a pipeline's stages."""
-        ahead = [self.send_s(a, b) for a, b in itertools.pairwise(stages)]
-        back = [self.send_s(b, a) for a, b in itertools.pairwise(stages)]
+    def stage_times(
+        self, stages: Sequence[PlacedStage], at_a_time: Mapping[tuple[int, int], int] = NOBODY
+    ) -> tuple[StageTimes, ...]:
+        """What the simulation needs to know of a pipeline's stages; `at_a_time` as `send_s` takes it."""
+        ahead = [self.send_s(a, b, at_a_time) for a, b in itertools.pairwise(stages)]
+        back = [self.send_s(b, a, at_a_time) for a, b in itertools.pairwise(stages)]
         return tuple(
             self._times(stage, sends)
             for stage, *sends in zip(stages, [*ahead, 0.0], [0.0, *back], strict=True)

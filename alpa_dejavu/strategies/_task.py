@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.communication import CommunicationModel
@@ -13,7 +15,7 @@ from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, Run, _check
 from alpa_dejavu.search import timeline_of
 from alpa_dejavu.simulate import StageTimes
-from alpa_dejavu.strategies._pricing import SitePricing
+from alpa_dejavu.strategies._pricing import NOBODY, SitePricing
 from alpa_dejavu.strategies._stages import Pipeline
 
 __all__ = ["Task"]
@@ -77,11 +79,13 @@ class Task:
 
         A wave is as many micro-batches as a pipeline has stages. None can be more than `staleness` waves ahead of
         another, so in the long run the slowest sets the pace. Each wave the devices that hold a layer add up its
-        gradients: with staleness 0 they wait for that, else it goes on beside computing.
+        gradients: with staleness 0 they wait for that, else it goes on beside computing. Pipelines that send from one
+        host to the same other one share the link, as if they always did so at a time.
         """
         paces, waves = [], 1
+        at_a_time = collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
         for pipeline in pipelines:
-            times, count = self._times(pipeline), pipeline.num_micro_batches
+            times, count = self._times(pipeline, at_a_time), pipeline.num_micro_batches
             own = math.ceil(count / len(times))
             filled = self._simulated(times, 2 * count) - self._simulated(times, count)
             paces.append(filled + own * max(stage.per_step_s for stage in times))
@@ -105,11 +109,19 @@ class Task:
                 slowest = max(slowest, total)
         return slowest
 
-    def _times(self, pipeline: Pipeline) -> tuple[StageTimes, ...]:
-        return self.pricing(pipeline.micro_batch).stage_times(pipeline.stages)
+    def _times(
+        self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = NOBODY
+    ) -> tuple[StageTimes, ...]:
+        return self.pricing(pipeline.micro_batch).stage_times(pipeline.stages, at_a_time)
 
     def _simulated(self, times: tuple[StageTimes, ...], num_micro_batches: int) -> float:
         return timeline_of(times, self.cluster, Run(num_micro_batches)).step_s
+
+
+def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
+    """From which host to which a pipeline sends, either way."""
+    ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
+    return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}
 
 
 def _holder(pipeline: Pipeline, layer: int) -> int:

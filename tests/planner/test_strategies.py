@@ -229,6 +229,16 @@ def test_hetpipe_is_an_estimate_that_alpa_cant_run():
     assert stale.step_s < made.step_s
 
 
+def test_virtual_workers_share_the_links_that_they_send_over():
+    model = chain(4, flop=1.0, parameter_bytes=1e-3, activation_bytes=1e6, exchanged=())
+    cluster = cluster_of([FAST, FAST], per_host=2)
+    task = task_of(model, cluster)
+    stages = (PlacedStage(0, 1, (0,), config_of(1, 1)), PlacedStage(2, 3, (1,), config_of(1, 1)))
+    one = Pipeline(stages, 2, 4)
+    alone, both = task.steady_s([one], 0), task.steady_s([one, one], 0)
+    assert both == pytest.approx(2 * alone, rel=1e-3)
+
+
 def test_equal_distribution_shares_parameters_within_hosts():
     model = chain(6, flop=1e6, parameter_bytes=1e8, activation_bytes=1.0, exchanged=())
     cluster = cluster_of([device(memory_bytes=1e12)] * 4)
