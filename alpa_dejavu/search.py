@@ -20,6 +20,7 @@ from alpa_dejavu.slicing import Slicer
 
 __all__ = [
     "Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "sliced", "stage_times",
+    "timeline_of",
 ]  # fmt: skip
 
 
@@ -102,22 +103,24 @@ def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candi
 
 def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
     """The candidate with its timeline."""
-    run = candidate.run
     hosts = None if candidate.space.hosts is None else candidate.placed(cluster)
     times = stage_times(candidate.table, candidate.slicing.stages, candidate.space, hosts)
+    return dataclasses.replace(candidate, timeline=timeline_of(times, cluster, candidate.run))
+
+
+def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """A step of a pipeline on the devices of a cluster, which may share the cores of one CPU."""
     if cluster.cores is None:
-        timeline = simulate(times, run.num_micro_batches, run.schedule)
-    else:
-        # The table's seconds are those of a device that has its share of the cores; alone it is faster.
-        alone = min(cluster.cores / cluster.num_devices, 1.0)
-        timeline = simulate(
-            [_faster(stage, alone) for stage in times],
-            run.num_micro_batches,
-            run.schedule,
-            sends="buffered",
-            cores=float(cluster.cores),
-        )
-    return dataclasses.replace(candidate, timeline=timeline)
+        return simulate(times, run.num_micro_batches, run.schedule)
+    # The table's seconds are those of a device that has its share of the cores; alone it is faster.
+    alone = min(cluster.cores / cluster.num_devices, 1.0)
+    return simulate(
+        [_faster(stage, alone) for stage in times],
+        run.num_micro_batches,
+        run.schedule,
+        sends="buffered",
+        cores=float(cluster.cores),
+    )
 
 
 def _faster(stage: StageTimes, factor: float) -> StageTimes:

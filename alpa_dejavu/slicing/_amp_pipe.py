@@ -1,0 +1,209 @@
+"""AMP's pipeline cut: so many stages that are alike in all but their layers.
+
+With K stages and B micro-batches it makes (B - 1) times the largest stage, plus all stages, plus what a micro-batch
+takes over the K - 1 boundaries, as small as can be.
+
+References:
+    Li et al., AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness, NeurIPS 2022, and the
+    code that its authors released.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
+from alpa_dejavu.slicing._base import Slicer
+
+FloatArray = NDArray[np.float64]
+VARIANTS = ("paper", "released")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AmpPipe(Slicer):
+    """Of all pipelines of equal submeshes with one config, the one that AMP's program cuts best.
+
+    On hosts of unlike kinds the stages take the devices kind after kind, as AMP numbers its ranks. AMP knows no limit
+    of memory; here a stage that doesn't fit where it stands is left out. What comes once a step isn't looked at, but
+    for the choice between submeshes and configs.
+
+    Attributes:
+        variant: "paper" finds the least; "released" does as the released code does: see `amp_starts`.
+
+    Raises ValueError for another variant.
+
+    References:
+        Li et al., AMP, NeurIPS 2022.
+    """
+
+    variant: str = "paper"
+
+    def __post_init__(self) -> None:
+        _check.one_of("amp_pipe", "variant", self.variant, VARIANTS)
+
+    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        best: tuple[StageChoice, ...] = ()
+        best_s, tried = math.inf, 0
+        for submeshes in _rows(problem):
+            for config in range(problem.costs_s.shape[3]):
+                tried += 1
+                stage_s, cut_s = _costs(problem, submeshes, config)
+                starts = amp_starts(stage_s, cut_s, problem.num_micro_batches, self.variant)
+                ends = [*starts[1:], problem.num_layers]
+                stages = tuple(
+                    StageChoice(start, end - 1, submesh, config)
+                    for start, end, submesh in zip(starts, ends[: len(starts)], submeshes, strict=False)
+                )
+                total = problem.total_s(stages)
+                if total < best_s:
+                    best, best_s = stages, total
+        return best, 0.0, tried
+
+
+def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
+    """AMP's seconds of a pipeline whose stages begin with these layers; arrays as `amp_starts` takes them."""
+    stages = _stages_s(starts, stage_s)
+    if math.isinf(max(stages)):
+        return math.inf
+    cuts = sum(float(cut_s[n, start]) for n, start in enumerate(starts[1:]))
+    return (num_micro_batches - 1) * max(stages) + sum(stages) + cuts
+
+
+def amp_starts(
+    stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int, variant: str = "paper"
+) -> tuple[int, ...]:
+    """The first layer of each stage.
+
+    Args:
+        stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k; inf where that
+            can't be.
+        cut_s: shape (K - 1, L), what it takes from stage k to the next one, which begins with layer l.
+        num_micro_batches: B.
+        variant: "paper": the least sum. "released": the released code's program, which differs in two ways. It forgets
+            the boundaries that it has crossed (what it carries on is without them, and a candidate with its own
+            boundary is compared with the best so far without), so it may take a dear boundary for a cheap one. And
+            with one micro-batch it doesn't search, but gives all stages equally many layers, the first ones one more.
+
+    Returns:
+        K ascending layers; nothing if there is no pipeline.
+    """
+    _check.one_of("amp_pipe", "variant", variant, VARIANTS)
+    num_stages, num_layers = stage_s.shape[:2]
+    if num_stages > num_layers:
+        return ()
+    within = np.where(np.tri(num_layers, k=-1, dtype=np.bool_), np.inf, stage_s)
+    if variant == "paper":
+        return _least(within, cut_s, num_micro_batches)
+    if num_micro_batches == 1:
+        return tuple(int(part[0]) for part in np.array_split(np.arange(num_layers), num_stages))
+    return _released(within, cut_s, num_micro_batches)
+
+
+def _least(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tuple[int, ...]:
+    """Exact: the least sum under a bound on the largest stage, the bound going down below what was found.
+
+    What lies between a bound and the largest stage of its least sum costs no less than that.
+    """
+    best: tuple[int, ...] = ()
+    best_s = bound = math.inf
+    while True:
+        least, starts = _bounded(stage_s, cut_s, bound)
+        if not starts or least >= best_s:
+            return best
+        largest = max(_stages_s(starts, stage_s))
+        if least + (num_micro_batches - 1) * largest < best_s:
+            best, best_s = starts, least + (num_micro_batches - 1) * largest
+        bound = float(np.nextafter(largest, -np.inf))
+
+
+def _bounded(stage_s: FloatArray, cut_s: FloatArray, bound: float) -> tuple[float, tuple[int, ...]]:
+    """The least sum of stages and boundaries where no stage is above the bound, by (stages, layers done)."""
+    num_stages, num_layers = stage_s.shape[:2]
+    done = np.full(num_layers + 1, np.inf)
+    done[0] = 0.0
+    came_from = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
+    for k in range(num_stages):
+        before = done[:-1] + (cut_s[k - 1] if k else 0.0)
+        sums = before[:, None] + np.where(stage_s[k] <= bound, stage_s[k], np.inf)
+        came_from[k, 1:] = sums.argmin(axis=0)
+        done = np.concatenate([[np.inf], sums.min(axis=0)])
+    if math.isinf(done[-1]):
+        return math.inf, ()
+    starts, end = [], num_layers
+    for k in range(num_stages - 1, -1, -1):
+        end = int(came_from[k, end])
+        starts.append(end)
+    return float(done[-1]), tuple(reversed(starts))
+
+
+def _released(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tuple[int, ...]:
+    """The released program: by (stages, last layer, largest stage that comes later), without the boundaries before."""
+    num_stages, num_layers = stage_s.shape[:2]
+    sizes = np.unique(np.append(stage_s[np.isfinite(stage_s)], 0.0))
+    numbers = np.arange(len(sizes))
+    waits = num_micro_batches - 1
+    carried = waits * np.maximum(0.0, stage_s[0, 0, :, None] - sizes)
+    chosen = np.full((num_stages, num_layers, len(sizes)), -1, dtype=np.int64)
+    for k in range(1, num_stages):
+        before, carried = carried, np.full((num_layers, len(sizes)), np.inf)
+        for last in range(k, num_layers):
+            for start in range(k, last + 1):
+                cost, cut = stage_s[k, start, last], cut_s[k - 1, start]
+                if math.isinf(cost):
+                    continue
+                later = np.maximum(np.searchsorted(sizes, cost), numbers)
+                total = before[start - 1, later] + waits * np.maximum(0.0, cost - sizes) + cut
+                better = total < carried[last]
+                carried[last][better] = total[better] - cut
+                chosen[k, last][better] = start
+    starts, last, largest = [0] * num_stages, num_layers - 1, 0
+    for k in range(num_stages - 1, 0, -1):
+        starts[k] = int(chosen[k, last, largest])
+        if starts[k] < 0:
+            return ()
+        largest = max(int(np.searchsorted(sizes, stage_s[k, starts[k], last])), largest)
+        last = starts[k] - 1
+    return tuple(starts)
+
+
+def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
+    ends = [*starts[1:], stage_s.shape[1]]
+    return [float(stage_s[k, start, end - 1]) for k, (start, end) in enumerate(zip(starts, ends, strict=True))]
+
+
+def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
+    """The submesh of each stage: all of one size, and all of one shape where hosts are alike."""
+    for size in np.unique(problem.submesh_sizes).tolist():
+        count, left = divmod(problem.num_devices, size)
+        fitting = count if problem.num_stages is None else problem.num_stages
+        if fitting != count or not 1 <= count <= problem.num_layers or (left and problem.devices == "exactly"):
+            continue
+        alike = np.flatnonzero(problem.submesh_sizes == size)
+        if problem.sites is None:
+            yield from ([int(submesh)] * count for submesh in alike)
+            continue
+        uses, available = problem.sites.uses, problem.sites.available
+        kinds = np.repeat(np.arange(len(available)), available)[: count * size].reshape(count, size)
+        wanted = [np.bincount(row, minlength=len(available)) for row in kinds]
+        found = [[int(s) for s in alike if (uses[s] == row).all()] for row in wanted]
+        if all(found):
+            yield [submeshes[0] for submeshes in found]
+
+
+def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tuple[FloatArray, FloatArray]:
+    """Stages and boundaries as `amp_starts` takes them."""
+    count, num_layers = len(submeshes), problem.num_layers
+    room = problem.room[:, :, submeshes, config].transpose(2, 0, 1)
+    followed = np.arange(count - 1, -1, -1)[:, None, None]
+    stage_s = np.where(room >= followed, problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1), np.inf)
+    sites = problem.sites
+    if sites is None:
+        return stage_s, np.zeros((count - 1, num_layers))
+    return stage_s, sites.crossing_s[:, sites.links[submeshes[:-1], submeshes[1:]]].T

@@ -1,0 +1,122 @@
+"""Plans that come from this package's own search: told the truth of the cluster, or what Alpa believes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.planner import plan
+from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, Plan, Run
+from alpa_dejavu.search import micro_batch_counts
+from alpa_dejavu.space import search_space
+from alpa_dejavu.strategies._base import Choice, Strategy
+from alpa_dejavu.strategies._stages import Pipeline, PlacedStage
+from alpa_dejavu.strategies._task import Task
+
+__all__ = ["AlpaDefault", "Dejavu"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Dejavu(Strategy):
+    """Ours: the planner on the cluster as it is; of all numbers of micro-batches the plan with the least price.
+
+    Attributes:
+        remat, zero: what stages may do, as `alpa_dejavu.space.search_space` takes it.
+    """
+
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+
+    @property
+    def name(self) -> str:
+        """Ours."""
+        return "alpa-dejavu"
+
+    def _choose(self, task: Task) -> Choice:
+        found = _searched(task, task.cluster, self.remat, self.zero)
+        fitting = [one for one in found if task.fits(one[1])] or found
+        own_s, pipeline = min(fitting, key=lambda one: task.step_s(one[1]))
+        return Choice((pipeline,), own_s, len(found))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AlpaDefault(Strategy):
+    """Alpa's plan: the same search, told that all hosts are like the first and all links like the first two hosts'.
+
+    Alpa profiles collectives and stages on its first hosts, and places stages by their size alone. Its stages may do
+    all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that the search then
+    believes to be best.
+
+    Attributes:
+        remat, zero: what stages may do, as `alpa_dejavu.space.search_space` takes it.
+
+    References:
+        Zheng et al., Alpa, OSDI 2022, section 5.
+    """
+
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+
+    @property
+    def name(self) -> str:
+        """Alpa's."""
+        return "alpa"
+
+    def _choose(self, task: Task) -> Choice:
+        found = _searched(task, believed(task.cluster), self.remat, self.zero)
+        own_s, pipeline = min(found, key=lambda one: one[0])
+        return Choice((pipeline,), own_s, len(found))
+
+
+def believed(cluster: Cluster) -> Cluster:
+    """The cluster with all hosts like the first one, and all links like those of the first two."""
+    first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
+    between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
+    alike = Cluster.uniform(cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between)
+    return dataclasses.replace(alike, cores=cluster.cores)
+
+
+def _searched(
+    task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...]
+) -> list[tuple[float, Pipeline]]:
+    """For each number of micro-batches the plan's own seconds, and the plan on the actual hosts.
+
+    Raises:
+        ValueError: hosts have unlike numbers of devices, which the planner says if it can't do with them.
+        NoPlanError: no number of micro-batches has a plan.
+    """
+    if {host.num_devices for host in cluster.hosts} != {host.num_devices for host in task.cluster.hosts}:
+        numbers = [host.num_devices for host in task.cluster.hosts]
+        raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
+    found = []
+    error = NoPlanError(f"no number of micro-batches of a batch of {task.batch} has a plan on {cluster.name}")
+    for count in micro_batch_counts(task.batch):
+        micro_batch = task.batch // count
+        space = search_space(cluster, micro_batch, remat=remat, zero=zero)
+        try:
+            made = plan(
+                task.of(micro_batch), cluster, space, Run(count), latency=task.latency,
+                communication=task.communication,
+            )  # fmt: skip
+        except NoPlanError as nothing:
+            error = nothing
+            continue
+        found.append((made.step_s, _pipeline(made, task.cluster, micro_batch)))
+    if not found:
+        raise error
+    return found
+
+
+def _pipeline(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
+    """A plan's stages on the hosts that it names."""
+    number = {host.name: n for n, host in enumerate(cluster.hosts)}
+    stages = []
+    for stage in made.stages:
+        hosts = tuple(number[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host))
+        across, along = (*stage.logical_mesh, 1)[:2]
+        shape = across, along
+        config = MeshConfig(shape, across, along, options=stage.options, remat=stage.remat, zero=stage.zero)
+        stages.append(PlacedStage(*stage.layers, hosts, config))
+    return Pipeline(tuple(stages), micro_batch, made.num_micro_batches)

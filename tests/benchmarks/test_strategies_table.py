@@ -1,0 +1,101 @@
+"""The table of strategies: AMP's cases as models, layers by their profile, and what is written."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import strategies
+from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
+from alpa_dejavu._even import EvenDivision
+from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.memory import ModelMemory
+from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.strategies import Amp, HetPipe, Megatron, Task
+
+PROFILES = Path(__file__).parents[3] / "shared" / "data" / "amp"
+HOMOGENEOUS, _, UNEVEN = cases()
+
+
+def profiled(folder, model, rows):
+    for device in ("t4", "v100"):
+        for degree in (1, 2, 4):
+            lines = [f"{n},{(n + 1) / degree}" for n in range(rows)]
+            path = folder / f"layer_forward_{model}_{device}_tp{degree}.csv"
+            path.write_text("\n".join(["layer,forward_s_per_sample", *lines, ""]), encoding="utf-8")
+    return ProfiledLayers.of(folder)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    case = dataclasses.replace(UNEVEN, layers=[*UNEVEN.layers[:3], *UNEVEN.layers[13:16]], batch=8)
+    monkeypatch.setattr(strategies, "cases", lambda: [case])
+    monkeypatch.setattr(strategies, "STRATEGIES", (Megatron(), Amp(), HetPipe("ed"), HetPipe("np")))
+    monkeypatch.setattr(strategies, "LOGGED", {})
+    return case
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_a_layer_takes_what_its_profile_says(tmp_path, degree):
+    latency = profiled(tmp_path, "gpt2", 30)
+    model = with_micro_batch(model_of(HOMOGENEOUS.layers, "gpt2", profiled=True), 16)
+    division = EvenDivision(model, ModelMemory.of(model), 4, degree, 0)
+    device = HOMOGENEOUS.cluster.hosts[0].device
+    for layer in (0, 5, 29):
+        once = (layer + 1) / degree * 16 / 4
+        assert latency.predict(division.operators(layer, "forward"), device).total_s == pytest.approx(once)
+        assert latency.predict(division.operators(layer, "backward"), device).total_s == pytest.approx(2 * once)
+
+
+def test_models_have_the_parameters_that_they_are_known_for():
+    gpt2 = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True)
+    assert gpt2.parameter_bytes / 4 == pytest.approx(12 * 24 * 1024**2 + 52256 * 1024)
+    assert gpt2.num_layers == 30
+    assert model_of(UNEVEN.layers, "transgan").num_layers == 25
+
+
+def test_where_layers_are_profiled_their_all_reduces_are_in_their_times():
+    priced, profiled_ = (model_of(HOMOGENEOUS.layers, "gpt2", profiled=profiled) for profiled in (False, True))
+    assert priced.layers[2].exchanged_bytes == (1024 * 1024 * 4.0,) * 4
+    assert {layer.exchanged_bytes for layer in profiled_.layers} == {()}
+
+
+def test_the_table_is_written(small, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert strategies.main(["--json", str(out)]) == 0
+    written = json.loads(out.read_text(encoding="utf-8"))["cases"]["unlike layers"]["strategies"]
+    assert list(written) == ["megatron", "amp (paper)", "hetpipe (ed)", "hetpipe (np)"]
+    assert written["megatron"]["over_megatron"] == 1.0
+    assert written["amp (paper)"]["plan"][0]["stages"][0]["layers"][0] == 0
+    assert not written["hetpipe (ed)"]["runs_on_alpa"]
+    assert "unlike layers" in capsys.readouterr().out
+
+
+def test_a_strategy_that_has_no_plan_says_why(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(strategies, "cases", lambda: [dataclasses.replace(small, batch=6)])
+    assert strategies.main(["--json", str(tmp_path / "out.json")]) == 0
+    written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["cases"]["unlike layers"]["strategies"]
+    assert "4 virtual workers can't share a batch of 6" in written["hetpipe (np)"]["error"]
+
+
+def test_no_profiles_are_an_error(tmp_path, capsys):
+    assert strategies.main(["--profiles", str(tmp_path)]) == 2
+    assert "layer_forward_MODEL_DEVICE_tpN.csv" in capsys.readouterr().err
+
+
+def test_a_degree_that_wasnt_profiled_is_named(tmp_path):
+    latency = profiled(tmp_path, "gpt2", 30)
+    model = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True)
+    division = EvenDivision(model, ModelMemory.of(model), 1, 8, 0)
+    with pytest.raises(ValueError, match="gpt2 has no profile on t4 with 8 tensor-parallel devices"):
+        latency.predict(division.operators(0, "forward"), HOMOGENEOUS.cluster.hosts[0].device)
+
+
+@pytest.mark.skipif(not PROFILES.is_dir(), reason=f"AMP's profiles are to be in {PROFILES}")
+def test_the_released_variant_comes_out_with_what_amp_logged():
+    model = model_of(UNEVEN.layers, UNEVEN.model_name, profiled=True)
+    cluster, latency = without_starts(UNEVEN.cluster), ProfiledLayers.of(PROFILES)
+    task = Task(model, 1, cluster, UNEVEN.batch, latency, AlphaBeta())
+    found = strategies._logged(task, PROFILES / strategies.LOGGED[UNEVEN.name])
+    assert found["agree"] == found["logged"] == 56
