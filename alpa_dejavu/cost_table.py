@@ -6,6 +6,7 @@ An entry is what one micro-batch costs forward and backward. What a stage costs 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import final
 
 import numpy as np
@@ -17,7 +18,7 @@ from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory import StageMemory, successors_that_fit
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.pricing import KINDS, Pricing
-from alpa_dejavu.problem import Cluster, Device, Model, Run, SearchSpace, SlicingProblem, Submesh
+from alpa_dejavu.problem import Cluster, Device, MeshConfig, Model, Run, SearchSpace, SlicingProblem, Submesh
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -122,6 +123,7 @@ def cost_table(
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
+    pricing.prepare(_choices(space))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = _allowed(model, submesh, cluster, space.allowed_imbalance)
         kept = [None if config is None else pricing.memory(config) for config in configs]
@@ -137,6 +139,11 @@ def cost_table(
         **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=device.memory_bytes,
         pricing=pricing, margin=margin,
     )
+
+
+def _choices(space: SearchSpace) -> Iterator[tuple[Submesh, MeshConfig]]:
+    for submesh, configs in zip(space.submeshes, space.configs, strict=True):
+        yield from ((submesh, config) for config in configs if config is not None)
 
 
 def slowest_device(cluster: Cluster) -> Device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._ranges import FloatArray, stage_sum
+from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
 from alpa_dejavu.latency import Latency, LatencyModel
 from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory
-from alpa_dejavu.problem import Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
+from alpa_dejavu.problem import PHASES, Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
 
 __all__ = ["KINDS", "Pricing"]
 
@@ -49,6 +50,33 @@ class Pricing:
         self._divisions: dict[_Mesh, Division] = {}
         self._predicted: dict[int, tuple[Operators, Latency, float]] = {}
         self._sent: dict[tuple[Submesh, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
+        self._together: dict[tuple[_Mesh, str], Sequence[Exchange]] = {}
+        self._sent_s = SentSeconds(communication)
+
+    def prepare(self, choices: Iterable[tuple[Submesh, MeshConfig]]) -> None:
+        """Predicts together what the prices of some submeshes with configs need; without it they come one by one."""
+        meshes = {(submesh, _mesh(config)): config for submesh, config in choices}
+        wanted: dict[int, Operators] = {}
+        for config in {mesh: config for (_, mesh), config in meshes.items()}.values():
+            division = self.division(config)
+            asked = (division.operators(n, phase) for n in range(len(division.variants)) for phase in PHASES)
+            wanted |= {id(one): one for one in asked if id(one) not in self._predicted}
+        found = latencies(self.latency, list(wanted.values()), self.device)
+        for one, latency in zip(wanted.values(), found, strict=True):
+            self._predicted[id(one)] = one, latency, latency.total_s
+        self._sent_s.ask(
+            (one.kind, one.num_bytes, self.group(submesh, config, one.axis))
+            for (submesh, _), config in meshes.items()
+            for one in self._all_sent(config)
+        )
+
+    def _all_sent(self, config: MeshConfig) -> list[Exchange]:
+        """What the devices of any stage send, all phases together, alike layers once."""
+        division, each = self.division(config), dict[int, Exchange]()
+        for phase in PHASES:
+            for n in range(len(division.variants)):
+                each |= {id(one): one for one in division.exchanges(n, phase)}
+        return [*each.values(), *(one for phase in PHASES for one in self._combined_of(config, phase))]
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
         """Shape (len(KINDS), L, L)."""
@@ -151,14 +179,20 @@ class Pricing:
         """What each range of layers sends as one, with its seconds, of shape (L, L)."""
         key = submesh, _mesh(config), phase
         if key not in self._sent:
-            exchanges = self.division(config).combined(phase)
+            exchanges = self._combined_of(config, phase)
             self._sent[key] = [(one, self.sent_s(submesh, config, one) * one.counts) for one in exchanges]
         return self._sent[key]
+
+    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[Exchange]:
+        key = _mesh(config), phase
+        if key not in self._together:
+            self._together[key] = self.division(config).combined(phase)
+        return self._together[key]
 
     def sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
         """Each of some collectives; all groups along an axis are at it at a time."""
         group = self.group(submesh, config, exchange.axis)
-        return np.asarray(self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+        return self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)
 
     def group(self, submesh: Submesh, config: MeshConfig, axis: int) -> Group:
         """The devices along an axis of a submesh's logical mesh."""
