@@ -11,10 +11,10 @@ __all__ = ["COLLECTIVES", "AlphaBeta", "CommunicationModel", "Free", "Group", "c
 
 
 def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
-    """The model of a name ("alpha-beta", "free"), or the given one.
+    """The model of a name ("alpha-beta", "free"; "auto" is the default, alpha-beta), or the given one.
 
     >>> communication_model("free")
     Free()
     """
-    known = {"alpha-beta": AlphaBeta, "free": Free}
+    known = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free}
     return resolve("communication model", choice, known, CommunicationModel)  # type: ignore[type-abstract]

@@ -11,9 +11,10 @@ __all__ = ["AnalyticLatency", "Latency", "LatencyModel", "latency_model", "measu
 
 
 def latency_model(choice: str | LatencyModel) -> LatencyModel:
-    """The model of a name ("analytic"), or the given one.
+    """The model of a name ("analytic"; "auto" is the default, the same), or the given one.
 
     >>> latency_model("analytic")
     AnalyticLatency()
     """
-    return resolve("latency model", choice, {"analytic": AnalyticLatency}, LatencyModel)  # type: ignore[type-abstract]
+    known = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
+    return resolve("latency model", choice, known, LatencyModel)  # type: ignore[type-abstract]
