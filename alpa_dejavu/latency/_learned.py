@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.latency._adapted import AdaptedKernels
 from alpa_dejavu.latency._analytic import AnalyticLatency
 from alpa_dejavu.latency._base import Latency, LatencyModel
 from alpa_dejavu.latency._kernels import Array, DataSheet
@@ -34,15 +35,21 @@ class LearnedLatency(LatencyModel):
     many layers it is.
 
     Attributes:
-        model: a fitted `KernelModel`, or `AdaptedKernels`, which are adapted to one GPU: then `sheets` is of it alone.
+        model: a fitted `KernelModel`, or `AdaptedKernels`: then `sheets` is of the one GPU that they are adapted to.
         sheets: by the names of devices.
         products: by the names of devices and dtypes, how products measured there differ from what the model says.
+
+    Raises ValueError for adapted kernels and more than one sheet.
     """
 
     model: KernelSeconds
     sheets: Mapping[str, DataSheet]
     products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
     _kernels: OperatorKernels = dataclasses.field(default_factory=OperatorKernels, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, AdaptedKernels) and len(self.sheets) > 1:
+            raise ValueError(f"learned latency: the model is adapted to one GPU, but sheets has {sorted(self.sheets)}")
 
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Seconds of each operator, and one standard deviation."""
