@@ -218,6 +218,17 @@ class Pricing:
             taken(bound.backward_bytes, bound.backward_tensors),
         )
 
+    def largest_sent(self, submesh: Submesh) -> float:
+        """Bytes of the largest tensor that a stage takes in, as one of its devices or hosts does: see `boundary_s`."""
+        bound, lanes = self._boundary, submesh.num_devices if len(self.cluster.hosts) == 1 else submesh.num_hosts
+        forward, backward = (
+            float(np.max(num_bytes / np.maximum(tensors, 1)))
+            for num_bytes, tensors in (
+                (bound.forward_bytes, bound.forward_tensors), (bound.backward_bytes, bound.backward_tensors),
+            )
+        )  # fmt: skip
+        return max(forward, backward) / lanes
+
 
 def _mesh(config: MeshConfig) -> _Mesh:
     return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced

@@ -6,8 +6,17 @@ from alpa_dejavu._named import resolve
 from alpa_dejavu.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.communication._base import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.communication._free import Free
+from alpa_dejavu.communication._measured_links import MeasuredAlphaBeta
 
-__all__ = ["COLLECTIVES", "AlphaBeta", "CommunicationModel", "Free", "Group", "communication_model"]
+__all__ = [
+    "COLLECTIVES",
+    "AlphaBeta",
+    "CommunicationModel",
+    "Free",
+    "Group",
+    "MeasuredAlphaBeta",
+    "communication_model",
+]
 
 
 def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
