@@ -55,17 +55,17 @@ class OperatorKernels:
     """Kernels of records on devices; a record's shape is looked at once."""
 
     def __init__(self) -> None:
-        # By the records' id; the records are kept, so that it stays theirs.
-        self._known: dict[int, tuple[Operator, int]] = {}
+        # The number of each record's shape, by the record's id; the records are kept, so that it stays theirs.
+        self._known: dict[int, int] = {}
+        self._kept: list[Operator] = []
         self._numbers: dict[_Shape, int] = {}
-        self._shapes: list[_Shape] = []
 
     def of(self, operators: Operators, device: Device, sheet: DataSheet) -> DistinctKernels:
         """What one device runs of some operators, one or more."""
-        shape = self._shapes_of(operators.records)
-        used, place = np.unique(shape, return_inverse=True)
-        shapes = [self._shapes[number] for number in used.tolist()]
-        whole, flop = _undivided(shapes, device, sheet)
+        numbers, known = self._numbers_of(operators.records), list(self._numbers)
+        used = np.flatnonzero(np.bincount(numbers))
+        place = np.searchsorted(used, numbers)
+        whole, flop = _undivided([known[number] for number in used.tolist()], device, sheet)
         traffic = operators.read_bytes + operators.written_bytes
         # A kernel is told by its record's shape, and by the share of a product or the traffic of anything else.
         figures = np.where((whole.kind == "product")[place], operators.flop, traffic)
@@ -74,23 +74,18 @@ class OperatorKernels:
         whole, share = whole.take(place[first]), operators.flop[first] / flop[place[first]]
         return DistinctKernels(_divided(whole, share, traffic[first]), whole, first, of_operators)
 
-    def _shapes_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
+    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
         """The number of each record's shape."""
-        if len(self._known) > _MOST_KNOWN:
-            for known in (self._known, self._numbers, self._shapes):
-                known.clear()
-        ids, first, inverse = np.unique(
-            np.fromiter(map(id, records), dtype=np.int64, count=len(records)), return_index=True, return_inverse=True
-        )
-        numbers = np.zeros(len(ids), dtype=np.intp)
-        for n, (key, place) in enumerate(zip(ids.tolist(), first.tolist(), strict=True)):
-            if key not in self._known:
-                shape = _shape(records[place])
-                self._known[key] = records[place], self._numbers.setdefault(shape, len(self._numbers))
-                if len(self._shapes) < len(self._numbers):
-                    self._shapes.append(shape)
-            numbers[n] = self._known[key][1]
-        return numbers[inverse]
+        if len(self._kept) > _MOST_KNOWN:
+            self._known, self._kept, self._numbers = {}, [], {}
+        numbers = np.array([self._known.get(id(record), -1) for record in records], dtype=np.intp)
+        for place in np.flatnonzero(numbers < 0).tolist():
+            record = records[place]
+            if id(record) not in self._known:
+                self._kept.append(record)
+                self._known[id(record)] = self._numbers.setdefault(_shape(record), len(self._numbers))
+            numbers[place] = self._known[id(record)]
+        return numbers
 
 
 def _shape(record: Operator) -> _Shape:

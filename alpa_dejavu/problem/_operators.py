@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, final
@@ -135,7 +136,7 @@ class Operators:
         """
         names = [field.name for field in dataclasses.fields(cls) if field.name != "records"]
         columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return cls(records=tuple(record for part in parts for record in part.records), **columns)
+        return cls(records=tuple(itertools.chain.from_iterable(part.records for part in parts)), **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
         """What each device computes and moves when operators are divided evenly, all alike or each its own way.
