@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import numpy as np
@@ -23,7 +23,17 @@ from alpa_dejavu.memory import StageMemory, successors_that_fit
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.placement import devices_of_kinds, kinds_of_sites
 from alpa_dejavu.pricing import KINDS, Pricing
-from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, Sites, SlicingProblem, StageChoice, Submesh
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    Run,
+    SearchSpace,
+    Sites,
+    SlicingProblem,
+    StageChoice,
+    Submesh,
+)
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -185,6 +195,8 @@ def cost_table(
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
     known: dict[tuple[int, float, Submesh], int] = {}
+    for one in dict.fromkeys(on_sites or [pricing]):
+        one.prepare(_choices(space, [n for n in range(shape[2]) if not on_sites or on_sites[n] is one]))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         here = on_sites[s] if on_sites else pricing
         allowed = _allowed(model, submesh, cluster, space, s)
@@ -208,6 +220,11 @@ def cost_table(
         pricing=pricing, margin=margin, on_sites=on_sites,
         crossings=crossings(pricing, space) if on_sites else None,
     )
+
+
+def _choices(space: SearchSpace, submeshes: Sequence[int]) -> Iterator[tuple[Submesh, MeshConfig]]:
+    for n in submeshes:
+        yield from ((space.submeshes[n], config) for config in space.configs[n] if config is not None)
 
 
 def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:

@@ -48,8 +48,8 @@ def plan_model(
     zero: Sequence[int] = (0, 2, 3),
     submeshes: str = "power_of_two",
     slicing: str | Slicer = "dynamic",
-    latency: str | LatencyModel = "analytic",
-    communication: str | CommunicationModel = "alpha-beta",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
     history: str | os.PathLike[str] | None = None,
@@ -71,8 +71,8 @@ def plan_model(
         zero: ZeRO levels that a stage may have: 0, 2, 3.
         submeshes: as `alpa_dejavu.space.submeshes` takes it.
         slicing: a slicer or its name.
-        latency: a latency model or its name.
-        communication: a communication model or its name.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         risk: of running out of memory that a plan may have, where `memory` says enough to know it.
         memory: measured peaks against the analytic count; None: plans are taken up to the limit by the count, and say
             that their risk is unknown.

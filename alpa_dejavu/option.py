@@ -48,8 +48,9 @@ class DejavuStageOption:
             infinite by default: the search finds by itself that uneven stages are slow.
         slicer: "dynamic" (exact, the default), "amp_pipe", "uniform" or "exhaustive", or a `Slicer` of one's own.
         latency: "analytic" (a roofline; measured once on a CPU cluster, by data sheet on GPUs), or a `LatencyModel`.
-        communication: "alpha-beta" (latency and rate of the slowest link; the default), "free" (what Alpa's search
-            assumes between stages), or a `CommunicationModel`.
+            "auto", the default, is the calibration's, and without one "analytic".
+        communication: "alpha-beta" (latency and rate of the slowest link), "free" (what Alpa's search assumes between
+            stages), or a `CommunicationModel`. "auto", the default, is the calibration's, and without one "alpha-beta".
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
             path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
         risk: of running out of memory that a plan may have; 1 % by default.
@@ -89,8 +90,8 @@ class DejavuStageOption:
     profiling_database_filename: str | None = None
     cached_profile_result: str | None = None
     slicer: str | Slicer = "dynamic"
-    latency: str | LatencyModel = "analytic"
-    communication: str | CommunicationModel = "alpha-beta"
+    latency: str | LatencyModel = "auto"
+    communication: str | CommunicationModel = "auto"
     cluster: str | Cluster | None = None
     plan: str | os.PathLike[str] | Plan | None = None
     risk: float = DEFAULT_RISK

@@ -29,8 +29,8 @@ class PlanEstimator:
         plan: one of those that are going to be costed.
         model: as `plan_model` takes it; None: the plan's.
         cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
-        latency: a latency model or its name.
-        communication: a communication model or its name.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         calibration: as `plan_model` takes it.
 
     Raises:
@@ -43,8 +43,8 @@ class PlanEstimator:
         plan: Plan,
         model: str | Callable[..., Any] | None = None,
         cluster: str | Cluster | None = None,
-        latency: str | LatencyModel = "analytic",
-        communication: str | CommunicationModel = "alpha-beta",
+        latency: str | LatencyModel = "auto",
+        communication: str | CommunicationModel = "auto",
         calibration: str | os.PathLike[str] | Calibration | None = None,
     ) -> None:
         if plan.batch is None:

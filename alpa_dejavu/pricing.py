@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._groups import unlike_groups
 from alpa_dejavu._ranges import FloatArray, stage_sum
+from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
 from alpa_dejavu.latency import Latency, LatencyModel
 from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory
-from alpa_dejavu.problem import Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
+from alpa_dejavu.problem import PHASES, Cluster, Device, Division, Exchange, MeshConfig, Model, Operators, Submesh
 
 __all__ = ["KINDS", "Pricing"]
 
@@ -53,6 +54,33 @@ class Pricing:
         self.hosts: tuple[int, ...] | None = None
         self._on_devices: dict[Device, dict[int, tuple[Operators, Latency, float]]] = {device: self._predicted}
         self._sent: dict[tuple[Submesh, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
+        self._together: dict[tuple[_Mesh, str], Sequence[Exchange]] = {}
+        self._sent_s = SentSeconds(communication)
+
+    def prepare(self, choices: Iterable[tuple[Submesh, MeshConfig]]) -> None:
+        """Predicts together what the prices of some submeshes with configs need; without it they come one by one."""
+        meshes = {(submesh, _mesh(config)): config for submesh, config in choices}
+        wanted: dict[int, Operators] = {}
+        for config in {mesh: config for (_, mesh), config in meshes.items()}.values():
+            division = self.division(config)
+            asked = (division.operators(n, phase) for n in range(len(division.variants)) for phase in PHASES)
+            wanted |= {id(one): one for one in asked if id(one) not in self._predicted}
+        found = latencies(self.latency, list(wanted.values()), self.device)
+        for one, latency in zip(wanted.values(), found, strict=True):
+            self._predicted[id(one)] = one, latency, latency.total_s
+        self._sent_s.ask(
+            (one.kind, one.num_bytes, self.group(submesh, config, one.axis))
+            for (submesh, _), config in meshes.items()
+            for one in self._all_sent(config)
+        )
+
+    def _all_sent(self, config: MeshConfig) -> list[Exchange]:
+        """What the devices of any stage send, all phases together, alike layers once."""
+        division, each = self.division(config), dict[int, Exchange]()
+        for phase in PHASES:
+            for n in range(len(division.variants)):
+                each |= {id(one): one for one in division.exchanges(n, phase)}
+        return [*each.values(), *(one for phase in PHASES for one in self._combined_of(config, phase))]
 
     def on_hosts(self, device: Device, hosts: tuple[int, ...]) -> Pricing:
         """The same on a submesh of these hosts, by their index in the cluster, at the rate of this device.
@@ -167,18 +195,24 @@ class Pricing:
         """What each range of layers sends as one, with its seconds, of shape (L, L)."""
         key = submesh, _mesh(config), phase
         if key not in self._sent:
-            exchanges = self.division(config).combined(phase)
+            exchanges = self._combined_of(config, phase)
             self._sent[key] = [(one, self.sent_s(submesh, config, one) * one.counts) for one in exchanges]
         return self._sent[key]
+
+    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[Exchange]:
+        key = _mesh(config), phase
+        if key not in self._together:
+            self._together[key] = self.division(config).combined(phase)
+        return self._together[key]
 
     def sent_s(self, submesh: Submesh, config: MeshConfig, exchange: Exchange) -> FloatArray:
         """Each of some collectives; all groups along an axis are at it at a time."""
         group = self.group(submesh, config, exchange.axis)
-        found = np.asarray(self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+        found = self._sent_s.seconds(exchange.kind, exchange.num_bytes, group)
         if self.hosts is not None:
             for other in unlike_groups(self.cluster, self.hosts, submesh, config, exchange.axis)[1:]:
                 group = dataclasses.replace(group, hosts=other)
-                found = np.maximum(found, self.communication.seconds(exchange.kind, exchange.num_bytes, group))
+                found = np.maximum(found, self._sent_s.seconds(exchange.kind, exchange.num_bytes, group))
         return found
 
     def group(self, submesh: Submesh, config: MeshConfig, axis: int) -> Group:
@@ -208,6 +242,17 @@ class Pricing:
             taken(bound.forward_bytes, bound.forward_tensors),
             taken(bound.backward_bytes, bound.backward_tensors),
         )
+
+    def largest_sent(self, submesh: Submesh) -> float:
+        """Bytes of the largest tensor that a stage takes in, as one of its devices or hosts does: see `boundary_s`."""
+        bound, lanes = self._boundary, submesh.num_devices if len(self.cluster.hosts) == 1 else submesh.num_hosts
+        forward, backward = (
+            float(np.max(num_bytes / np.maximum(tensors, 1)))
+            for num_bytes, tensors in (
+                (bound.forward_bytes, bound.forward_tensors), (bound.backward_bytes, bound.backward_tensors),
+            )
+        )  # fmt: skip
+        return max(forward, backward) / lanes
 
 
 def _mesh(config: MeshConfig) -> _Mesh:

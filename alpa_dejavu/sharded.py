@@ -95,6 +95,15 @@ class ShardedDivision:
 
     def operators(self, variant: int, phase: str) -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
+        if (variant, phase) not in self._operators:
+            self._operators[variant, phase] = self._divided(variant, phase)
+        return self._operators[variant, phase]
+
+    @cached_property
+    def _operators(self) -> dict[tuple[int, str], Operators]:
+        return {}
+
+    def _divided(self, variant: int, phase: str) -> Operators:
         own, cut = self.whole[self.variants[variant]], self.layers.variants[variant]
         whole, cuts = {
             "forward": (own.forward, cut.forward_cuts),

@@ -42,6 +42,8 @@ def check_latency_model(model: LatencyModel) -> None:
     assert model.predict(Operators.of([]), device).total_s == 0.0, "no operators take no time"
     again = model.predict(operators, device)
     assert (again.mean_s == whole.mean_s).all(), "the same question gets the same answer"
+    both, alone = model.predict(Operators.joined([operators.split(2), operators]), device), [half.mean_s, whole.mean_s]
+    assert np.allclose(both.mean_s, np.concatenate(alone), rtol=1e-12, atol=0), "others in the same call change nothing"
 
 
 def check_communication_model(model: CommunicationModel) -> None:
@@ -56,6 +58,8 @@ def check_communication_model(model: CommunicationModel) -> None:
             assert ((seconds >= 0) & np.isfinite(seconds)).all(), f"{where}: not finite, or negative"
             assert seconds[0, 0] == 0, f"{where}: no bytes take no time"
             assert (np.diff(seconds.ravel()) >= 0).all(), f"{where}: more bytes take less time"
+            alone = [float(model.seconds(collective, size, Group(cluster, hosts))) for size in sizes.ravel()]
+            assert np.allclose(alone, seconds.ravel(), rtol=1e-12, atol=0), f"{where}: alone they take {alone}"
             if len(hosts) == 1 and collective != "send":
                 assert (seconds == 0).all(), f"{where}: one device has nobody to talk to"
     reduced = model.seconds("all_reduce", 1e9, Group(cluster, (0, 1)))

@@ -1,9 +1,12 @@
 """How long planning takes, by its steps, and how that grows with the model and the cluster.
 
-    python benchmarks/test_planning_time.py [--json FILE] [--models NAME ...] [--repeat N]
+    python benchmarks/test_planning_time.py [--json FILE] [--models NAME ...] [--gpus N ...] [--repeat N]
+        [--calibration NAME]
 
 Each case is planned in a process of its own, from its start to the written plan, so that imports and tracing are paid
-every time. The seconds are wall time of this machine; Alpa's own search for GPT-39B on 64 GPUs took 2393 s on them.
+every time. "cost table" is the sum over all tables that a search makes, one for each number of micro-batches and of
+layers that it tries; with a calibration the learned models predict them, without one the data sheets do. The
+seconds are wall time of this machine; Alpa's own search for GPT-39B on 64 GPUs took 2393 s on them.
 
 References:
     Zheng et al., Alpa, OSDI 2022, table 5: 2393 s.
@@ -38,11 +41,16 @@ BATCH = 1024
 def main() -> int:
     """Plans every case and shows the split; exit status 1 if a case couldn't be planned."""
     arguments = _arguments()
-    cases = [case for case in CASES if not arguments.models or case[0] in arguments.models]
-    rows = [_case(model, hosts, arguments.repeat) for model, hosts in tqdm(cases, unit="case")]
+    cases = [
+        (model, hosts)
+        for model, hosts in CASES
+        if model in (arguments.models or [model]) and 8 * hosts in (arguments.gpus or [8 * hosts])
+    ]
+    rows = [_case(model, hosts, arguments) for model, hosts in tqdm(cases, unit="case")]
     _show(rows)
     if arguments.json is not None:
-        heading = {"cores": os.cpu_count(), "python": platform.python_version(), "cluster": CLUSTER, "batch": BATCH}
+        heading: dict[str, object] = {"cores": os.cpu_count(), "python": platform.python_version()}
+        heading |= {"cluster": CLUSTER, "batch": BATCH, "calibration": arguments.calibration}
         arguments.json.write_text(json.dumps({**heading, "cases": rows}, indent=1) + "\n", encoding="utf-8")
     return 0 if all("error" not in row for row in rows) else 1
 
@@ -51,12 +59,15 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the results here, too")
     parser.add_argument("--models", nargs="+", choices=sorted({model for model, _ in CASES}), help="only these")
+    gpus = sorted({8 * hosts for _, hosts in CASES})
+    parser.add_argument("--gpus", nargs="+", type=int, choices=gpus, help="only so many")
+    parser.add_argument("--calibration", metavar="NAME|FILE", help="plan with it (default: by data sheets)")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each (default: %(default)s)")
     return parser.parse_args()
 
 
-def _case(model: str, hosts: int, repeat: int) -> dict[str, object]:
-    runs = [_plan(model, hosts) for _ in range(repeat)]
+def _case(model: str, hosts: int, arguments: argparse.Namespace) -> dict[str, object]:
+    runs = [_plan(model, hosts, arguments.calibration) for _ in range(arguments.repeat)]
     failed = [run for run in runs if "error" in run]
     case: dict[str, object] = {"model": model, "gpus": 8 * hosts}
     if failed:
@@ -65,12 +76,13 @@ def _case(model: str, hosts: int, repeat: int) -> dict[str, object]:
     return case | order[len(order) // 2] | {"walls_s": [run["wall_s"] for run in runs]}
 
 
-def _plan(model: str, hosts: int) -> dict[str, object]:
+def _plan(model: str, hosts: int, calibration: str | None) -> dict[str, object]:
     """One planning from the command line to the written plan."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "plan.json")
         command = [sys.executable, "-m", "alpa_dejavu", "plan", "--model", model, "--cluster", CLUSTER]
         command += ["--hosts", str(hosts), "--batch", str(BATCH), "--json", str(path)]
+        command += [] if calibration is None else ["--calibration", calibration]
         started = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wall = time.perf_counter() - started

@@ -43,8 +43,8 @@ def get_compute_cost(
     priced = prices(
         cluster_of(virtual_mesh, getattr(auto_stage_option, "cluster", None)),
         getattr(auto_stage_option, "calibration", None),
-        getattr(auto_stage_option, "latency", "analytic"),
-        getattr(auto_stage_option, "communication", "alpha-beta"),
+        getattr(auto_stage_option, "latency", "auto"),
+        getattr(auto_stage_option, "communication", "auto"),
     )
     table = cost_table(
         model_of(layers, accumulator_mapping, apply_grad_layers, inference_mode, micro_batch=None),

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.communication import AlphaBeta, CommunicationModel
-from alpa_dejavu.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.communication import AlphaBeta, CommunicationModel, MeasuredAlphaBeta
+from alpa_dejavu.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of calibration files. A file of another version is refused."""
+FAMILY_SPREAD, KIND_SPREAD = 0.2, 0.3
+"""How far a family of programs is from the roofline of the best figures, and a kind of collective from alpha-beta:
+standard deviations of logarithms. Fits reckon with them, and so do the models that are made of fits."""
 
 
 @final
@@ -142,20 +145,27 @@ class Calibration:
         return tuple(sorted({*self.sheets, *self.devices}))
 
     def latency(self) -> LatencyModel:
-        """Of operators: the learned model where there is one, else the roofline."""
+        """Of operators: the learned model where there is one, else the roofline, with measured figures' spread."""
         if self.kernels is None or not self.sheets:
-            return AnalyticLatency()
+            measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from)
+            return measured if self.device_spread else AnalyticLatency()
         from alpa_dejavu.latency.learned import LearnedLatency
 
         return LearnedLatency(self.kernels, self.sheets, self.products)
 
     def communication(self) -> CommunicationModel:
-        """Of collectives: the learned model where there is one, else the alpha-beta model."""
+        """Of collectives: the learned model where there is one, else alpha-beta, with the spread of measured links."""
+        spread = {one.link: one.spread for one in self.links if one.spread}
+        rest = MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
         if self.within is None:
-            return AlphaBeta()
+            return rest
         from alpa_dejavu.communication.learned import LearnedCommunication
 
-        return LearnedCommunication(self.within, self.across)
+        return LearnedCommunication(self.within, self.across, rest)
+
+    @property
+    def _spread_from(self) -> str:
+        return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
         """The cluster with measured figures in place of its own.

@@ -15,6 +15,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, LogModel
 from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
 from alpa_dejavu.latency import AnalyticLatency
@@ -35,7 +36,6 @@ _PRIOR_SPREAD: Mapping[str, float] = {
 }
 """How far the priors may be off: those of a data sheet are peaks, those of the driver's probes ran alone."""
 _STRIDED = ("strided[bytes_per_s]", "strided[cached_bytes_per_s]")
-_FAMILY_SPREAD = 0.2
 _SINGLE_WEIGHT = 0.5
 _CALL_S, _KERNEL_S = 1e-4, 1e-6
 
@@ -82,7 +82,7 @@ class DeviceModel:
             self._family,
             weights=np.array([_SINGLE_WEIGHT if program.name in SINGLE else 1.0 for program in programs]),
             prior=np.r_[np.log([*figures.values(), _CALL_S]), np.zeros(len(self._families))],
-            prior_spread=np.r_[own, np.full(len(self._families), _FAMILY_SPREAD)],
+            prior_spread=np.r_[own, np.full(len(self._families), FAMILY_SPREAD)],
         )
 
     def fit(self, measured: Mapping[int, float]) -> FittedDevice:

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from alpa_dejavu.calibration._bench import Collective
+from alpa_dejavu.calibration._calibration import KIND_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, LogModel, fit_logs
 from alpa_dejavu.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
@@ -21,7 +22,6 @@ __all__ = ["FittedLink", "LinkModel", "fit_sends"]
 
 _PRIOR_SPREAD = (1.5, 1.0)
 """Of latency and rate: links are known by an estimate at best."""
-_OWN_SPREAD = 0.3
 _LATENCY_S = 1e-6
 
 
@@ -65,7 +65,7 @@ class LinkModel:
             self._kind,
             weights=np.ones(len(self._kind)),
             prior=np.r_[start, np.zeros(len(self._kinds))],
-            prior_spread=np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), _OWN_SPREAD)],
+            prior_spread=np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), KIND_SPREAD)],
         )
 
     def fit(self, measured: Mapping[int, float]) -> FittedLink:

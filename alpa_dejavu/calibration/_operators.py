@@ -101,10 +101,7 @@ def operators(program: Program) -> Operators:
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
     """Several programs' operators as one, and where each program's begin."""
-    columns = [field.name for field in dataclasses.fields(Operators) if field.name != "records"]
-    whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
-    starts = np.cumsum([0, *(len(part.records) for part in parts[:-1])])
-    return Operators(records=tuple(record for part in parts for record in part.records), **whole), starts
+    return Operators.joined(parts), np.cumsum([0, *(len(part.records) for part in parts[:-1])])
 
 
 def _in(value: Any, dtype: Any) -> Any:

@@ -12,7 +12,9 @@ from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.problem import Cluster
 
-_DEFAULTS = {"latency": "analytic", "communication": "alpha-beta"}
+_AUTO = "auto"
+"""The default: a calibration's models, or without one the roofline and alpha-beta. It has a name of its own, so that
+whoever asks for one of these beside a calibration is told."""
 
 
 @final
@@ -41,7 +43,7 @@ def check_choice(
     if calibration is None:
         return None
     given = {"latency": latency, "communication": communication}
-    own = [name for name, default in _DEFAULTS.items() if given[name] != default]
+    own = [name for name, choice in given.items() if choice != _AUTO]
     if own:
         raise ValueError(
             f"both a calibration and {own[0]}={given[own[0]]!r} are given, but a calibration brings its own models; "
@@ -61,8 +63,8 @@ def prices(
     Args:
         cluster: by its data sheets.
         calibration: a bundled name, a file's path, or a `Calibration`.
-        latency: a latency model or its name.
-        communication: a communication model or its name.
+        latency: a latency model or its name; "auto": the calibration's, or the roofline.
+        communication: likewise; "auto": the calibration's, or alpha-beta.
 
     Raises:
         ValueError: as `check_choice`; or the calibration is of other devices than the cluster's.

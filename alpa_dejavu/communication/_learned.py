@@ -13,22 +13,25 @@ from alpa_dejavu.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.communication._base import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.communication._collectives import Array, Collectives
 from alpa_dejavu.communication._fitted import FittedCollectives
+from alpa_dejavu.communication._measured_links import MeasuredAlphaBeta
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LearnedCommunication(CommunicationModel):
-    """Collectives by what was measured within hosts and across them; sends by the alpha-beta model.
+    """Collectives by what was measured within hosts and across them; sends by an alpha-beta model.
 
     The fit knows launches, hops, and what a library reaches of a link's rate; the rate itself is the cluster's.
 
     Attributes:
         within: fitted to groups inside one host.
         across: fitted to groups that span hosts; None: those go by the alpha-beta model.
+        rest: the alpha-beta model.
     """
 
     within: FittedCollectives
     across: FittedCollectives | None = None
+    rest: AlphaBeta | MeasuredAlphaBeta = dataclasses.field(default_factory=AlphaBeta)
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
         """Seconds of one collective for each size, in the shape of `num_bytes`."""
@@ -37,13 +40,17 @@ class LearnedCommunication(CommunicationModel):
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)
         if predicted is None:
-            return AlphaBeta().seconds(collective, sizes, group)
+            return self.rest.seconds(collective, sizes, group)
         return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
         """The ends of 90 % intervals in seconds, and whether such groups were fitted, in the shape of `num_bytes`."""
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)
+        if predicted is None and isinstance(self.rest, MeasuredAlphaBeta):
+            lower, upper, known = self.rest.interval(collective, sizes, group)
+            if known.all():
+                return lower, upper, known
         if predicted is None:
             seconds = self.seconds(collective, sizes, group)
             return seconds / 2, seconds * 2, np.zeros(sizes.shape, dtype=np.bool_)

@@ -29,6 +29,10 @@ class AdaptedKernels:
 
     Args:
         deviations: how GPUs deviate from the model; by default as the open measurements of five GPUs have it.
+
+    Attributes:
+        common_variance: by class of kernel, the share of errors' variance that it has in common: less than the model's,
+            the better this GPU's own is known.
     """
 
     def __init__(self, deviations: Deviations | None = None) -> None:
@@ -51,7 +55,8 @@ class AdaptedKernels:
         if len(np.unique(kernels.gpu)) > 1:
             count = len(np.unique(kernels.gpu))
             raise ValueError(f"kernels: they ran on {count} GPUs, but a model is adapted to one; adapt one for each")
-        self._model, self._kernels = model, kernels
+        self._model, self._kernels, self._slower_launch = model, kernels, 1.0
+        self.common_variance = dict(model.common_variance)
         if not len(kernels):
             return self
         errors = np.log(measured / model.predict(kernels).mean)
@@ -63,6 +68,9 @@ class AdaptedKernels:
             off = np.abs(errors - among @ self._weights) / np.sqrt(noise)
             odd = np.maximum(off / _ODD, 1.0)
         self._wider = self._missed(np.diag(cho_solve(self._factor, np.eye(len(kernels)))))
+        launch = self.deviations.of_launch(model, kernels) @ self._weights
+        self._slower_launch = float(np.exp(launch))
+        self.common_variance = {kind: self._still_common(kind, share) for kind, share in model.common_variance.items()}
         return self
 
     def predict(self, kernels: Kernels) -> Seconds:
@@ -74,6 +82,16 @@ class AdaptedKernels:
         mean = base.mean * np.exp(shift)
         lower, upper = (mean * (end / base.mean) ** (ratio * self._wider) for end in (base.lower, base.upper))
         return Seconds(mean, lower, upper, base.in_domain)
+
+    def floor_s(self, kernels: Kernels) -> Array:
+        """Seconds of the launch that `predict` contains, moved by what launches are seen to deviate by."""
+        return np.asarray(self._model.floor_s(kernels) * self._slower_launch)
+
+    def _still_common(self, kind: str, share: float) -> float:
+        across = self.deviations.of_work(self._model, self._kernels, kind)
+        before = self.deviations.whole + self.deviations.kind
+        left = share * max(1.0 - float(across @ cho_solve(self._factor, across)) / before, 0.0)
+        return left / (left + 1 - share) if left else 0.0
 
     def _missed(self, precision: Array) -> float:
         """How many times as far off as expected each measurement is from what the others say of it.

@@ -85,6 +85,15 @@ class Deviations:
         """Between what kernels of one GPU deviate by, shape (some, others), without noise."""
         return self._of(_Common.of(model, some, others))
 
+    def of_launch(self, model: KernelModel, kernels: Kernels) -> Array:
+        """Covariance of what each kernel deviates by with what the launch alone does."""
+        return np.asarray(self.whole + self.launch * _launch_shares(model, kernels))
+
+    def of_work(self, model: KernelModel, kernels: Kernels, kind: str) -> Array:
+        """Covariance of what each deviates by with what all kernels of a kind do where work decides."""
+        work = (kernels.kind == kind) * (1 - _launch_shares(model, kernels))
+        return np.asarray(self.whole + self.kind * work)
+
     def variance(self, model: KernelModel, kernels: Kernels) -> Array:
         """Of what each deviates by, without noise: the diagonal of `covariance`."""
         launch = _launch_shares(model, kernels)

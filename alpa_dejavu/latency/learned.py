@@ -3,6 +3,11 @@
 sheets = data_sheets(figures)
 model = KernelModel().fit(Kernels.of(measured, sheets), measured["latency_s"])
 DejavuStageOption(latency=LearnedLatency(model, sheets), ...)
+
+On a GPU of which a few kernels were measured:
+
+adapted = AdaptedKernels().fit(model, Kernels.of(few, sheets), few["latency_s"])
+DejavuStageOption(latency=LearnedLatency(adapted, {name: sheets[name]}), ...)
 """
 
 from alpa_dejavu._left_out import Seconds

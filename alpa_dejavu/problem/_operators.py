@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, final
@@ -124,6 +125,18 @@ class Operators:
         is_single = np.array([r.product_sizes is not None and r.product_sizes[0] == 1 for r in records], dtype=np.bool_)
         is_dilated = np.array([r.dilated for r in records], dtype=np.bool_)
         return cls(tuple(records), dtype, is_product, is_single, is_dilated, **columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Operators]) -> Operators:
+        """Several as one, in order; one or more.
+
+        >>> add = Operators.of([Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8)])
+        >>> Operators.joined([add, add.split(2)]).flop
+        array([8., 4.])
+        """
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "records"]
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(records=tuple(itertools.chain.from_iterable(part.records for part in parts)), **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
         """What each device computes and moves when operators are divided evenly, all alike or each its own way.

@@ -18,10 +18,12 @@ from alpa_dejavu.uncertainty._spreads import (
     CLASSES,
     COMPUTE,
     LAUNCHES,
+    KnowsFigures,
     KnowsInterval,
     Spreads,
     common_share,
     link_class,
+    said_by,
 )
 
 __all__ = ["Resolved", "Resolver", "Seconds"]
@@ -78,6 +80,7 @@ class Resolver:
         self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
         self._pricings: dict[int, Pricing] = {}
         self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
+        self._said_by: dict[str, None] = {}
 
     @property
     def num_own(self) -> int:
@@ -97,7 +100,7 @@ class Resolver:
     @property
     def source(self) -> str:
         """Where the spread is from."""
-        return self.spreads.source(self._seconds)
+        return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, pricing: Pricing, submesh: Submesh, config: MeshConfig) -> Resolved:
         """What a table's entries on a submesh with a config are made of."""
@@ -124,10 +127,12 @@ class Resolver:
                 found = found + forward * pricing.trains(config)[:, None]
             phases.append("backward")
         starts = np.full((pricing.model.num_layers,) * 2, len(phases) * pricing.device.dispatch_s)
+        self._note_launches(pricing, "dispatch_s", starts[0, 0])
         return Seconds(found, {LAUNCHES: starts} | self._combined(pricing, submesh, config, phases))
 
     def _step(self, pricing: Pricing, submesh: Submesh, config: MeshConfig) -> Seconds:
         starts = np.full((pricing.model.num_layers,) * 2, pricing.device.step_s)
+        self._note_launches(pricing, "step_s", starts[0, 0])
         ranges = {LAUNCHES: starts} | self._combined(pricing, submesh, config, ["step"])
         return Seconds(self._computed(pricing, config, "step"), ranges)
 
@@ -136,7 +141,9 @@ class Resolver:
             return Seconds(np.zeros((0, len(CLASSES))), {})
         ends = (0, 0) if len(pricing.cluster.hosts) == 1 else (0, 1)
         forward, backward = pricing.boundary_s(submesh)
-        return Seconds(np.zeros((0, len(CLASSES))), {link_class("send", ends): forward + backward})
+        largest = Exchange("send", 0, np.array([pricing.largest_sent(submesh)]), np.ones(1))
+        number = self._noted(pricing, Group(pricing.cluster, ends), largest, forward + backward)
+        return Seconds(np.zeros((0, len(CLASSES))), {number: forward + backward})
 
     def _layers(self, pricing: Pricing, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
         """Operators and collectives of each variant, shape (V, N)."""
@@ -180,7 +187,7 @@ class Resolver:
                 of_kinds = np.bincount(self._kinds_of(operators)[0][chosen], weights=latency.mean_s[chosen])
                 alone = float(np.linalg.norm(of_kinds)) / row[number] if row[number] > 0 else 0.0
                 share = common_share(pricing.latency, product)
-                self._note(number, row[number], _relative(latency, chosen), share, alone)
+                self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(pricing.latency))
             self._rows[key] = operators, row
         return self._rows[key][1]
 
@@ -204,10 +211,17 @@ class Resolver:
         if isinstance(model, KnowsInterval) and one.num_bytes.size:
             lower, upper, _ = model.interval(one.kind, one.num_bytes.ravel()[largest : largest + 1], group)
             sigma = float(np.log(upper[0] / lower[0])) / _OF_INTERVAL if lower[0] > 0 else 0.0
-        self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0)
+        self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
         return number
 
-    def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float = 0.0) -> None:
+    def _note_launches(self, pricing: Pricing, figure: str, seconds: float) -> None:
+        if isinstance(pricing.latency, KnowsFigures):
+            sigma = pricing.latency.figure_spread(pricing.device, figure)
+            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(pricing.latency))
+
+    def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float, source: str) -> None:
+        if seconds * sigma > 0:
+            self._said_by[source] = None
         self._alone[number] += seconds * alone
         self._seconds[number] += seconds
         self._weighted[number] += seconds * sigma

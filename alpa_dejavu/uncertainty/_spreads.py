@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.communication import COLLECTIVES, Group
+from alpa_dejavu.communication import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.problem import Device
 
-__all__ = ["CLASSES", "COMPUTE", "LAUNCHES", "KnowsInterval", "SharesErrors", "Spreads", "common_share", "link_class"]
+__all__ = [
+    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "common_share",
+    "link_class", "said_by",
+]  # fmt: skip
 
 _PLACES = ("within hosts", "between hosts")
 CLASSES = (
@@ -61,6 +66,15 @@ class KnowsInterval(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsFigures(Protocol):
+    """A latency model on measured figures of devices."""
+
+    def figure_spread(self, device: Device, figure: str) -> float:
+        """Standard deviation of the logarithm of one, by the name of `Device`'s field."""
+        ...
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spreads:
@@ -93,8 +107,12 @@ class Spreads:
                 common[n], own[n] = _assumed(name)
         return cls(common, own * alone, sigma > 0)
 
-    def source(self, seconds: FloatArray) -> str:
-        """Where the spread of so many seconds, by class, is from.
+    def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:
+        """Where the spread is from.
+
+        Args:
+            seconds: by class.
+            said_by: who said what isn't assumed.
 
         >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
         'spread of the roofline and of the alpha-beta model, since the models say none'
@@ -103,7 +121,7 @@ class Spreads:
         names = {"the roofline": computing, "the alpha-beta model": sending}
         assumed = [name for name, part in names.items() if seconds[part & ~self.said].sum() > seconds[part].sum() / 2]
         if not assumed:
-            return "spread of the models"
+            return f"spread of {' and of '.join(said_by)}"
         text = f"spread of {' and of '.join(assumed)}, since the model"
         return f"{text}s say none" if len(assumed) > 1 else f"{text} says none"
 
@@ -116,6 +134,11 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
     """
     place = len(set(hosts)) > 1
     return LAUNCHES + 1 + place * len(COLLECTIVES) + COLLECTIVES.index(collective)
+
+
+def said_by(model: LatencyModel | CommunicationModel) -> str:
+    """Whose a model's spread is."""
+    return str(getattr(model, "spread_from", "the models"))
 
 
 def common_share(model: LatencyModel, product: bool) -> float:

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import kernel_rows
+from models import chain, space
 
+import alpa_dejavu
 import few_shot
-from alpa_dejavu.latency.learned import AdaptedKernels, DataSheet, Deviations, KernelModel, Kernels, measure_next
+from alpa_dejavu.latency.learned import (
+    AdaptedKernels,
+    DataSheet,
+    Deviations,
+    KernelModel,
+    Kernels,
+    LearnedLatency,
+    measure_next,
+)
+from alpa_dejavu.problem import Cluster, Host, Operator, Operators, Run
+from alpa_dejavu.testing import check_latency_model, example_cluster
 
 SHEETS = {
     "small": DataSheet(5e12, 2e11, 40, 2e6),
@@ -101,6 +113,65 @@ def test_one_measurement_moves_its_like_the_most(fitted):
     assert moved.argmax() == product
     assert moved[product] < np.log(2)
     assert moved[POOL[0].kind == "product"].mean() > moved[POOL[0].kind == "map"].mean()
+
+
+DEVICE = dataclasses.replace(
+    example_cluster().hosts[0].device, name="new", flop_per_s={"float32": 1e13}, memory_bytes_per_s=6e11
+)
+PRODUCT = Operator(
+    "dot", "dot_general", ((2048, 2048),) * 2, ((2048, 2048),), "float32", 2.0 * 2048**3, 0, 3.4e7, 1.7e7
+)
+ADD = Operator("elementwise", "add", ((4096, 2048),) * 2, ((4096, 2048),), "float32", 8.4e6, 0, 6.7e7, 3.4e7)
+SMALL = Operator("elementwise", "add", ((64,),) * 2, ((64,),), "float32", 64.0, 0, 512.0, 256.0)
+OPERATORS = Operators.of([PRODUCT, ADD, SMALL])
+
+
+def test_a_planner_takes_it_as_it_takes_the_model(fitted):
+    model, _ = fitted
+    adapted = LearnedLatency(AdaptedKernels().fit(model, *POOL), {"new": SHEETS["new"]})
+    check_latency_model(adapted)
+    before, after = (one.predict(OPERATORS, DEVICE) for one in (LearnedLatency(model, SHEETS), adapted))
+    ratio = (after.mean_s - DEVICE.kernel_s) / np.maximum(before.mean_s - DEVICE.kernel_s, 1e-9)
+    assert ratio[0] == pytest.approx(2.0, rel=0.2)
+    # What streams does so in one row, which is far from the rows that were measured: it has its kind in common alone.
+    assert 1.1 < ratio[1] < 1.8
+    assert (after.spread_s[:2] / after.mean_s[:2] < before.spread_s[:2] / before.mean_s[:2]).all()
+    assert adapted.in_domain(OPERATORS, DEVICE).all()
+    stages = chain(4, exchanged=())
+    layers = tuple(dataclasses.replace(layer, forward=OPERATORS, backward=OPERATORS) for layer in stages.layers)
+    one = example_cluster(1)
+    cluster = Cluster("new", (Host("one", DEVICE, 4),), one.links)
+    made = [
+        alpa_dejavu.plan(dataclasses.replace(stages, layers=layers), cluster, space(), Run(4), latency=latency)
+        for latency in (LearnedLatency(model, SHEETS), adapted)
+    ]
+    assert made[1].step_s / made[0].step_s == pytest.approx(1.9, rel=0.2)
+
+
+def test_a_slow_host_is_no_work_of_the_device(fitted):
+    model, _ = fitted
+    slow = AdaptedKernels().fit(model, POOL[0], 1.5 * model.predict(POOL[0]).mean)
+    assert slow.floor_s(POOL[0]) / model.floor_s(POOL[0]) == pytest.approx(1.5, rel=0.05)
+    before, after = (
+        LearnedLatency(one, {"new": SHEETS["new"]}).predict(OPERATORS, DEVICE).mean_s for one in (model, slow)
+    )
+    assert after[2] - before[2] < 0.2 * model.floor_s(POOL[0]).min()
+
+
+def test_what_kernels_have_in_common_gets_known_first(fitted):
+    model, _ = fitted
+    shares = [
+        AdaptedKernels().fit(model, POOL[0].take(np.arange(count)), POOL[1][:count]).common_variance["product"]
+        for count in (0, 3, 30, 200)
+    ]
+    assert shares[0] == model.common_variance["product"]
+    assert 1 > shares[0] > shares[1] > shares[2] > shares[3] >= 0
+
+
+def test_one_gpus_deviations_are_not_told_of_others(fitted):
+    model, _ = fitted
+    with pytest.raises(ValueError, match=r"adapted to one GPU, but sheets has \['large', 'middle'"):
+        LearnedLatency(AdaptedKernels().fit(model, *POOL), SHEETS)
 
 
 @settings(max_examples=25, deadline=None)

@@ -218,8 +218,8 @@ def test_other_devices_than_the_clusters_are_named():
 def test_its_models_are_sound():
     check_latency_model(fitted().latency())
     check_communication_model(fitted().communication())
-    assert measured().latency() == AnalyticLatency()
-    assert measured().communication() == AlphaBeta()
+    assert dataclasses.replace(measured(), device_spread={}).latency() == AnalyticLatency()
+    assert dataclasses.replace(measured(), links=()).communication() == AlphaBeta()
     within = dataclasses.replace(fitted(), across=None).communication()
     far = Group(EXAMPLE, (0, 1))
     assert within.seconds("all_reduce", 1e6, far) == AlphaBeta().seconds("all_reduce", 1e6, far)
@@ -244,16 +244,22 @@ def test_prices_are_the_calibrations_or_as_given():
     none = prices(EXAMPLE, None, "analytic", "free")
     assert none.cluster is EXAMPLE
     assert none.latency == AnalyticLatency()
-    own = prices(EXAMPLE, measured(), "analytic", "alpha-beta")
+    default = prices(EXAMPLE, None, "auto", "auto")
+    assert (default.latency, default.communication) == (AnalyticLatency(), AlphaBeta())
+    own = prices(EXAMPLE, measured(), "auto", "auto")
     assert own.cluster == measured().applied_to(EXAMPLE)
     with pytest.raises(ValueError, match="both a calibration and communication='free'"):
-        prices(EXAMPLE, measured(), "analytic", "free")
+        prices(EXAMPLE, measured(), "auto", "free")
+    with pytest.raises(ValueError, match="both a calibration and latency='analytic'"):
+        prices(EXAMPLE, measured(), "analytic", "auto")
+    with pytest.raises(ValueError, match="both a calibration and communication='alpha-beta'"):
+        prices(EXAMPLE, measured(), "auto", "alpha-beta")
     with pytest.raises(ValueError, match="both a calibration and latency=AnalyticLatency"):
-        prices(EXAMPLE, measured(), AnalyticLatency(), "alpha-beta")
+        prices(EXAMPLE, measured(), AnalyticLatency(), "auto")
     with pytest.raises(TypeError, match="calibration is 3; give a bundled name"):
-        prices(EXAMPLE, 3, "analytic", "alpha-beta")
+        prices(EXAMPLE, 3, "auto", "auto")
     with pytest.raises(ValueError, match=r"no calibration 'v10'; did you mean 'v100'"):
-        prices(EXAMPLE, "v10", "analytic", "alpha-beta")
+        prices(EXAMPLE, "v10", "auto", "auto")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_nonsense_is_refused():
         Group(cluster, (5,))
     with pytest.raises(ValueError, match="concurrent is 0"):
         Group(cluster, (0,), 0)
-    with pytest.raises(ValueError, match="'alpha-beta', 'free'"):
+    with pytest.raises(ValueError, match="'alpha-beta', 'auto', 'free'"):
         communication_model("telepathy")
 
 

@@ -18,8 +18,14 @@ PLAIN = Operator("dot", "dot_general", ((256, 64), (64, 96)), ((256, 96),), "flo
 ADD = Operator("elementwise", "add", ((64,),) * 2, ((64,),), "float32", 64.0, 0, 512.0, 256.0)
 
 
+def kernels_of(operators, device=DEVICE, known=None):
+    """What each operator runs, and what it would run undivided."""
+    found = (known or OperatorKernels()).of(operators, device, SHEET)
+    return found.divided.take(found.of_operators), found.whole.take(found.of_operators)
+
+
 def sizes(record, ways):
-    (divided, whole) = OperatorKernels().of(Operators.of([record]).split(ways), DEVICE, SHEET)
+    divided, whole = kernels_of(Operators.of([record]).split(ways))
     assert whole.flop[0] == pytest.approx(ways * divided.flop[0])
     return divided.op[0], *(float(getattr(divided, name)[0]) for name in ("batch", "m", "n", "k"))
 
@@ -31,14 +37,14 @@ def test_of_products_in_a_batch_a_device_takes_whole_ones_and_of_others_rows():
 
 
 def test_others_stream_what_a_device_moves():
-    divided, _ = OperatorKernels().of(Operators.of([ADD, PLAIN]).split(2), DEVICE, SHEET)
+    divided, _ = kernels_of(Operators.of([ADD, PLAIN]).split(2))
     assert divided.kind.tolist() == ["map", "product"]
     assert divided.moved_bytes[0] == pytest.approx(384.0)
 
 
 def test_narrow_numbers_go_by_their_rate_and_take_less_room_and_power():
     halves = dataclasses.replace(PLAIN, dtype="float16")
-    kernels, _ = OperatorKernels().of(Operators.of([PLAIN, halves]), DEVICE, SHEET)
+    kernels, _ = kernels_of(Operators.of([PLAIN, halves]))
     assert kernels.rate.tolist() == [1e12, 8e12]
     assert kernels.bandwidth.tolist() == [1e11, 2e11]
     assert kernels.l2_bytes.tolist() == [2e6, 4e6]
@@ -48,8 +54,23 @@ def test_narrow_numbers_go_by_their_rate_and_take_less_room_and_power():
 
 def test_what_is_known_of_records_is_not_told_of_others():
     known = OperatorKernels()
-    first, _ = known.of(Operators.of([PLAIN]), DEVICE, SHEET)
+    first, _ = kernels_of(Operators.of([PLAIN]), DEVICE, known)
     other = dataclasses.replace(DEVICE, flop_per_s={"float32": 2e12})
-    assert known.of(Operators.of([PLAIN]), other, SHEET)[0].rate.tolist() == [2e12]
-    assert known.of(Operators.of([BATCHED]), DEVICE, SHEET)[0].n.tolist() == [96.0]
+    assert kernels_of(Operators.of([PLAIN]), other, known)[0].rate.tolist() == [2e12]
+    assert kernels_of(Operators.of([BATCHED]), DEVICE, known)[0].n.tolist() == [96.0]
     assert first.m.tolist() == [256.0]
+
+
+def test_a_kernel_is_there_once_however_many_operators_run_it():
+    again = dataclasses.replace(PLAIN)
+    renamed = dataclasses.replace(ADD, primitive="mul")
+    operators = Operators.joined([Operators.of([PLAIN, ADD, BATCHED]).split(2), Operators.of([again, PLAIN, renamed])])
+    found = OperatorKernels().of(operators, DEVICE, SHEET)
+    assert len(found.divided) == len(found.whole) == 5
+    assert found.of_operators[3] == found.of_operators[4]
+    assert sorted(found.of_operators.tolist().count(place) for place in range(5)) == [1, 1, 1, 1, 2]
+    assert (found.of_operators[found.first] == range(5)).all()
+    for place, ways, record in [(0, 2, PLAIN), (1, 2, ADD), (2, 2, BATCHED), (4, 1, PLAIN), (5, 1, ADD)]:
+        alone = OperatorKernels().of(Operators.of([record]).split(ways), DEVICE, SHEET)
+        one = found.divided.take(found.of_operators[[place]])
+        assert all(getattr(one, field.name) == getattr(alone.divided, field.name) for field in dataclasses.fields(one))

@@ -49,6 +49,8 @@ def test_fields_without_effect_are_named(caplog):
         ({"calibration": "v10"}, ValueError, "did you mean 'v100'"),
         ({"calibration": 3}, TypeError, "calibration is 3"),
         ({"calibration": "v100", "communication": "free"}, ValueError, "both a calibration and communication='free'"),
+        ({"calibration": "v100", "latency": "analytic"}, ValueError, "both a calibration and latency='analytic'"),
+        ({"calibration": "v100", "communication": "alpha-beta"}, ValueError, "communication='alpha-beta'"),
     ],
 )
 def test_nonsense_is_refused_by_name(fields, error, said):

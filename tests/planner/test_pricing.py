@@ -1,14 +1,20 @@
 """Prices of remat, ZeRO levels and other micro-batches, against those that the cost table's tests reckon by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from models import chain
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu._together import SentSeconds, latencies
+from alpa_dejavu.calibration import bundled
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Group
+from alpa_dejavu.latency import AnalyticLatency, LatencyModel
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.pricing import KINDS, Pricing, with_micro_batch
-from alpa_dejavu.problem import MeshConfig, Submesh
+from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
+from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 
@@ -56,3 +62,101 @@ def test_a_larger_micro_batch_grows_what_has_a_batch_dimension():
 def test_a_micro_batch_of_nothing_is_refused():
     with pytest.raises(ValueError, match="positive ratio"):
         with_micro_batch(chain(1), 0.0)
+
+
+class Counted(LatencyModel, CommunicationModel):
+    """The models of a calibration, and how often each was asked."""
+
+    def __init__(self, calibration):
+        self._models, self.asked = (calibration.latency(), calibration.communication()), [0, 0]
+
+    def predict(self, operators, device):
+        self.asked[0] += 1
+        return self._models[0].predict(operators, device)
+
+    def seconds(self, collective, num_bytes, group):
+        self.asked[1] += 1
+        return self._models[1].seconds(collective, num_bytes, group)
+
+
+def block(n):
+    """Operators of a layer, a little larger in each."""
+    rows, wide = 2048 + 128 * n, 5120
+    product = Operator(
+        "dot", "dot_general", ((rows, wide), (wide, wide)), ((rows, wide),), "float16", 2.0 * rows * wide**2,
+        0, 2e8, 4e7,
+    )  # fmt: skip
+    heads = Operator(
+        "dot", "dot_general", ((40, rows, 128), (40, 128, rows)), ((40, rows, rows),), "float16", 256.0 * 40 * rows**2,
+        0, 4e7, 80.0 * rows**2,
+    )  # fmt: skip
+    shape = rows, wide
+    add = Operator("elementwise", "add", (shape, shape), (shape,), "float32", 1.0 * rows * wide, 9, 4e7, 2e7)
+    fused = dataclasses.replace(add, written_bytes=0.0)
+    return Operators.of([product, heads, add, fused])
+
+
+def blocks(num_layers):
+    model = chain(num_layers, parameter_bytes=3e7, activation_bytes=2e7, exchanged=(2e7, 3e7))
+    layers = [
+        dataclasses.replace(layer, forward=block(n % 3), backward=block(n % 3).split(0.5), update=block(3))
+        for n, layer in enumerate(model.layers)
+    ]
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
+    cluster = named_cluster("p3.16xlarge", 2)
+    space = search_space(cluster, 16, remat=("none", "layer"), zero=(0, 2, 3))
+    choices = [(s, c) for s, row in zip(space.submeshes, space.configs, strict=True) for c in row if c is not None]
+    together, apart = Counted(bundled("v100")), Counted(bundled("v100"))
+    prepared, unprepared = (Pricing(blocks(5), cluster, cluster.hosts[0].device, m, m) for m in (together, apart))
+    prepared.prepare(choices)
+    operators, sent = together.asked
+    assert operators == 1
+    for submesh, config in choices:
+        np.testing.assert_allclose(prepared.seconds(submesh, config), unprepared.seconds(submesh, config), rtol=1e-12)
+    assert (together.asked[0], apart.asked[0] > 30) == (1, True)
+    # What is left are transfers between stages.
+    assert together.asked[1] - sent == 2 * len(choices)
+    assert len(choices) > 60
+
+
+def test_a_model_keeps_what_it_said_of_kernels_for_other_micro_batches():
+    latency, device = bundled("v100").latency(), named_cluster("p3.16xlarge").hosts[0].device
+    model = blocks(3)
+    for ratio in (1.0, 0.5, 0.25):
+        of_layers = [layer.forward.split(2) for layer in with_micro_batch(model, ratio).layers]
+        warm = latencies(latency, of_layers, device)
+        for one, known in zip(of_layers, warm, strict=True):
+            cold = bundled("v100").latency().predict(one, device)
+            np.testing.assert_allclose(known.mean_s, cold.mean_s, rtol=1e-12)
+            np.testing.assert_allclose(known.spread_s, cold.spread_s, rtol=1e-12)
+
+
+def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
+    cluster, model = named_cluster("p3.16xlarge", 2), Counted(bundled("v100"))
+    sent, sizes = SentSeconds(model), np.array([[0.0, 1e6], [3e6, 1e6]])
+    groups = Group(cluster, (0,) * 4), Group(cluster, (0,) * 4, concurrent=2), Group(cluster, (0, 0, 1, 1))
+    sent.ask([(kind, sizes, group) for kind in ("all_reduce", "all_gather") for group in groups])
+    assert model.asked[1] == 6
+    for kind in ("all_reduce", "all_gather"):
+        for group in groups:
+            direct = bundled("v100").communication().seconds(kind, sizes, group)
+            np.testing.assert_allclose(sent.seconds(kind, sizes, group), direct, rtol=1e-12)
+    assert model.asked[1] == 6
+    more = sent.seconds("all_reduce", np.array([2e6, 1e6]), groups[0])
+    assert more[1] == sent.seconds("all_reduce", sizes, groups[0])[0, 1] < more[0]
+    assert model.asked[1] == 7
+    assert sent.seconds("all_reduce", np.zeros((0,)), groups[0]).shape == (0,)
+
+
+def test_many_operators_come_in_several_calls(monkeypatch):
+    monkeypatch.setattr("alpa_dejavu._together._AT_A_TIME", 5)
+    model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
+    many = [block(n) for n in range(5)]
+    found = latencies(model, many, device)
+    assert model.asked[0] == 3
+    for one, operators in zip(found, many, strict=True):
+        np.testing.assert_allclose(one.mean_s, model.predict(operators, device).mean_s, rtol=1e-12)
+    assert latencies(model, [], device) == []
