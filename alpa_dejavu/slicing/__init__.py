@@ -7,9 +7,10 @@ from alpa_dejavu.slicing._amp_pipe import AmpPipe
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
 from alpa_dejavu.slicing._exhaustive import Exhaustive
+from alpa_dejavu.slicing._placed import Effort
 from alpa_dejavu.slicing._uniform import Uniform
 
-__all__ = ["AmpPipe", "Dynamic", "Exhaustive", "Slicer", "Uniform", "slicer"]
+__all__ = ["AmpPipe", "Dynamic", "Effort", "Exhaustive", "Slicer", "Uniform", "slicer"]
 
 
 def slicer(choice: str | Slicer) -> Slicer:

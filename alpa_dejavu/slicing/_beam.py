@@ -18,13 +18,15 @@ from alpa_dejavu.problem import StageChoice
 from alpa_dejavu.slicing._branch import ROUNDING, Answer
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 from alpa_dejavu.slicing._labels import Labels, joined, undominated
-from alpa_dejavu.slicing._relaxed import Prices
+from alpa_dejavu.slicing._relaxed import ENTRIES, Prices
 
 PENDING = 64
 """From the beginnings at a layer at most so many new ones are made for each place in the beam."""
 PAIRS, LAYER = 100, 1000
 """So many pairs of a beginning and a next stage are compared, and so many beginnings made, in the time of one and of a
 layer without any."""
+CHUNK = 4_000_000
+"""Pairs that are compared at a time."""
 
 
 @final
@@ -43,7 +45,7 @@ class Beam:
         self._kept: dict[int, Labels] = {}
         self._lost = math.inf
         self._most = most
-        self.work = 0
+        self.work = 0.0
 
     def run(self) -> Answer:
         """What no sum below what was asked for is below, and the slicing with the least sum that was found."""
@@ -84,24 +86,23 @@ class Beam:
         """Every next stage for the beginnings at a layer."""
         groups, row = np.unique(labels.group, return_inverse=True)
         lengths, classes, ways, weights, dearer = self._next_stages(layer, groups, labels)
-        bounds = labels.bound[:, None] + dearer[row]
-        label, stage = self._promising(bounds)
-        self.work += LAYER + bounds.size / PAIRS + len(label)
+        self.work += LAYER + len(labels) * len(lengths) / PAIRS
+        label, stage, bound = self._promising(labels.bound, row, dearer)
         order = np.argsort(lengths[stage], kind="stable")
-        label, stage = label[order], stage[order]
+        label, stage, bound = label[order], stage[order], bound[order]
         used = labels.used[label] + self._choices.uses[classes[stage]]
         room = self._choices.room[layer, layer + lengths[stage], classes[stage], ways[stage]]
         may_follow = np.minimum(labels.may_follow[label] - 1, room)
         over = lengths[stage] == self._choices.num_layers - 1 - layer
         suits = (used <= self._choices.available).all(axis=1) & (may_follow >= np.where(over, 0, 1))
         suits &= ~over | (used == self._choices.available)[:, self._choices.exact].all(axis=1)
-        label, stage, used, may_follow = (x[suits] for x in (label, stage, used, may_follow))
+        label, stage, bound, used, may_follow = (x[suits] for x in (label, stage, bound, used, may_follow))
         new = Labels(
             used=used,
             group=self._choices.group[classes[stage]],
             may_follow=may_follow,
             weight=labels.weight[label] + weights[row[label], stage],
-            bound=bounds[label, stage],
+            bound=bound,
             origin=np.column_stack([np.full(len(label), layer), label]),
             choice=np.column_stack([classes[stage], ways[stage]]),
         )
@@ -109,16 +110,30 @@ class Beam:
         for length, start, end in zip(found, starts, [*starts, len(stage)][1:], strict=True):
             self._arrived[layer + int(length) + 1].append(new.of(slice(start, end)))
 
-    def _promising(self, bounds: FloatArray) -> tuple[IntArray, IntArray]:
-        """Pairs of a beginning and a stage that are below what is asked for, the best if they are very many."""
-        label, stage = np.nonzero(bounds < self._below)
-        most = PENDING * self._width
-        if len(label) > most:
-            values = bounds[label, stage]
-            order = np.argpartition(values, most)
-            self._lost = min(self._lost, float(values[order[most]]))
-            label, stage = label[order[:most]], stage[order[:most]]
-        return label, stage
+    def _promising(
+        self, bounds: FloatArray, row: IntArray, dearer: FloatArray
+    ) -> tuple[IntArray, IntArray, FloatArray]:
+        """Pairs of a beginning and a stage that are below what is asked for, and their bounds; the best if very many.
+
+        Beginning n has bounds[n], and a stage makes it dearer by what is in dearer[row[n]].
+        """
+        step = max(1, CHUNK // max(dearer.shape[1], 1))
+        labels, stages, found = [], [], []
+        for start in range(0, len(bounds), step):
+            some = slice(start, start + step)
+            sums = bounds[some, None] + dearer[row[some]]
+            label, stage = np.nonzero(sums < self._below)
+            values = sums[label, stage]
+            most = PENDING * self._width
+            self.work += min(len(label), most)
+            if len(label) > most:
+                order = np.argpartition(values, most)
+                self._lost = min(self._lost, float(values[order[most]]))
+                label, stage, values = label[order[:most]], stage[order[:most]], values[order[:most]]
+            labels.append(label + start)
+            stages.append(stage)
+            found.append(values)
+        return np.concatenate(labels), np.concatenate(stages), np.concatenate(found)
 
     def _next_stages(self, layer: int, groups: IntArray, labels: Labels) -> tuple[Any, ...]:
         """N stages that begin with a layer, and make a slicing dearer by less than is asked for.
@@ -132,6 +147,7 @@ class Beam:
         fits = choices.costs_s[layer, lasts] + choices.crossing_s[layer, groups][:, None, :, None] <= self._bound
         weights = choices.weights[layer, lasts] + choices.crossing_weights[layer, groups][:, None, :, None]
         weights = np.where(fits, weights, np.inf)
+        self.work += fits.size / ENTRIES
         dearer = weights + (self._prices.then[lasts, :, None] - here[:, None, None, None])
         lengths, classes = np.nonzero((dearer < spare[:, None, None, None]).any(axis=(0, 3)))
         weights, dearer = weights[:, lengths, classes], np.maximum(dearer[:, lengths, classes], 0.0)

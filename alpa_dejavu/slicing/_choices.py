@@ -36,7 +36,6 @@ class Choices:
         weights: shape (L, L, Q, P), what is summed over the stages, without crossing.
         crossing_weights: shape (L, G, Q), what crossing adds to a weight.
         room: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
-        limited: whether `room` matters.
     """
 
     def __init__(self, problem: SlicingProblem, sites: Sites) -> None:
@@ -68,7 +67,6 @@ class Choices:
         self.costs_s[:, :, (self.uses > self.available).any(axis=1)] = np.inf
         # Before the last layer at least one more stage has to follow.
         self.costs_s[self.room < np.minimum(left, 1)[None, :, None, None]] = np.inf
-        self.limited = bool((self.room < left[None, :, None, None])[np.isfinite(self.costs_s)].any())
         self._cheapest_s = self.costs_s.min(axis=(2, 3))
         once = self._regrouped(problem.once_s, 0.0)
         self.weights, self.crossing_weights = self.costs_s + once, self.crossing_s
@@ -97,17 +95,24 @@ class Choices:
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
         """The different stage costs, ascending: the greatest and the least of each few that are taken together."""
-        values = [np.zeros(0)]
+        values, count, most = [np.zeros(0)], 0, MOST_BOUNDS
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
             costs = self.costs_s[layer, layer:, of_class]
             crossing = np.unique(self.crossing_s[layer, :, of_class])
-            values.append(np.unique(costs[np.isfinite(costs)][:, None] + crossing[np.isfinite(crossing)]))
+            values.append((costs[np.isfinite(costs)][:, None] + crossing[np.isfinite(crossing)]).ravel())
+            count += len(values[-1])
+            if count > 4 * MOST_BOUNDS:
+                values, most = [np.concatenate(_buckets(np.unique(np.concatenate(values))))], 0
+                count = len(values[0])
         all_values = np.unique(np.concatenate(values))
-        if len(all_values) <= MOST_BOUNDS:
-            return all_values, all_values
-        place = np.floor(np.log(np.maximum(all_values, np.finfo(float).tiny)) * BUCKETS_PER_E)
-        starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
-        return all_values[np.append(starts[1:], len(all_values)) - 1], all_values[starts]
+        return (all_values, all_values) if len(all_values) <= most else _buckets(all_values)
+
+
+def _buckets(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The greatest and the least of values that are close together."""
+    place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * BUCKETS_PER_E)
+    starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
+    return values[np.append(starts[1:], len(values)) - 1], values[starts]
 
 
 def _unlike_links(sites: Sites) -> IntArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from typing import final
 
 import numpy as np
@@ -16,17 +17,16 @@ from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._beam import Beam
 from alpa_dejavu.slicing._branch import ROUNDING, Answer, BranchAndBound
 from alpa_dejavu.slicing._choices import Choices, FloatArray
-from alpa_dejavu.slicing._relaxed import Relaxation
+from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
 
-FEW_STATES = 500
-"""With so few combinations of used devices and last site prices help less than they cost."""
-NOT_FAR = (1.05, 1.3, 3.0, math.inf)
+LITTLE = 100_000
+"""With so few combinations of used devices, last site and next stage nothing is left out, and prices don't pay."""
+NOT_FAR = (1.1, 2.0, math.inf)
 """First a slicing is looked for that costs at most so much more than the relaxed problem."""
+SHARE = 0.25
+"""Of the effort, for each of these but the last, which goes on until there is a slicing."""
 CLOSE = 5e-3
 """The wider beams' business is what is less than this fraction better."""
-
-ENTRIES = 300
-"""So many entries of the relaxation's arrays are looked at in the time of one beginning."""
 
 
 @final
@@ -43,7 +43,7 @@ class Effort:
 
     widths: tuple[int, ...] = (64, 256, 2048)
     steps: int = 60
-    work: int = 10_000_000
+    work: int = 8_000_000
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
@@ -54,26 +54,27 @@ def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple
         return (), math.inf, 0
     search = _Search(choices, effort)
 
-    def branch(width: int, limit_s: float, slack: float) -> tuple[tuple[StageChoice, ...], float]:
-        search.width = width
+    def branch(width: int, limit_s: float, slack: float, work: float) -> tuple[tuple[StageChoice, ...], float]:
+        search.begin(width, work)
         bounded = BranchAndBound(problem, search.solve, bounds, floors, limit_s, slack, relaxed=width == 0)
         stages, at_least, _ = bounded.run(search.may_go_on)
         return stages, at_least
 
-    if search.few:
-        best, at_least = branch(effort.widths[-1], math.inf, ROUNDING)
+    if search.is_little:
+        best, at_least = branch(sys.maxsize, math.inf, ROUNDING, math.inf)
         return best, at_least, search.rounds
-    best = ()
-    _, at_least = branch(0, math.inf, CLOSE)
-    relaxed_s = at_least
+    best, relaxed_s = branch(0, math.inf, CLOSE, SHARE * effort.work)
+    at_least = relaxed_s
     for factor in NOT_FAR:
-        if not best and search.may_go_on():
-            best, certain = branch(effort.widths[0], relaxed_s * factor, CLOSE)
+        if not best and math.isfinite(at_least):
+            work = effort.work * (SHARE if math.isfinite(factor) else 1.0)
+            limit_s = relaxed_s * factor if relaxed_s > 0 else math.inf
+            best, certain = branch(effort.widths[0], limit_s, CLOSE, work)
             at_least = max(at_least, certain)
     for width in effort.widths[1:]:
         best_s = problem.total_s(best) if best else math.inf
-        if at_least < best_s and search.may_go_on():
-            better, certain = branch(width, best_s, ROUNDING)
+        if at_least < best_s and search.spent < effort.work:
+            better, certain = branch(width, best_s, ROUNDING, effort.work - search.spent)
             best, at_least = better or best, max(at_least, certain)
     return best, at_least, search.rounds
 
@@ -85,28 +86,33 @@ class _Search:
     def __init__(self, choices: Choices, effort: Effort) -> None:
         self._choices, self._effort = choices, effort
         self._prices: FloatArray = np.zeros(len(choices.available))
-        self.few = choices.num_groups * float(np.prod(choices.available + 1.0)) <= FEW_STATES
-        self._left = float(effort.work)
-        self.rounds, self.width = 0, 0
+        states = choices.num_groups * float(np.prod(choices.available + 1.0))
+        self.is_little = states * choices.costs_s.size <= LITTLE
+        self.rounds, self.spent = 0, 0.0
+        self.begin(0, math.inf)
+
+    def begin(self, width: int, work: float) -> None:
+        """Another search, with beams so wide (0: none), and so much work at most."""
+        self._width, self._enough = width, self.spent + work
 
     def may_go_on(self) -> bool:
-        """Whether some of the effort is left."""
-        return self._left > 0
+        """Whether some of the work is left."""
+        return self.spent < self._enough
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
         """What no sum within the bound is below, and a slicing if one was found that is below what is asked for."""
         self.rounds += 1
-        steps = 0 if self.few else self._effort.steps
+        steps = 0 if self.is_little else self._effort.steps
         relaxation = Relaxation(self._choices, bound)
         relaxed = relaxation.tightened(below, self._prices, steps)
-        self._left -= relaxation.work / ENTRIES
+        self.spent += relaxation.work / ENTRIES
         if relaxed.value >= below or math.isinf(relaxed.value):
             return relaxed.value, ()
         self._prices = relaxed.prices
         # Slicings with lesser stage costs are found at lower bounds.
-        if self.width == 0 or (relaxed.value >= here and not self.few):
+        if self._width == 0 or (relaxed.value >= here and not self.is_little):
             return relaxed.value, ()
-        beam = Beam(self._choices, bound, relaxed, below, self.width, self._left)
+        beam = Beam(self._choices, bound, relaxed, below, self._width, self._enough - self.spent)
         least, stages = beam.run()
-        self._left -= beam.work
+        self.spent += beam.work
         return max(least, relaxed.value), stages

@@ -18,7 +18,6 @@ import math
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 
@@ -26,6 +25,11 @@ MOST_WORK = 20_000_000
 """Where the arrays would have more entries than that, crossing is relaxed to its cheapest."""
 TOLERANCE = 1e-4
 """Prices that can be better by no more than this fraction are good enough."""
+ENTRIES = 300
+"""So many entries of the relaxation's arrays are looked at in the time that a beginning of a slicing takes to make."""
+HIGHEST = 100.0
+"""All that there is of a resource isn't priced higher than at so many times the sum that is asked for: with prices much
+higher than costs, costs are lost to rounding."""
 
 
 @final
@@ -97,22 +101,20 @@ class Relaxation:
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
         """The best bound of some steps from where one starts; it may stop when it is no longer `below` something."""
-        choices = self._choices
         best = self.at(start)
-        if steps == 0:
+        if steps == 0 or best.value >= below:
             return best
-        model = _Model(choices.available, choices.exact)
+        unit_s = max(abs(best.value), below if math.isfinite(below) else 0.0)
+        model = _Model(self._choices, unit_s)
         width = 0.5 * max(below - best.value if math.isfinite(below) else 0.0, 0.1 * abs(best.value))
         here, tolerance = best, TOLERANCE * abs(best.value)
         for _ in range(steps):
             if best.value >= below or math.isinf(here.value):
                 break
             model.add(here, self._used(here))
-            prices, promised, at_edge = model.best(best.prices, width)
+            prices, promised = model.best(best.prices, width)
             if promised - best.value <= tolerance:
-                if not at_edge:
-                    break
-                width *= 4
+                break
             here = self.at(prices)
             width *= 2.0 if here.value - best.value > 0.1 * (promised - best.value) else 0.7
             best = here if here.value > best.value else best
@@ -133,40 +135,43 @@ class Relaxation:
 
 @final
 class _Model:
-    """What the slicings seen so far say of all prices; prices by all that there is of a resource, to be of one size."""
+    """What the slicings seen so far say of all prices.
 
-    def __init__(self, available: IntArray, exact: NDArray[np.bool_]) -> None:
+    The linear program's unit of seconds is `unit_s`, and its prices are of all that there is of a resource.
+    """
+
+    def __init__(self, choices: Choices, unit_s: float) -> None:
         # Needed only where there are very many placements; it takes longer to import than most searches.
         import highspy
 
-        self._scale = np.maximum(available, 1).astype(float)
-        self._available, self._exact = available, exact
-        self._places = np.arange(len(available) + 1, dtype=np.int32)
+        self._choices, self._unit_s = choices, unit_s or 1.0
+        self._scale = np.maximum(choices.available, 1).astype(float)
+        self._lowest = np.where(choices.exact, -HIGHEST, 0.0)
+        self._places = np.arange(len(self._scale) + 1, dtype=np.int32)
         self._solver = highspy.Highs()
         self._solver.setOptionValue("output_flag", False)
         self._solver.setOptionValue("threads", 1)
-        for _ in available:
+        for _ in self._scale:
             self._solver.addVar(0.0, 0.0)
         self._solver.addVar(-highspy.kHighsInf, highspy.kHighsInf)
-        self._solver.changeColCost(len(available), -1.0)
+        self._solver.changeColCost(len(self._scale), -1.0)
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
     def add(self, at: Prices, used: FloatArray) -> None:
         """The cheapest slicing at some prices: at others it costs what it costs there."""
-        over = used - self._available
+        over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
-        self._solver.addRow(-self._no_limit, at.value - float(over @ at.prices), len(row), self._places, row)
+        limit = (at.value - float(over @ at.prices)) / self._unit_s
+        self._solver.addRow(-self._no_limit, limit, len(row), self._places, row)
 
-    def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float, bool]:
-        """The most promising prices not farther away than a width, what they promise, and whether they are so far."""
-        middle = around * self._scale
-        low = np.where(self._exact, middle - width, np.maximum(middle - width, 0.0))
-        for place, limits in enumerate(zip(low, middle + width, strict=True)):
+    def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float]:
+        """The most promising prices not farther away than a width, and what they promise."""
+        middle, width = around * self._scale / self._unit_s, width / self._unit_s
+        low, high = np.clip([middle - width, middle + width], self._lowest, HIGHEST)
+        for place, limits in enumerate(zip(low, high, strict=True)):
             self._solver.changeColBounds(place, *limits)
         self._solver.run()
         if self._solver.getModelStatus() != self._optimal:
-            return around, -math.inf, False
-        *solved, promised = self._solver.getSolution().col_value
-        prices = np.array(solved)
-        at_edge = bool(((prices >= middle + width) | ((prices <= middle - width) & (prices > 0))).any())
-        return np.where(self._exact, prices, np.maximum(prices, 0.0)) / self._scale, promised, at_edge
+            return around, -math.inf
+        *prices, promised = self._solver.getSolution().col_value
+        return np.clip(prices, low, high) * self._unit_s / self._scale, promised * self._unit_s

@@ -49,13 +49,13 @@ def test_dynamic_is_exact_with_few_placements(**asked):
 @given(**PROBLEMS)
 def test_prices_and_widening_beams_are_exact_too(**asked):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_placed, "FEW_STATES", 0)
+        patch.setattr(_placed, "LITTLE", 0)
         _is_exact(_problem(**asked))
 
 
 @pytest.mark.parametrize("name", ["MOST_WORK", "MOST_BOUNDS"])
 def test_what_is_left_out_for_size_leaves_the_bound_sound(monkeypatch, name):
-    monkeypatch.setattr(_placed, "FEW_STATES", 0)
+    monkeypatch.setattr(_placed, "LITTLE", 0)
     monkeypatch.setattr(_relaxed if name == "MOST_WORK" else _choices, name, 0)
     monkeypatch.setattr(_choices, "BUCKETS_PER_E", 2)
     check_slicer(Dynamic(), exact=name == "MOST_WORK")
@@ -63,12 +63,12 @@ def test_what_is_left_out_for_size_leaves_the_bound_sound(monkeypatch, name):
 
 @pytest.mark.parametrize("effort", [Effort(widths=(1,)), Effort(widths=(1, 2), steps=3, work=20_000), Effort(work=0)])
 def test_what_a_narrow_search_misses_is_in_its_bound(monkeypatch, effort):
-    monkeypatch.setattr(_placed, "FEW_STATES", 0)
+    monkeypatch.setattr(_placed, "LITTLE", 0)
     check_slicer(Dynamic(effort))
 
 
 def test_a_narrow_search_says_that_it_may_have_missed_something(monkeypatch):
-    monkeypatch.setattr(_placed, "FEW_STATES", 0)
+    monkeypatch.setattr(_placed, "LITTLE", 0)
     rng = np.random.default_rng(0)
     problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(20)]
     narrow = [Dynamic(Effort(widths=(1,))).slice(problem) for problem in problems]
