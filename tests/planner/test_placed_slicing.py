@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
@@ -45,6 +45,8 @@ def test_dynamic_is_exact_with_few_placements(**asked):
     _is_exact(_problem(**asked))
 
 
+# The example has a kind of hosts that there is none of, whose price could drown all costs in rounding.
+@example(seed=3, layers=3, devices=3, kinds=3, limited=True, objective="training", usage="exactly", count=2)
 @settings(max_examples=100, deadline=None)
 @given(**PROBLEMS)
 def test_prices_and_widening_beams_are_exact_too(**asked):
@@ -70,7 +72,7 @@ def test_what_a_narrow_search_misses_is_in_its_bound(monkeypatch, effort):
 def test_a_narrow_search_says_that_it_may_have_missed_something(monkeypatch):
     monkeypatch.setattr(_placed, "LITTLE", 0)
     rng = np.random.default_rng(0)
-    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(20)]
+    problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
     narrow = [Dynamic(Effort(widths=(1,))).slice(problem) for problem in problems]
     truth = [Dynamic().slice(problem) for problem in problems]
     assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
