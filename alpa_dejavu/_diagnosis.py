@@ -54,8 +54,10 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
     if alone[worst] > limit:
         missing = alone[worst] - limit
         parts.append(f"layer {worst} alone needs {alone[worst]:.0f} bytes: {missing:.0f} bytes are missing")
+    risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
     parts.append(
-        f"what helps: more micro-batches (now {run.num_micro_batches}), remat (AutoLayerOption(remat_layer=True)), "
-        "more layers to cut between, AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
+        f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "
+        "(AutoLayerOption(remat_layer=True)), more layers to cut between, "
+        "AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
     )
     return "; ".join(parts)

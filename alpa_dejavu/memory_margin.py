@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import final
 
@@ -14,8 +14,10 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.memory import StageMemory
 from alpa_dejavu.problem import Plan
 
-__all__ = ["COUNTED", "DEFAULT_RISK", "KINDS", "MemoryMargin", "MemoryResiduals", "with_memory_note"]
+__all__ = ["ALPA", "COUNTED", "DEFAULT_RISK", "KINDS", "MemoryMargin", "MemoryResiduals", "with_memory_note"]
 
+ALPA = "Alpa"
+"""The framework that plans run under."""
 DEFAULT_RISK = 0.01
 KINDS = ("resident", "per_micro_batch", "temporary")
 """What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
@@ -25,20 +27,25 @@ _STEEPEST, _LEAST = 50.0, 1e-6
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryResiduals:
-    """Measured peaks of memory against the analytic count.
+    """Measured peaks of memory against the count.
 
     Attributes:
-        log_ratios: logarithms of measured over analytic bytes, by `KINDS`; under "peak", of whole peaks, for the kinds
+        log_ratios: logarithms of measured over counted bytes, by `KINDS`; under "peak", of whole peaks, for the kinds
             that have none of their own.
         num_groups: how many of them are independent: models, or clusters.
         origin: what was measured.
+        framework: that ran while it was measured. What a framework keeps besides the count (a context, buffers, what
+            its allocator wastes) is its own, so of another one's residuals the spread around the count is taken and no
+            mean, and however many there are, they don't make the risk under Alpa known.
 
-    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, or no group.
+    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, no group, or no name of
+    a framework.
     """
 
     log_ratios: Mapping[str, Sequence[float]] = dataclasses.field(hash=False)
     num_groups: int
     origin: str = ""
+    framework: str = ALPA
 
     def __post_init__(self) -> None:
         for kind, ratios in self.log_ratios.items():
@@ -51,6 +58,13 @@ class MemoryResiduals:
             raise ValueError(f"memory residuals: has {known}, but needs each of {KINDS}, or 'peak' for the others")
         if self.num_groups < 1:
             raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
+        if not self.framework:
+            raise ValueError("memory residuals: framework is empty, but must name what ran while peaks were measured")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether they are of the framework that plans run under."""
+        return self.framework == ALPA
 
     def of(self, kind: str) -> FloatArray:
         """Of a kind."""
@@ -78,25 +92,33 @@ class MemoryMargin:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough was measured to know a risk as small as the chosen one."""
-        return self.residuals is not None and self._fewest >= self._wanted
+        """Whether enough was measured, under Alpa, to know a risk as small as the chosen one."""
+        return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
     @property
     def note(self) -> str:
         """What was chosen, what is known of it, and what was done; a sentence for a report."""
         if self.residuals is None:
             return (
-                "the risk of running out of memory is unknown, since no peaks were measured: plans are taken up to "
-                f"the limit by the analytic count, not under the chosen {self.risk:.2%}"
+                "the risk of running out of memory is unknown, since nothing says how far measured peaks are from the "
+                f"count: plans are taken up to the limit by the analytic count, not under the chosen {self.risk:.2%}"
             )
         note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
-        if not self.is_known:
-            note += (
-                f"; {self._fewest} residuals in {self.residuals.num_groups} groups are too few to know a risk that "
-                f"small ({self._wanted} are needed), so the margin is that of Student's t with {self._freedom} degrees "
-                "of freedom"
-            )
-        return note
+        return note if self.is_known else f"{note}; {self._doubt}"
+
+    @property
+    def _doubt(self) -> str:
+        """Why the risk isn't known, and what is done."""
+        assert self.residuals is not None, "asked where something was measured"
+        of, reasons = self.residuals, []
+        if self._fewest < self._wanted:
+            reasons.append(f"are too few to know a risk that small ({self._wanted} are needed)")
+        if not of.is_ours:
+            reasons.append(f"are of {of.framework}, which says nothing of what Alpa itself keeps besides the count")
+        return (
+            f"{self._fewest} residuals in {of.num_groups} groups{f' ({of.origin})' if of.origin else ''} "
+            f"{' and '.join(reasons)}, so the margin is that of Student's t with {self._freedom} degrees of freedom"
+        )
 
     def needed(self, stage: StageMemory) -> StageMemory:
         """What stages stay below with the chosen risk, in place of the analytic bytes."""
@@ -123,11 +145,15 @@ class MemoryMargin:
     def _fits(self) -> dict[str, tuple[float, float]]:
         """Mean, and spread of a new one, of the logarithm of each kind's ratio."""
         assert self.residuals is not None, "asked where something was measured"
-        ratios = {kind: self.residuals.of(kind) for kind in KINDS}
-        return {
-            kind: (float(each.mean()), max(float(each.std(ddof=1)), _LEAST) * math.sqrt(1 + 1 / len(each)))
-            for kind, each in ratios.items()
-        }
+        found = {}
+        for kind in KINDS:
+            ratios = self.residuals.of(kind)
+            if self.residuals.is_ours:
+                mean, spread = float(ratios.mean()), float(ratios.std(ddof=1)) * math.sqrt(1 + 1 / len(ratios))
+            else:
+                mean, spread = 0.0, math.sqrt(float((ratios**2).mean()))
+            found[kind] = mean, max(spread, _LEAST)
+        return found
 
     @cached_property
     def _tails(self) -> tuple[FloatArray, FloatArray]:
@@ -156,8 +182,15 @@ COUNTED = MemoryMargin()
 """The analytic count as it is."""
 
 
-def with_memory_note(plan: Plan, margin: MemoryMargin) -> Plan:
-    """The plan with what is known of its risk of running out of memory."""
+def with_memory_note(plan: Plan, margin: MemoryMargin, measured: Collection[int] = ()) -> Plan:
+    """The plan with what is known of its risk of running out of memory.
+
+    Args:
+        plan: the plan.
+        margin: that its stages were taken by.
+        measured: the numbers of the stages whose own peaks were measured: for them the count, and its error, don't
+            matter.
+    """
     risks = [
         margin.probability(
             {
@@ -167,8 +200,11 @@ def with_memory_note(plan: Plan, margin: MemoryMargin) -> Plan:
             },
             stage.memory_limit_bytes,
         )
-        for stage in plan.stages
+        for n, stage in enumerate(plan.stages)
+        if n not in measured
     ]
     known = [risk for risk in risks if risk is not None]
-    said = f"; this plan's fullest stage has one of {max(known):.2g}" if known else ""
-    return dataclasses.replace(plan, notes=(*plan.notes, margin.note + said))
+    fullest = "this plan's fullest stage" if not measured else "the fullest of this plan's other stages"
+    peaks = f"; the peaks of {len(measured)} of this plan's {len(plan.stages)} stages were measured" if measured else ""
+    said = f"; {fullest} has one of {max(known):.2g}" if known else ""
+    return dataclasses.replace(plan, notes=(*plan.notes, margin.note + peaks + said))

@@ -55,7 +55,8 @@ class DejavuStageOption:
             path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
         risk: of running out of memory that a plan may have; 1 % by default.
         memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
-            plans are taken up to the limit by the count, and say that their risk is unknown.
+            the calibration's, if it has any; else plans are taken up to the limit by the count, and say that their risk
+            is unknown.
         profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
             workers, stages whose error could change the chosen plan, until none could or the budget is spent.
         budget_s: seconds for these measurements together.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from alpa_dejavu._cli.tables import new_table
 
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.memory_margin import MemoryResiduals
 
 
 @click.group()
@@ -49,6 +51,9 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
         if made.row_count:
             to.print()
             to.print(made)
+    if found.memory is not None:
+        to.print()
+        to.print(_memory(found.memory))
     _print_missing(found, to)
     if plots is not None:
         with progress().status(f"drawing into {plots}"):
@@ -133,6 +138,16 @@ def _figures(found: Calibration) -> Table:
         for name, value in fit.figures.items():
             table.add_row(fit.part, name, f"{value:.4g}")
     return table
+
+
+def _memory(residuals: MemoryResiduals) -> str:
+    """What was measured of memory, in a line."""
+    kinds = [
+        f"{kind} {len(ratios)} times, {math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f} of the count"
+        for kind, ratios in residuals.log_ratios.items()
+    ]
+    of = f"{residuals.num_groups} groups under {residuals.framework}"
+    return f"memory, measured: {'; '.join(kinds)}, in {of}" + (f" ({residuals.origin})" if residuals.origin else "")
 
 
 def _print_missing(found: Calibration, to: Console) -> None:

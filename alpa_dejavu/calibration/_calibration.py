@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.communication import AlphaBeta, CommunicationModel, MeasuredAlphaBeta
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 if TYPE_CHECKING:
@@ -99,10 +102,11 @@ class Calibration:
         device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
         links: measured kinds of links, which replace the cluster's.
+        memory: measured peaks of memory against the count; None: none was measured.
 
     Raises:
         ValueError: a figure isn't finite, a kind of link is there twice, a spread is of a device or field that isn't,
-            or collectives are known across hosts but not within them.
+            kernels are known without a data sheet, or collectives across hosts but not within them.
     """
 
     name: str
@@ -119,6 +123,7 @@ class Calibration:
     devices: Mapping[str, Device] = dataclasses.field(default_factory=dict)
     device_spread: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     links: tuple[MeasuredLink, ...] = ()
+    memory: MemoryResiduals | None = None
 
     def __post_init__(self) -> None:
         _check_date(self)
@@ -132,12 +137,22 @@ class Calibration:
         strange = sorted(set(self.products) - set(self.sheets))
         if strange:
             raise ValueError(f"calibration {self.name}: products are of {strange[0]!r}, which has no data sheet there")
+        if self.kernels is not None and not self.sheets:
+            raise ValueError(f"calibration {self.name}: has kernels, but no data sheet of a device; add `sheets`")
         kinds = [link.kind for link in self.links]
         twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
         if twice is not None:
             raise ValueError(f"calibration {self.name}: the link {' - '.join(twice[0])} is there twice; keep one")
         if self.across is not None and self.within is None:
             raise ValueError(f"calibration {self.name}: has collectives across hosts, but none within; fit both")
+
+    @cached_property
+    def identity(self) -> str:
+        """Its name, its day, and a hash of all that it holds: equal where it predicts the same."""
+        from alpa_dejavu.calibration._file import calibration_text
+
+        content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
+        return f"{self.name} of {self.date} ({content})"
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -180,7 +195,8 @@ class Calibration:
                 f"the cluster {cluster.name} has {unknown[0]!r}, but the calibration {self.name} knows "
                 f"{', '.join(map(repr, self.device_names)) or 'no device'} only; give another calibration, or none"
             )
-        absent = sorted(set(self.devices) - present)
+        measured = {*self.devices, *(end for link in self.links for end in link.devices)}
+        absent = sorted(measured - present)
         if absent:
             raise ValueError(
                 f"the calibration {self.name} was measured on {absent[0]!r}, which the cluster {cluster.name} "

@@ -11,6 +11,7 @@ from typing import Any
 from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._text import json_text
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link, SmallProducts, StridedReads
 
 _SCHEMA = f"calibration-{VERSION}"
@@ -63,6 +64,7 @@ def calibration_text(calibration: Calibration) -> str:
         "devices": {name: _without_none(device) for name, device in calibration.devices.items()},
         "device_spread": {name: dict(spread) for name, spread in calibration.device_spread.items()},
         "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
+        "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
         **{name: model.state() for name, model in models.items() if model is not None},
     }
     return json_text({key: value for key, value in data.items() if value not in ([], {})})
@@ -90,6 +92,7 @@ def _calibration(data: Mapping[str, Any]) -> Calibration:
         devices={name: _device(figures) for name, figures in data.get("devices", {}).items()},
         device_spread=data.get("device_spread", {}),
         links=tuple(_link(each) for each in data.get("links", ())),
+        memory=_memory(data["memory"]) if "memory" in data else None,
         **_models(data),
     )
 
@@ -126,3 +129,8 @@ def _device(figures: Mapping[str, Any]) -> Device:
 def _link(figures: Mapping[str, Any]) -> MeasuredLink:
     first, second = figures["devices"]
     return MeasuredLink((first, second), figures["within"], Link(**figures["link"]), figures.get("spread", {}))
+
+
+def _memory(residuals: Mapping[str, Any]) -> MemoryResiduals:
+    ratios = {kind: tuple(map(float, each)) for kind, each in residuals["log_ratios"].items()}
+    return MemoryResiduals(**{**residuals, "log_ratios": ratios})

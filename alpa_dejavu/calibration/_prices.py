@@ -10,6 +10,7 @@ from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster
 
 _AUTO = "auto"
@@ -20,11 +21,16 @@ whoever asks for one of these beside a calibration is told."""
 @final
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """What a plan's costs follow from."""
+    """What a plan's costs follow from, and the calibration that it is from, if there is one."""
 
     cluster: Cluster
     latency: LatencyModel
     communication: CommunicationModel
+    calibration: Calibration | None = None
+
+    def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
+        """Of memory: those that are given, else the calibration's."""
+        return given if given is not None or self.calibration is None else self.calibration.memory
 
 
 def check_choice(
@@ -73,4 +79,4 @@ def prices(
     known = check_choice(calibration, latency, communication)
     if known is None:
         return Prices(cluster, latency_model(latency), communication_model(communication))
-    return Prices(known.applied_to(cluster), known.latency(), known.communication())
+    return Prices(known.applied_to(cluster), known.latency(), known.communication(), known)

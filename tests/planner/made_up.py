@@ -8,6 +8,7 @@ import pandas as pd
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.communication.learned import Collectives, FittedCollectives
 from alpa_dejavu.latency.learned import BlockModel, Blocks, DataSheet, KernelModel, Kernels, ProductCurve
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link, SmallProducts
 from alpa_dejavu.testing import example_cluster
 
@@ -126,4 +127,5 @@ def measured():
             MeasuredLink(("example", "example"), True, Link(2e-5, 5e9, pair_bytes_per_s=1e9), {"bytes_per_s": 0.2}),
             MeasuredLink(("example", "example"), False, Link(3e-4, 4e8, send_latency_s=1e-3)),
         ),
+        memory=MemoryResiduals({"peak": (0.05, -0.02, 0.01)}, 3, "made-up peaks", "another framework"),
     )

@@ -42,6 +42,8 @@ def test_measured_figures_are_shown_with_their_spread(tmp_path):
     assert "50 GB/s ± 10 %" in result.output
     assert "example - example, between hosts" in result.output
     assert "300 us" in result.output
+    lines = " ".join(result.output.split())
+    assert "memory, measured: peak 3 times, 0.98 to 1.05 of the count, in 3 groups under another framework" in lines
 
 
 def test_pictures_of_every_operator_collective_and_link(tmp_path):

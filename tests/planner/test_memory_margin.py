@@ -1,5 +1,7 @@
 """The margin of memory: as large as the chosen risk asks for, and what is said where a risk can't be known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,11 +111,36 @@ def test_a_plan_says_the_risk_of_its_fullest_stage():
         ({"parameters": (0.1, 0.2)}, 2, "there is no kind 'parameters'"),
         ({"resident": (0.1, 0.2)}, 2, "needs each of"),
         ({"peak": (0.1, 0.2)}, 0, "num_groups is 0"),
+        ({"peak": (0.1, 0.2)}, None, "framework is empty"),
     ],
 )
 def test_wrong_residuals_are_named(log_ratios, groups, said):
     with pytest.raises(ValueError, match=said):
-        MemoryResiduals(log_ratios, groups)
+        MemoryResiduals(log_ratios, 1 if groups is None else groups, "", "Alpa" if groups is not None else "")
+
+
+def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
+    mean = dataclasses.replace(residuals(), log_ratios={"peak": tuple(np.array(residuals().log_ratios["peak"]) + 0.2)})
+    theirs = dataclasses.replace(mean, framework="Theirs", origin="their peaks")
+    margin = MemoryMargin(0.05, theirs)
+    assert MemoryMargin(0.05, mean).is_known
+    assert not margin.is_known
+    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note
+    assert "too few" not in margin.note
+    assert "Student's t with 2 degrees" in margin.note
+    # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.
+    assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(2.92 * np.hypot(0.1, 0.2)), rel=5e-3)
+
+
+def test_stages_whose_peaks_were_measured_have_no_risk_by_the_count():
+    full = stage((0, 2), memory_bytes=16e9)
+    plan = example_plan(stages=(full, stage((3, 3), memory_bytes=8e9)))
+    margin = MemoryMargin(0.01, residuals())
+    (note,) = with_memory_note(plan, margin, [0]).notes
+    assert "the peaks of 1 of this plan's 2 stages were measured; the fullest of this plan's other stages has" in note
+    assert float(note.split()[-1]) < 1e-3
+    (note,) = with_memory_note(plan, margin, [0, 1]).notes
+    assert note.endswith("the peaks of 2 of this plan's 2 stages were measured")
 
 
 @pytest.mark.parametrize("risk", [0.0, 0.5, -1.0, float("nan")])
