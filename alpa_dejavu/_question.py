@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
@@ -77,6 +78,7 @@ class Question:
     latency: LatencyModel
     communication: CommunicationModel
     margin: MemoryMargin = COUNTED
+    calibration: Calibration | None = None
 
     def best(self, source: Source, layers: int, count: int, clock: Clock) -> Candidate | None:
         """The slicer's answer for so many layers and micro-batches, simulated; None if nothing fits."""

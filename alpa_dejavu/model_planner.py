@@ -74,8 +74,8 @@ def plan_model(
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         risk: of running out of memory that a plan may have, where `memory` says enough to know it.
-        memory: measured peaks against the analytic count; None: plans are taken up to the limit by the count, and say
-            that their risk is unknown.
+        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, plans
+            are taken up to the limit by the count, and say that their risk is unknown.
         history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
@@ -113,7 +113,8 @@ def plan_model(
         slicer=slicer(slicing),
         latency=priced.latency,
         communication=priced.communication,
-        margin=MemoryMargin(risk, memory),
+        margin=MemoryMargin(risk, priced.residuals(memory)),
+        calibration=priced.calibration,
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     return _planned(question, model, counts, layers, correction, objective)
@@ -187,7 +188,8 @@ def _corrected(plans: Sequence[Plan], correction: Correction, question: Question
     """By past runs; all candidates are of one model."""
     from alpa_dejavu.history import Origin, corrected
 
-    origin = Origin.of(any_one.model, question.cluster, question.latency, question.communication)
+    models = question.latency, question.communication, question.calibration
+    origin = Origin.of(any_one.model, question.cluster, *models)
     return [corrected(plan, correction.of(origin, plan)) for plan in plans]
 
 

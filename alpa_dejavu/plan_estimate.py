@@ -33,6 +33,10 @@ class PlanEstimator:
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         calibration: as `plan_model` takes it.
 
+    Attributes:
+        prices: what plans are costed by.
+        cluster: of them.
+
     Raises:
         ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; or as
             `plan_model` for the calibration.
@@ -52,9 +56,8 @@ class PlanEstimator:
         if not (model or plan.model):
             raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
-        priced = prices(given, calibration, latency, communication)
-        self.cluster = priced.cluster
-        self._prices: dict[str, Any] = {"latency": priced.latency, "communication": priced.communication}
+        self.prices = prices(given, calibration, latency, communication)
+        self.cluster = self.prices.cluster
         self._traced_batch = plan.batch // plan.num_micro_batches
         from alpa_dejavu import layers
 
@@ -84,7 +87,8 @@ class PlanEstimator:
             [GivenStage(*stage.layers, stage.submesh, _config(stage), stage.hosts) for stage in plan.stages],
             name=self._traced.name,
             batch=plan.batch,
-            **self._prices,
+            latency=self.prices.latency,
+            communication=self.prices.communication,
         )
         named = {host.name for host in self.cluster.hosts}
         both = zip(made.plan.stages, plan.stages, strict=True)

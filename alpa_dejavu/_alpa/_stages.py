@@ -92,7 +92,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         return whole
     from alpa_dejavu.history import Correction, Origin, corrected
 
-    option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication)
+    option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
 
 
@@ -111,7 +111,7 @@ def _searched(
             slicer=slicer(option.slicer),
             latency=priced.latency,
             communication=priced.communication,
-            margin=MemoryMargin(option.risk, option.memory),
+            margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
         )
     return plan(
         model,
@@ -122,7 +122,7 @@ def _searched(
         latency=priced.latency,
         communication=priced.communication,
         risk=option.risk,
-        memory=option.memory,
+        memory=priced.residuals(option.memory),
     )
 
 

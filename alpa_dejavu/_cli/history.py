@@ -29,6 +29,7 @@ _MOST_STAGES = 3
 def history(path: pathlib.Path | None, as_json: bool) -> None:
     """Shows past runs of plans, and how they correct what is predicted now."""
     from alpa_dejavu.history import Correction, Store
+    from alpa_dejavu.history._origin import UNKNOWN
 
     store = Store(history_path(path))
     runs = store.runs()
@@ -51,6 +52,12 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
     to.print(f"{store.path}: {counted(len(runs), 'run')}")
     to.print(_runs_table(runs))
     to.print(_corrections_table(corrections))
+    old = sum(run.origin.calibration == UNKNOWN for run in runs)
+    if old:
+        to.print(
+            f"{counted(old, 'run')} of an older release: by which calibration they were predicted wasn't kept, so "
+            "nothing is corrected by them"
+        )
 
 
 def _corrections(
@@ -115,6 +122,7 @@ def _run_data(run: PastRun) -> dict[str, Any]:
         "cluster_fingerprint": run.origin.cluster,
         "devices": run.origin.devices,
         "predictor": run.origin.predictor,
+        "calibration": run.origin.calibration,
         "predicted_s": run.predicted_s,
         "measured_s": run.measured_s,
         "num_steps": len(run.steps_s),

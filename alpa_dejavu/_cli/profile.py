@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
-from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE
+from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option
 from alpa_dejavu._cli.tables import counted, new_table, print_plan
 from alpa_dejavu._history_file import history_path
 from alpa_dejavu._json_file import write_whole
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
 @click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
 @click.option("--no-history", is_flag=True, help="Append it to none.")
+@calibration_option
 def profile(
     plan_path: pathlib.Path,
     model: str | None,
@@ -40,11 +41,13 @@ def profile(
     html_path: pathlib.Path | None,
     history: pathlib.Path | None,
     no_history: bool,
+    calibration: str | None,
 ) -> None:
     """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted.
 
     What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
     """
+    from alpa_dejavu.calibration import chosen_calibration
     from alpa_dejavu.history import Store, past_run
 
     store = None if no_history else Store(history_path(history))
@@ -52,13 +55,17 @@ def profile(
         store.check()
     check_outputs(html_path)
     given = read_plan(plan_path)
+    if calibration is not None:
+        # A run takes minutes: what can't be read is to be said before it.
+        chosen_calibration(calibration)
     with progress().status(f"running {plan_path}"), _cluster(local):
         from alpa_dejavu._alpa import connection
         from alpa_dejavu._alpa import profile as measure
         from alpa_dejavu.plan_estimate import PlanEstimator
 
         with connection(given) as cluster:
-            planned = PlanEstimator(given, model, cluster).estimate(given)
+            estimator = PlanEstimator(given, model, cluster, calibration=calibration)
+            planned = estimator.estimate(given)
             found = measure(given, planned.timeline.stages, steps, model)
     to = console()
     print_plan(planned.plan, to)
@@ -66,7 +73,8 @@ def profile(
     for line in measured_lines(given, planned.plan, found):
         to.print(line)
     if store is not None:
-        runs = store.append(past_run(planned, found))
+        by = estimator.prices
+        runs = store.append(past_run(planned, found, by.latency, by.communication, by.calibration))
         to.print(f"appended to {store.path}, which has {counted(runs, 'run')} now; --no-history leaves it out")
     if html_path is not None:
         from alpa_dejavu.report import html_report

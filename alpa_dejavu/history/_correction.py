@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.breakdown import breakdown
 from alpa_dejavu.history._observations import Array, Observations, observations
-from alpa_dejavu.history._origin import GIVEN, Origin, plan_key
+from alpa_dejavu.history._origin import GIVEN, UNKNOWN, Origin, plan_key
 from alpa_dejavu.history._run import PastRun
 from alpa_dejavu.history._store import Store
 from alpa_dejavu.problem import Plan, StepCorrection
@@ -55,23 +55,23 @@ def part_shares(plan: Plan) -> Array:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction:
-    """Fitted to runs, a model for each kind of devices and predictor: none says anything of another's."""
+    """Fitted to runs, a model for each kind of devices, predictor and calibration: none says anything of another's."""
 
-    _levels: Mapping[tuple[str, str], _Levels]
+    _levels: Mapping[tuple[str, str, str], _Levels]
 
     @classmethod
     def fit(cls, runs: Sequence[PastRun], variances: Mapping[str, float] | None = None) -> Correction:
         """Learns from runs.
 
         Args:
-            runs: in the order in which they ran. Those of plans that were read from files are left out: what predicted
-                them isn't known.
+            runs: in the order in which they ran. Those of plans that were read from files, and of unknown calibrations,
+                are left out: what predicted them isn't known.
             variances: of each level, as `VARIANCES` has them, taken as they are; None: estimated.
         """
-        kinds: dict[tuple[str, str], list[PastRun]] = {}
+        kinds: dict[tuple[str, str, str], list[PastRun]] = {}
         for run in runs:
-            if run.origin.predictor != GIVEN:
-                kinds.setdefault((run.origin.devices, run.origin.predictor), []).append(run)
+            if run.origin.predictor != GIVEN and run.origin.calibration != UNKNOWN:
+                kinds.setdefault(run.origin.kind, []).append(run)
         return cls({kind: _Levels.fit(of_kind[-_MOST_RUNS:], variances) for kind, of_kind in kinds.items()})
 
     @classmethod
@@ -92,7 +92,7 @@ class Correction:
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
     def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
-        levels = self._levels.get((origin.devices, origin.predictor))
+        levels = self._levels.get(origin.kind)
         if levels is None:
             return StepCorrection(1.0, _spread_of_nothing(shares), 0, 0)
         mean, variance = levels.predicted(origin, shares, key)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.problem import Cluster, Model, Plan
 
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+
 GIVEN = "a plan file"
 """The predictor of a plan that was read: its figures may be another machine's, so nothing is corrected by its runs."""
+UNKNOWN = "unknown"
+"""The calibration of runs from before it was kept: nothing is corrected by them, since there may have been any."""
 
 
 @final
@@ -26,12 +31,20 @@ class Origin:
         cluster: a fingerprint of its hosts, devices and links.
         devices: their kinds; corrections never go from one to another.
         predictor: the latency and the communication model; what one is wrong by, another is not.
+        calibration: its `identity`, since models of a kind are wrong by other figures with each; empty without one,
+            and `UNKNOWN` for runs that were kept before it was.
     """
 
     model: str
     cluster: str
     devices: str
     predictor: str
+    calibration: str = ""
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """What must be equal for runs to say anything of each other."""
+        return self.devices, self.predictor, self.calibration
 
     @classmethod
     def of(
@@ -40,8 +53,16 @@ class Origin:
         cluster: Cluster,
         latency: str | LatencyModel | None = None,
         communication: str | CommunicationModel | None = None,
+        calibration: Calibration | None = None,
     ) -> Origin:
         """Of predictions for a model on a cluster; without latency or communication, of a plan that was read.
+
+        Args:
+            model: the layers.
+            cluster: as it was priced.
+            latency: the model that predicts, or its name.
+            communication: likewise.
+            calibration: that the models and the cluster's figures are from, if they are from one.
 
         Raises:
             ValueError: an unknown name.
@@ -51,7 +72,8 @@ class Origin:
             models = latency_model(latency), communication_model(communication)
             predictor = " + ".join(type(each).__name__ for each in models)
         kinds = sorted({host.device.name for host in cluster.hosts})
-        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor)
+        known = "" if calibration is None else calibration.identity
+        return cls(_of_model(model), _of_cluster(cluster), " + ".join(kinds), predictor, known)
 
 
 def plan_key(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from alpa_dejavu.history._run import PastRun, StageSeconds
 from alpa_dejavu.latency import LatencyModel
 
 if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.measurement import Measured
     from alpa_dejavu.planned import Planned
 
@@ -19,6 +20,7 @@ def past_run(
     found: Measured,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    calibration: Calibration | None = None,
 ) -> PastRun:
     """What was measured of a plan.
 
@@ -27,11 +29,12 @@ def past_run(
         found: what it took there.
         latency: the model that predicted it.
         communication: likewise.
+        calibration: that they are from, if they are from one.
     """
     stages = zip(planned.timeline.stages, found.stages, found.computing_s, strict=True)
     return PastRun(
         plan=planned.plan,
-        origin=Origin.of(planned.model, planned.cluster, latency, communication),
+        origin=Origin.of(planned.model, planned.cluster, latency, communication, calibration),
         predicted_s=planned.plan.uncorrected_s,
         steps_s=found.steps_s,
         stages=tuple(

@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from alpa_dejavu._history_file import default_path
-from alpa_dejavu.history._origin import Origin
+from alpa_dejavu.history._origin import UNKNOWN, Origin
 from alpa_dejavu.history._run import PastRun, StageSeconds
 from alpa_dejavu.plan_file import plan_data, plan_of
 
-VERSION = 1
+VERSION = 2
+"""Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
 _APPLICATION = 0x616C7061
 _BUSY_S = 30.0
 _ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
@@ -44,6 +45,7 @@ _COLUMNS = {
     "steps_s": "TEXT",
     "stages": "TEXT",
     "versions": "TEXT",
+    "calibration": "TEXT",
 }
 """None of them empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
 
@@ -77,11 +79,14 @@ class Store:
             return ()
         with self._opened("rw") as connection:
             connection.execute("BEGIN")
-            if not self._is_history(connection):
+            version = self._version(connection)
+            if version is None:
                 return ()
             names = ["id", "batch", *_COLUMNS]
+            if version == 1:
+                names.remove("calibration")
             rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY id").fetchall()
-        return tuple(self._run(dict(zip(names, row, strict=True))) for row in rows)
+        return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
     def check(self) -> None:
         """Raises what `append` would raise for this file; changes nothing."""
@@ -95,11 +100,14 @@ class Store:
         self._check_folder()
         with self._opened("rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
-            if not self._is_history(connection):
+            version = self._version(connection)
+            if version is None:
                 columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
                 connection.execute(f"CREATE TABLE runs (id INTEGER PRIMARY KEY, batch INTEGER, {columns})")
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+            elif version == 1:
+                connection.execute(f"ALTER TABLE runs ADD COLUMN calibration TEXT NOT NULL DEFAULT '{UNKNOWN}'")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
             yield connection
             connection.execute("COMMIT")
 
@@ -117,22 +125,22 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise ValueError(f"{self.path} is no history, or a broken one: {error}; {_ANOTHER}") from error
 
-    def _is_history(self, connection: sqlite3.Connection) -> bool:
-        """Whether there are runs or a place for them; False for an empty file."""
+    def _version(self, connection: sqlite3.Connection) -> int | None:
+        """Of the runs that are there, or of the place for them; None for an empty file."""
         application, version, tables = (
             int(connection.execute(query).fetchone()[0])
             for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
         )
         if (application, version, tables) == (0, 0, 0):
-            return False
+            return None
         if application != _APPLICATION:
             raise ValueError(f"{self.path} is another program's database, not a history; {_ANOTHER}")
-        if version != VERSION:
+        if version not in (1, VERSION):
             raise ValueError(f"{self.path} is a history in version {version}; this release has {VERSION}; {_ANOTHER}")
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
-        return True
+        return version
 
     def _check_folder(self) -> None:
         folder = self.path.absolute().parent
@@ -143,7 +151,13 @@ class Store:
         try:
             return PastRun(
                 plan=plan_of(json.loads(row["plan"])),
-                origin=Origin(row["model_fingerprint"], row["cluster_fingerprint"], row["devices"], row["predictor"]),
+                origin=Origin(
+                    row["model_fingerprint"],
+                    row["cluster_fingerprint"],
+                    row["devices"],
+                    row["predictor"],
+                    row["calibration"],
+                ),
                 predicted_s=float(row["predicted_s"]),
                 steps_s=tuple(map(float, json.loads(row["steps_s"]))),
                 stages=tuple(StageSeconds(**stage) for stage in json.loads(row["stages"])),
@@ -175,4 +189,5 @@ def _row(run: PastRun) -> dict[str, Any]:
         "steps_s": json.dumps(run.steps_s),
         "stages": json.dumps([dataclasses.asdict(stage) for stage in run.stages]),
         "versions": json.dumps(dict(run.versions)),
+        "calibration": run.origin.calibration,
     }

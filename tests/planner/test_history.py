@@ -1,7 +1,10 @@
 """The history on the command line and in planning: shown, appended to, and what plans make of it."""
 
+import contextlib
 import dataclasses
 import json
+import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +14,7 @@ from past_runs import computing_plan, run_of
 from plans import example_plan
 
 from alpa_dejavu._table import plan_table
+from alpa_dejavu.calibration import Calibration, bundled, write_calibration
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.history import Origin, PastRun, Store, corrected, past_run
@@ -174,3 +178,64 @@ def test_what_was_measured_becomes_a_run(plain):
     assert run.stages[0].computing_s == pytest.approx(0.03)
     assert run.stages[0].predicted_computing_s == stages[0].forward_s + stages[0].backward_s
     assert run.origin == Origin.of(made.model, made.cluster, "analytic", "alpha-beta")
+
+
+def test_runs_are_told_from_those_of_another_calibration(tmp_path, plain):
+    store = Store(tmp_path / "history.sqlite")
+    calibration = figures(1.0)
+
+    def by(known):
+        return plan_model(
+            trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=store.path, calibration=known
+        )
+
+    first = by(calibration)
+    for _ in range(4):
+        seconds = (1.4 * first.plan.uncorrected_s,) * 5
+        origin = Origin.of(first.model, first.cluster, "analytic", "alpha-beta", calibration)
+        store.append(PastRun(first.plan, origin, first.plan.uncorrected_s, seconds))
+    assert by(figures(1.0)).plan.correction.runs == 4
+    assert by(figures(1.01)).plan.correction is None
+    assert by(None).plan.correction is None
+
+
+def figures(faster):
+    """A calibration of the cluster's devices: they are so much faster than by their data sheet."""
+    device = CLUSTER.hosts[0].device
+    changed = dataclasses.replace(device, memory_bytes_per_s=faster * device.memory_bytes_per_s)
+    return Calibration("mine", "made up", "2024-05-31", devices={device.name: changed})
+
+
+def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
+    from alpa_dejavu import _alpa
+
+    stages = plain.timeline.stages
+    found = Measured((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
+    monkeypatch.setattr(_alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
+    monkeypatch.setattr(_alpa, "profile", lambda *_: found)
+    monkeypatch.setitem(sys.modules, "of_this_test", types.SimpleNamespace(trained=trained))
+    path, store = write_plan(plain.plan, tmp_path / "plan.json"), Store(tmp_path / "history.sqlite")
+    words = ["profile", path, "--model", "of_this_test:trained", "--history", store.path]
+    write_calibration(figures(1.0), tmp_path / "mine.json")
+    for more in ([], ["--calibration", tmp_path / "mine.json"], ["--calibration", "v100"]):
+        result = command(*words, *more)
+        assert result.exit_code == 0, result.output
+    origins = [run.origin for run in store.runs()]
+    assert [origin.predictor for origin in origins] == [
+        "AnalyticLatency + AlphaBeta", "AnalyticLatency + AlphaBeta", "LearnedLatency + LearnedCommunication",
+    ]  # fmt: skip
+    assert [origin.calibration for origin in origins] == ["", figures(1.0).identity, bundled("v100").identity]
+    shown = json.loads(command("history", "--history", store.path, "--json").stdout)["runs"]
+    assert [run["calibration"] for run in shown] == [origin.calibration for origin in origins]
+    result = command(*words, "--calibration", "v10")
+    assert result.exit_code == 1
+    assert "did you mean 'v100'" in result.stderr
+
+
+def test_runs_of_an_older_release_are_shown_and_said_to_correct_nothing(tmp_path):
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run_of(calibration="unknown"))
+    result = command("history", "--history", store.path)
+    assert result.exit_code == 0
+    assert "1 run of an older release" in result.stdout
+    assert json.loads(command("history", "--history", store.path, "--json").stdout)["corrections"] == []

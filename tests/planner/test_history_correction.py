@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import measured
 from models import chain
 from past_runs import ORIGIN, computing_plan, run_of
 from plans import example_plan, stage
@@ -14,7 +15,7 @@ from plans import example_plan, stage
 from alpa_dejavu.breakdown import breakdown
 from alpa_dejavu.history import Correction, Origin, StageSeconds, corrected, corrected_timeline
 from alpa_dejavu.history._correction import VARIANCES, part_shares
-from alpa_dejavu.history._origin import GIVEN
+from alpa_dejavu.history._origin import GIVEN, UNKNOWN
 from alpa_dejavu.problem import StepCorrection
 from alpa_dejavu.simulate import StageTimes, simulate
 from alpa_dejavu.testing import example_cluster
@@ -166,3 +167,29 @@ def test_the_same_stages_are_the_same_plan_whatever_they_take():
     assert factors[0] == pytest.approx(factors[1], rel=0.1)
     assert factors[0] > factors[2]
     assert factors[0] > factors[3]
+
+
+def test_runs_by_unlike_calibrations_say_nothing_of_each_other():
+    runs = [run_of(ratio=1.5, calibration="one")] * 8 + [run_of(ratio=0.8)] * 8
+    runs.append(run_of(ratio=9.0, calibration=UNKNOWN))
+    correction = Correction.fit(runs)
+    found = {name: correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan()) for name in ("one", "")}
+    assert found["one"].factor == pytest.approx(1.5, rel=0.1)
+    assert found[""].factor == pytest.approx(0.8, rel=0.05)
+    assert (found["one"].runs, found[""].runs) == (8, 8)
+    for name in ("another", UNKNOWN):
+        none = correction.of(dataclasses.replace(ORIGIN, calibration=name), example_plan())
+        assert (none.factor, none.runs) == (1.0, 0)
+
+
+def test_a_calibration_is_known_by_its_name_its_day_and_all_that_it_holds():
+    calibration = measured()
+    cluster = calibration.applied_to(example_cluster())
+    kinds = [None, calibration, dataclasses.replace(calibration, date="2024-06-01")]
+    device = dataclasses.replace(calibration.devices["example"], memory_bytes_per_s=6e10)
+    kinds.append(dataclasses.replace(calibration, devices={"example": device}))
+    origins = [Origin.of(chain(4), cluster, "analytic", "alpha-beta", each) for each in kinds]
+    assert len({origin.kind for origin in origins}) == 4
+    assert origins[0].calibration == ""
+    assert origins[1].calibration.startswith("cluster of 2024-05-31 (")
+    assert origins[1] == Origin.of(chain(4), cluster, "analytic", "alpha-beta", measured())

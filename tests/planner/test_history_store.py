@@ -85,7 +85,8 @@ def _write_and_hang(path, ready):
         for _ in range(200):
             connection.execute("INSERT INTO runs SELECT NULL, batch, when_s, model, model_fingerprint, cluster, "
                                "cluster_fingerprint, devices, predictor, num_micro_batches, schedule, plan, "
-                               "predicted_s, measured_s, num_steps, steps_s, stages, versions FROM runs LIMIT 1")
+                               "predicted_s, measured_s, num_steps, steps_s, stages, versions, calibration "
+                               "FROM runs LIMIT 1")
         ready.set()
         signal.pause()
 
@@ -138,7 +139,7 @@ def _of_the_future(path):
         (_broken, "is no history, or a broken one"),
         (_half, "broken"),
         (_of_another, "another program's database"),
-        (_of_the_future, "version 7; this release has 1"),
+        (_of_the_future, "version 7; this release has 2"),
     ],
 )
 def test_a_file_that_is_no_history_is_named_and_left_alone(tmp_path, made, said):
@@ -217,3 +218,49 @@ def test_the_usual_file_is_in_the_users_data_and_made_when_needed(tmp_path, monk
     assert history_path("given") == pathlib.Path("given")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
     assert default_path() == pathlib.Path.home() / ".local" / "share" / "alpa-dejavu" / "history.sqlite"
+
+
+def _of_version_1(path):
+    """As the release before wrote it: without the calibration."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE runs DROP COLUMN calibration")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def test_a_history_of_version_1_is_read_as_it_is_and_renewed_by_the_next_run(tmp_path):
+    store = Store(tmp_path / "history.sqlite")
+    old = [run_of(when_s=1.0), run_of(when_s=2.0)]
+    for run in old:
+        store.append(run)
+    _of_version_1(store.path)
+    before = store.path.read_bytes()
+    unknown = [dataclasses.replace(run, origin=dataclasses.replace(run.origin, calibration="unknown")) for run in old]
+    store.path.chmod(stat.S_IRUSR)
+    store.check()
+    assert store.runs() == tuple(unknown)
+    assert store.path.read_bytes() == before
+    store.path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    new = run_of(when_s=3.0, calibration="v100 of 2024-05-31 (0123456789ab)")
+    assert store.append(new) == 3
+    assert store.runs() == (*unknown, new)
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
+
+
+def test_a_run_that_cannot_be_appended_leaves_a_history_of_version_1(tmp_path):
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run_of())
+    _of_version_1(store.path)
+
+    def fails():
+        with store.writing():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fails()
+    with sqlite3.connect(store.path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert "calibration" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
+    connection.close()
