@@ -16,6 +16,7 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.search import Candidate, beside, sliced
@@ -29,11 +30,13 @@ __all__ = ["Measure", "decisive_plan"]
 
 _log = logging.getLogger(__name__)
 
-Measure = Callable[[StageChoice], float | None]
-"""Seconds of a stage's forward and backward for one micro-batch, alone on its submesh; None if it can't be measured."""
+Measure = Callable[[StageChoice], StageMeasurement | float | None]
+"""A stage alone on its submesh, or its seconds where no more is known; None if it can't be measured."""
 _DRAWS, _DRAWN_PLANS = 1000, 8
 _NOISE = {False: 0.03, True: 0.1}
 """How far off a measurement of a stage is taken to be, as a share of it; parts of one CPU disturb each other."""
+_EVEN = 0.49
+"""A risk at which what is left free is about what measured peaks are in the middle."""
 _FIRST_S, _RUNS = 10.0, 30
 """Compiling the first stage is reckoned with so many seconds, and a measurement with so many runs."""
 
@@ -41,11 +44,12 @@ _FIRST_S, _RUNS = 10.0, 30
 @final
 @dataclasses.dataclass
 class _State:
-    """What was measured so far."""
+    """What was measured so far: seconds of what was tried, and logarithms of measured over counted peaks."""
 
     errors: Errors
     seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)
     tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)
+    peaks: dict[StageChoice, float] = dataclasses.field(default_factory=dict)
     spent_s: float = 0.0
 
     @property
@@ -57,9 +61,10 @@ class _State:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
-    """The problem, and what its costs are made of."""
+    """The problem, and what its costs are made of: `table` with measured peaks, `counted` by the count alone."""
 
     table: CostTable
+    counted: CostTable
     cluster: Cluster
     space: SearchSpace
     run: Run
@@ -79,6 +84,25 @@ class _Search:
         for candidate in found:
             each.setdefault(candidate.slicing.stages, candidate)
         return list(each.values())
+
+    def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
+        """The search with what was measured, and its candidates; none if nothing fits any more.
+
+        The margin is that of the measured peaks too. Where nothing fits under it, and no residuals were given that a
+        risk was chosen for, what the peaks are in the middle is left free.
+        """
+        if not state.peaks:
+            return self, self.candidates(state.errors)
+        margins = [margin_with(given, list(state.peaks.values()))]
+        if given.residuals is None and margins[0] is not given:
+            margins.append(dataclasses.replace(margins[0], risk=_EVEN))
+        search: _Search = self
+        candidates: list[Candidate] = []
+        for margin in margins:
+            if not candidates:
+                search = dataclasses.replace(self, table=with_peaks(self.counted, self.run, state.peaks, margin))
+                candidates = search.candidates(state.errors)
+        return search, candidates
 
     def _best(self, factors: Factors, draw: int) -> Candidate:
         table = redrawn(self.table, self.space, self.resolver, factors, draw)
@@ -124,15 +148,15 @@ def decisive_plan(
     """
     started = time.perf_counter()
     table = cost_table(model, cluster, space, run, latency, communication, margin)
-    search = _Search(table, cluster, space, run, model, slicer, Resolver())
+    search = _Search(table, table, cluster, space, run, model, slicer, Resolver())
     meet(table, space, search.resolver)
     state = _State(Errors.unmeasured(search.resolver))
     costed = time.perf_counter()
     candidates = search.candidates(state.errors)
+    while candidates and _measured(search, candidates, state, measure, budget_s):
+        search, candidates = search.after(state, margin)
     if not candidates:
-        raise no_plan(model, cluster, space, run, table, slicer)
-    while _measured(search, candidates, state, measure, budget_s):
-        candidates = search.candidates(state.errors)
+        raise no_plan(model, cluster, space, run, search.table, slicer)
     sure = confidence(candidates, cluster, errors=state.errors, resolver=search.resolver)
     chosen = candidates[0]
     step = float(step_draws([chosen], cluster, search.resolver, state.errors, state.errors.middle)[0, 0])
@@ -142,8 +166,9 @@ def decisive_plan(
         lower_bound_s=chosen.slicing.lower_bound_s,
         planning_s=planning | {"slicing": time.perf_counter() - costed - state.spent_s},
     )  # fmt: skip
-    notes = (_note(state, table, budget_s),)
-    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), margin)
+    notes = (_note(state, table, budget_s), *_memory_notes(search, state, margin))
+    own = [n for n, stage in enumerate(chosen.slicing.stages) if stage in state.peaks]
+    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), search.table.margin, own)
 
 
 def _measured(
@@ -164,9 +189,13 @@ def _measured(
         return False
     stage, candidate = list(left.items())[best]
     started = time.perf_counter()
-    seconds = measure(stage)
+    found = measure(stage)
     state.spent_s += time.perf_counter() - started
+    seconds = found.seconds if isinstance(found, StageMeasurement) else found
     state.tried[stage] = seconds
+    if isinstance(found, StageMeasurement) and found.peak_bytes is not None:
+        ratio = log_ratio(search.counted, search.run, stage, found.peak_bytes)
+        state.peaks |= {} if ratio is None else {stage: ratio}
     nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
     predicted = float(search.predicted_s(candidate, stage, nominal)[0])
     predicted *= _alone(search.cluster, search.space.submeshes[stage.submesh])
@@ -189,6 +218,17 @@ def _alone(cluster: Cluster, submesh: Submesh) -> float:
     if cluster.cores is None:
         return 1.0
     return min(cluster.cores / cluster.num_devices, 1.0) / min(cluster.cores / submesh.num_devices, 1.0)
+
+
+def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[str]:
+    """What was measured of memory."""
+    if not state.peaks:
+        return []
+    ratios = [float(np.exp(ratio)) for ratio in state.peaks.values()]
+    said = f"{len(ratios)} of their peaks of memory were measured: {min(ratios):.2f} to {max(ratios):.2f} of the count"
+    if search.table.margin.risk != given.risk:
+        said += f"; nothing fits under a risk of {given.risk:.2%} by them, so a larger one is taken"
+    return [said]
 
 
 def _note(state: _State, table: CostTable, budget_s: float) -> str:

@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from alpa_dejavu.measured_memory import StageMeasurement
 from alpa_dejavu.problem import StageChoice
 
 
 def stage_measurer(
     given: Mapping[str, Any], submeshes: Sequence[Sequence[int]], configs: Sequence[Sequence[Any]]
-) -> Callable[[StageChoice], float | None]:
+) -> Callable[[StageChoice], StageMeasurement | None]:
     """What measures a stage.
 
     Args:
@@ -22,13 +23,13 @@ def stage_measurer(
         configs: of each submesh, (logical mesh, auto-sharding options) or None.
 
     Returns:
-        From a stage to the seconds of its forward and backward for one micro-batch; None where it doesn't compile, or
-        doesn't run.
+        From a stage to the seconds of its forward and backward for one micro-batch, and its peak of memory; None where
+        it doesn't compile, or doesn't run.
     """
     from alpa import AutoStageOption
     from alpa.pipeline_parallel import stage_profiling
 
-    def measured(stage: StageChoice) -> float | None:
+    def measured(stage: StageChoice) -> StageMeasurement | None:
         index = stage.first, stage.last, stage.submesh, stage.config
         hosts, devices = submeshes[stage.submesh]
         task = index, _stage_config(given, stage), configs[stage.submesh][stage.config]
@@ -40,9 +41,18 @@ def stage_measurer(
         if index not in results or not results[index].fully_profiled():
             return None
         seconds = float(sum(module.compute_cost for module in results[index].module_profile_results))
-        return seconds if math.isfinite(seconds) and seconds > 0 else None
+        if not (math.isfinite(seconds) and seconds > 0):
+            return None
+        return StageMeasurement(seconds, _peak_bytes(results[index]))
 
     return measured
+
+
+def _peak_bytes(result: Any) -> float | None:
+    """What XLA allocates for forward or backward, whichever needs more, and beside it what only the update uses."""
+    peak = max(float(module.peak_memory) for module in result.module_profile_results)
+    peak += sum(map(float, result.initial_var_sizes))
+    return peak if math.isfinite(peak) and peak > 0 else None
 
 
 def _stage_config(given: Mapping[str, Any], stage: StageChoice) -> Any:

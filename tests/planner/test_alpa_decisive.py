@@ -23,6 +23,7 @@ from alpa_dejavu.local_cluster import local_cluster
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 256, 64
+PEAK_BYTES, OPTIMIZER_BYTES = 2e6, 3e5
 NOTE = re.compile(r"(\d+) of (\d+) candidate stages were measured in [\d.]+ s of 60 s \((\d+) stages were offered\)")
 
 
@@ -49,15 +50,16 @@ def _stops_after_planning(monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The stages that would be profiled, each with its meshes; all take a tenth of a second in all."""
+    """The stages that would be profiled, each with its meshes; all take a tenth of a second, and as much memory."""
     found = []
 
     def profiled(stages, meshes, num_micro_batches, default_as_option, auto_stage_option, profile_results):
         ((index, config, (logical_mesh, options)),) = stages
         found.append((index, config, meshes, logical_mesh, options))
-        result = stage_profiling.StageProfileResult(config.n_modules, (), ())
+        result = stage_profiling.StageProfileResult(config.n_modules, ("m", "v"), (OPTIMIZER_BYTES / 2,) * 2)
         for module in range(config.n_modules):
-            result.add_module_profile_result(module, SimpleNamespace(compute_cost=0.05, available_memory=1.0))
+            found_there = SimpleNamespace(compute_cost=0.05, available_memory=1.0, peak_memory=PEAK_BYTES + module)
+            result.add_module_profile_result(module, found_there)
         return {**profile_results, index: result}
 
     monkeypatch.setattr(stage_profiling, "distributed_profile_on_mesh", profiled)
@@ -101,6 +103,9 @@ def test_what_decides_is_handed_to_alpas_workers_and_no_more(asked, caplog):
     measured, seen, offered = map(int, NOTE.match(plan.notes[0]).groups())
     assert 0 < measured == len(asked) <= seen < offered
     assert plan.notes[0] in caplog.text
+    assert plan.notes[1].startswith(f"{measured} of their peaks of memory were measured: ")
+    own = [stage.memory_bytes for stage in plan.stages if stage.activation_bytes == 0 or len(plan.stages) == 1]
+    assert all(num_bytes == pytest.approx(PEAK_BYTES + 1 + OPTIMIZER_BYTES) for num_bytes in own)
     assert plan.confidence.summary in caplog.text
     assert "measuring" in plan.planning_s
     for (first, last, _, _), config, meshes, logical_mesh, options in asked:
