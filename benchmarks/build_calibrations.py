@@ -20,6 +20,7 @@ from alpa_dejavu.calibration import Calibration, Fit, write_calibration
 from alpa_dejavu.calibration._bundled import FOLDER
 from bundles._devices import BUNDLES, Bundle, sheets_of
 from bundles._parts import Part, parts
+from bundles._peaks import Peaks
 from bundles._products import with_products
 from trials._folder import AbsentError, Folder, UnreadableError
 
@@ -77,7 +78,8 @@ def calibration(
         within=fitted[bundle.within].model if bundle.within else None,
         across=fitted[bundle.across].model if bundle.across else None,
         fits=fits,
-        missing=tuple(_missing(bundle)),
+        missing=tuple(_missing(bundle, fitted)),
+        memory=next((peaks.residuals(origin) for origin, _, peaks in _peaks(bundle, fitted)), None),
     )
 
 
@@ -86,10 +88,20 @@ def _fits(bundle: Bundle, fitted: Mapping[str, Part]) -> tuple[Fit, ...]:
     if bundle.layers:
         fits.append(fitted["layers"].fit_of(bundle.layers))
     named = [name for name in (bundle.within, bundle.across, *bundle.iterations) if name is not None]
-    return (*fits, *(fitted[name].fit_of(fitted[name].device.tolist()) for name in named))
+    fits += [fitted[name].fit_of(fitted[name].device.tolist()) for name in named]
+    return (*fits, *(peaks.fit_of(origin, left_out) for origin, left_out, peaks in _peaks(bundle, fitted)))
 
 
-def _missing(bundle: Bundle) -> list[str]:
+def _peaks(bundle: Bundle, fitted: Mapping[str, Part]) -> list[tuple[str, str, Peaks]]:
+    """Of memory: the measurements, what was left out in turn, and the peaks, of each part with iterations that has any.
+
+    Peaks of Alpa's cost model are none: they reproduce a model, and no device was there.
+    """
+    parts_of = [fitted[name] for name in bundle.iterations]
+    return [(part.origin, part.left_out, part.peaks) for part in parts_of if part.peaks is not None]
+
+
+def _missing(bundle: Bundle, fitted: Mapping[str, Part]) -> list[str]:
     found = [_FP32] if bundle.kernels else [
         "kernels: none was measured on it; they go by its data sheet and a model of five other GPUs, whose errors on a "
         "GPU that was left out stand here"
@@ -102,6 +114,8 @@ def _missing(bundle: Bundle) -> list[str]:
         found.append("collectives across hosts: none was measured; they go by the alpha-beta model")
     if not bundle.iterations:
         found.append("iterations: none was measured on it")
+    for _, _, peaks in _peaks(bundle, fitted):
+        found.append(peaks.note)
     return [*found, bundle.note] if bundle.note else found
 
 

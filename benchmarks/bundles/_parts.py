@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from alpa_dejavu.calibration import Fit
 from alpa_dejavu.communication.learned import Collectives, FittedCollectives
+from bundles._peaks import Peaks
 from trials._folder import Folder, measured
 from trials._sets import SETS
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
@@ -35,6 +36,7 @@ class Part:
         measured_s: of each row.
         predicted: of each row.
         model: fitted on all rows; of iterations its parameters by name.
+        peaks: of memory, where they were measured and predicted too.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Part:
     measured_s: NDArray[np.float64]
     predicted: Predicted
     model: Any
+    peaks: Peaks | None = None
 
     def fit_of(self, devices: Sequence[str]) -> Fit:
         """Rows and errors of some devices; of none that was measured, the errors of all."""
@@ -68,9 +71,16 @@ def parts(folder: Folder) -> dict[str, Part]:
     """All of them by a name of their own, fitted on a folder of measurements."""
     context = Context(folder, SETS)
 
-    def of_set(key: str, name: str, origin: str, left_out: str, device: Callable[[pd.DataFrame], pd.Series]) -> Part:
+    def of_set(
+        key: str,
+        name: str,
+        origin: str,
+        left_out: str,
+        device: Callable[[pd.DataFrame], pd.Series],
+        framework: str = "",
+    ) -> Part:
         hidden = dataclasses.replace(context, hidden=frozenset((key, *SETS[key].same_rows_as)))
-        return _part(SETS[key], hidden, name, origin, left_out, device)
+        return _part(SETS[key], hidden, name, origin, left_out, device, framework)
 
     def always(device: str) -> Callable[[pd.DataFrame], pd.Series]:
         return lambda rows: pd.Series(device, index=rows.index)
@@ -134,6 +144,7 @@ def parts(folder: Folder) -> dict[str, Part]:
             "Sailor, SOSP 2025 (eth-easl/sailor, MIT): OPT and GPT-Neo on GH200 nodes of 4",
             "(model, nodes)",
             always("gh200"),
+            "Sailor's pipelines",
         ),
     }
 
@@ -145,11 +156,13 @@ def _part(
     origin: str,
     left_out: str,
     device: Callable[[pd.DataFrame], pd.Series],
+    framework: str = "",
 ) -> Part:
+    """The part of a set; with the name of a framework, its peaks of memory too."""
     rows = trial.load(context.folder)
     groups = trial.group(rows).to_numpy()
     measurements = [column for column in (MEASURED_S, MEASURED_BYTES) if column in rows]
-    ends = {end: np.zeros(len(rows)) for end in ("mean", "lower", "upper")}
+    ends, peaks = ({end: np.zeros(len(rows)) for end in ("mean", "lower", "upper")} for _ in range(2))
     for group in tqdm(sorted(set(groups)), desc=origin[:40], leave=False):
         held = groups == group
         asked = rows[held].drop(columns=measurements).reset_index(drop=True)
@@ -157,9 +170,15 @@ def _part(
         found = model.predict(asked)
         for end, values in ends.items():
             values[held] = getattr(found, end)
+            if framework:
+                peaks[end][held] = getattr(found.memory, end)
     whole: Any = trial.predictor().fit(rows, context)
-    names, predicted = device(rows).to_numpy(dtype=np.str_), Predicted(ends["mean"], ends["lower"], ends["upper"])
-    return Part(name, origin, left_out, names, rows[MEASURED_S].to_numpy(float), predicted, _fitted(whole))
+    names = device(rows).to_numpy(dtype=np.str_)
+    predicted, fullest = (Predicted(each["mean"], each["lower"], each["upper"]) for each in (ends, peaks))
+    of_memory = None
+    if framework:
+        of_memory = Peaks.of(rows[MEASURED_BYTES].to_numpy(float), fullest, groups, framework, whole.memory)
+    return Part(name, origin, left_out, names, rows[MEASURED_S].to_numpy(float), predicted, _fitted(whole), of_memory)
 
 
 def _fitted(predictor: Any) -> Any:

@@ -1,7 +1,10 @@
 """The bundled calibrations' builder: what each file gets of the fitted parts, and the same bytes each time."""
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ import build_calibrations
 from alpa_dejavu.calibration import bundled, read_calibration
 from alpa_dejavu.calibration._file import calibration_text
 from alpa_dejavu.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.iteration import Fitted
 from alpa_dejavu.latency.learned import DataSheet, KernelModel, Kernels
 from bundles._devices import BUNDLES
 from bundles._parts import Part
+from bundles._peaks import Peaks
 from trials._trial_set import Predicted
 
 FIGURES = {
@@ -108,3 +113,24 @@ def test_what_is_built_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert build_calibrations.main(["--train", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["l4.json", "t4.json"]
     assert read_calibration(tmp_path / "out" / "t4.json").fits[0].rows == 4
+
+
+def test_peaks_are_residuals_of_their_framework_and_its_factors_a_fit() -> None:
+    peaks = np.array([1e9, 2e9, np.nan, 4e9])
+    predicted = Predicted(*(factor * np.array([1.1e9, 2e9, 3e9, 4e9]) for factor in (1.0, 0.9, 1.05)))
+    groups = np.array(["a", "a", "b", "c"], dtype=object)
+    fitted = SimpleNamespace(values={"context_bytes": 2e9})
+    parts = _fitted()
+    part = parts["deepspeed t4"]
+    measured = Peaks.of(peaks, predicted, groups, "Theirs", cast(Fitted, fitted))
+    made = build_calibrations.calibration(
+        _bundle("t4"), {**parts, "deepspeed t4": dataclasses.replace(part, peaks=measured)}, TABLE
+    )
+    assert made.memory is not None
+    assert made.memory.log_ratios["peak"] == pytest.approx((np.log(1 / 1.1), 0.0, 0.0))
+    assert (made.memory.num_groups, made.memory.framework, made.memory.origin) == (2, "Theirs", part.origin)
+    fit = made.fits[-1]
+    assert (fit.part, fit.rows, fit.figures) == ("peaks of memory of Theirs", 3, {"context_bytes": 2e9})
+    assert fit.held_out["mape"] == pytest.approx(0.1 / 3)
+    assert made.missing[-1].startswith("memory: peaks were measured under Theirs alone")
+    assert build_calibrations.calibration(_bundle("t4"), parts, TABLE).memory is None

@@ -1,5 +1,7 @@
 """Bundled calibrations: they load, say what they are, predict, and change plans where they should."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from alpa_dejavu.clusters import known_machines, named_cluster
 from alpa_dejavu.clusters._machine_file import read_machine
 from alpa_dejavu.communication import Group
 from alpa_dejavu.latency.learned import Kernels
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.problem import Operator, Operators
+from alpa_dejavu.problem import Cluster, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 
 NAMES = ["a100", "gh200", "h100", "l4", "p100", "p4", "rtx", "t4", "v100"]
@@ -41,6 +44,46 @@ def test_each_says_what_it_is_and_predicts(name):
         least = np.maximum(rows.compute_s, rows.traffic_s)
         assert (seconds.mean > least).all()
         assert (seconds.mean < 4 * least).all()
+
+
+def test_peaks_of_memory_are_known_where_they_were_measured():
+    known = {name: bundled(name).memory for name in NAMES if bundled(name).memory is not None}
+    assert list(known) == ["gh200"], "elsewhere none was measured; Alpa's cost model measures nothing"
+    memory = known["gh200"]
+    assert (memory.framework, memory.num_groups) == ("Sailor's pipelines", 12)
+    assert "Sailor" in memory.origin
+    assert len(memory.log_ratios["peak"]) == 26
+    assert abs(np.mean(memory.log_ratios["peak"])) < 0.02
+    fit = bundled("gh200").fits[-1]
+    assert (fit.part, fit.rows) == ("peaks of memory of Sailor's pipelines", 26)
+    assert fit.held_out["mape"] < 0.03
+    assert fit.figures["context_bytes"] > 1e9, "what the framework keeps stays out of the residuals"
+
+
+def test_the_planner_takes_residuals_of_memory_from_it_and_says_whose():
+    host = dataclasses.replace(named_cluster("dgx-h100").hosts[0], num_devices=4)
+    device = dataclasses.replace(host.device, name="GH200-96GB")
+    host, link = dataclasses.replace(host, device=device), Link(2e-5, 1e11)
+    cluster = Cluster("GH200", (host,), ((link,),))
+    asked = {"batch": 64, "micro_batches": 4, "layers": 4}
+    plan = plan_model(model, cluster, calibration="gh200", **asked).plan
+    (note,) = plan.notes
+    assert "26 residuals in 12 groups (Sailor, SOSP 2025" in note
+    assert "too few to know a risk that small (100 are needed)" in note
+    assert "of Sailor's pipelines, which says nothing of what Alpa itself keeps" in note
+    assert "Student's t with 2 degrees of freedom; this plan's fullest stage has one of" in note
+    own = MemoryResiduals({"peak": (0.01, -0.01) * 60}, 40)
+    note = plan_model(model, cluster, calibration="gh200", memory=own, **asked).plan.notes[-1]
+    assert "Sailor" not in note
+    # Under the residuals' margin there is no room for what the count alone would take.
+    limit = 1.1 * max(stage.memory_bytes for stage in plan.stages)
+    narrow = dataclasses.replace(host, device=dataclasses.replace(device, memory_bytes=limit))
+    cluster = dataclasses.replace(cluster, hosts=(narrow,))
+    counted = plan_model(model, cluster, **asked).plan
+    careful = plan_model(model, cluster, calibration="gh200", **asked).plan
+    most = [max(stage.memory_bytes for stage in each.stages) for each in (counted, careful)]
+    assert most[1] * 1.3 < limit
+    assert "is unknown" in counted.notes[-1]
 
 
 def test_each_machine_with_gpus_has_one():
