@@ -106,15 +106,22 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    table = Table("set", "n", *SHOWN, "linear", "forest")
+    table = Table("set", "n", *SHOWN, "linear", "forest", "coverage may be", "is", "≤ linear's width")
     for key, each in result["sets"].items():
         others = [each["baselines"][name] for name in ("linear", "random_forest")]
         shown = [_percent(each.get(name)) for name in SHOWN]
-        table.add_row(
-            key, str(each["n"]), *shown, *(f"{_percent(o['mape'])} ±{_percent(o['width_90'])}" for o in others)
-        )
+        shown += [f"{_percent(other['mape'])} ±{_percent(other['width_90'])}" for other in others]
+        shown += ["-".join(_percent(end) for end in each["coverage_band"])]
+        shown += ["yes" if each[name] else "NO" for name in ("coverage_in_band", "not_wider_than_linear")]
+        table.add_row(key, str(each["n"]), *shown)
     console = Console()
     console.print(table)
+    for name, said in (
+        ("coverage_in_band", "coverage is outside the 95 % band of its number of groups"),
+        ("not_wider_than_linear", "intervals are wider than the linear baseline's"),
+    ):
+        wrong = [key for key, each in result["sets"].items() if not each[name]]
+        console.print(f"{said}: {', '.join(wrong) or 'nowhere'}")
     console.print(
         f"coverage of all rows: {_percent(result['coverage_pooled'])}; absent: {', '.join(result['absent']) or 'none'}"
     )

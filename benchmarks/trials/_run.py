@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from trials._baselines import BASELINES, Baseline
 from trials._folder import AbsentError, Folder
-from trials._score import figures, memory_figures, ranking_figures
+from trials._score import figures, interval_checks, memory_figures, ranking_figures
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, Predictor, TrialSet
 
 
@@ -61,7 +61,8 @@ def score(trial: TrialSet, sets: Mapping[str, TrialSet], train: Folder, test: Fo
         results[name] = {**_figures(trial, rows, predicted), **spent}
         if not name:
             ours = predicted
-    result = {**results.pop(""), "baselines": results}
+    own = results.pop("")
+    result = {**own, **interval_checks(own, results["linear"]), "baselines": results}
     return Scored(rows, trial.group(rows), ours, result)
 
 

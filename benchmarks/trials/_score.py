@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+from scipy.stats import binom, rankdata
 
 from trials._trial_set import Predicted
 
@@ -15,6 +16,7 @@ Array = NDArray[np.float64]
 
 ALPHA = 0.1
 HALVES, SEED = 500, 0
+_BAND = 0.95
 
 
 def figures(measured: Array, predicted: Predicted, groups: pd.Series) -> dict[str, Any]:
@@ -46,6 +48,24 @@ def interval_scores(measured: Array, predicted: Predicted) -> Array:
     below = np.maximum(predicted.lower - measured, 0)
     above = np.maximum(measured - predicted.upper, 0)
     return (predicted.upper - predicted.lower + 2 / ALPHA * (below + above)) / measured
+
+
+def interval_checks(ours: Mapping[str, Any], linear: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether a set's intervals hold as often as they say, and are no wider than those of the linear baseline.
+
+    Rows of a group are right or wrong together, so the share is compared with what chance gives so many groups.
+
+    Args:
+        ours: the figures of our model, by `figures`.
+        linear: those of the baseline.
+    """
+    groups = ours["groups"]
+    low, high = (float(binom.ppf(end, groups, 1 - ALPHA)) / groups for end in ((1 - _BAND) / 2, (1 + _BAND) / 2))
+    return {
+        "coverage_band": [low, high],
+        "coverage_in_band": bool(low <= ours["coverage_90"] <= high),
+        "not_wider_than_linear": bool(ours["width_90"] <= linear["width_90"]),
+    }
 
 
 def memory_figures(measured: Array, predicted: Predicted) -> dict[str, Any]:
