@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 Path: TypeAlias = Sequence[str | int]
+_MOST_DIGITS = 300
 _SCHEMAS = pathlib.Path(__file__).parent / "schemas"
 
 
@@ -28,17 +29,32 @@ def read_checked(path: pathlib.Path, schema: str, remedy: str) -> Mapping[str, A
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} can't be read: {error}; {remedy}") from None
     try:
-        data = json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite)
+        data = strict_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}, line {error.lineno}: this isn't JSON: {error.msg}; {remedy}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: this isn't JSON that is meant: lists in lists without an end; {remedy}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: this isn't JSON: {error}; {remedy}") from None
+        raise problem(path, text, _of_no_json(text), f"this isn't JSON: {error}", remedy) from None
     wrong = [said for error in _validator(schema).iter_errors(data) for said in _explained(error)]
     if wrong:
         where, said = min(wrong, key=lambda one: line_of(text, one[0]) or 0)
         raise problem(path, text, where, said, remedy)
     checked: Mapping[str, Any] = data
     return checked
+
+
+def strict_json(text: str, finite: bool = True) -> Any:
+    """What JSON text holds, with each key once in its object and, unless `finite` is False, finite numbers alone.
+
+    Raises:
+        ValueError: it isn't so; `json.JSONDecodeError`, where it isn't JSON.
+    """
+    if not finite:
+        return json.loads(text, object_pairs_hook=_once_each)
+    return json.loads(
+        text, object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite, parse_int=_small_enough
+    )
 
 
 def problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) -> ValueError:
@@ -87,10 +103,7 @@ def line_of(text: str, where: Path) -> int | None:
     """
     import yaml
 
-    try:
-        node = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        return None
+    node = _node(text)
     if node is None:
         return None
     line: int = node.start_mark.line
@@ -105,6 +118,46 @@ def line_of(text: str, where: Path) -> int | None:
             break
         line, node = found[0]
     return line + 1
+
+
+def _node(text: str) -> Any:
+    """JSON text as YAML's parser has it; None where it can't be told."""
+    import yaml
+
+    try:
+        return yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
+
+
+def _of_no_json(text: str) -> Path:
+    """The place of the first key that is there twice, or of the first number that isn't one of JSON; () if unknown."""
+    import yaml
+
+    left: list[tuple[tuple[str | int, ...], Any]] = [((), _node(text))]
+    while left:
+        where, node = left.pop()
+        if isinstance(node, yaml.MappingNode):
+            names = [key.value for key, _ in node.value]
+            twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
+            if twice is not None:
+                return (*where, twice)
+            left += [((*where, key.value), value) for key, value in reversed(node.value)]
+        elif isinstance(node, yaml.SequenceNode):
+            left += [((*where, n), value) for n, value in reversed(list(enumerate(node.value)))]
+        elif isinstance(node, yaml.ScalarNode) and node.style is None and not _is_plain(node.value):
+            return where
+    return ()
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a bare word of a file is one of JSON's, or a number that is small enough."""
+    if text in ("true", "false", "null"):
+        return True
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -167,6 +220,13 @@ def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _small_enough(text: str) -> int:
+    value = int(text) if len(text) < _MOST_DIGITS else None
+    if value is None:
+        raise ValueError(f"{text[:12]}... ({len(text)} digits) is too large a number")
     return value
 
 

@@ -53,6 +53,18 @@ def numbers(state: Mapping[str, Any], key: str, count: int | None = None) -> NDA
     return np.array([_finite(each, f"{key}[{place}]") for place, each in enumerate(value)], dtype=np.float64)
 
 
+def interval(state: Mapping[str, Any], key: str) -> NDArray[np.float64]:
+    """The ends of an interval, the lower one first, of shape (2,).
+
+    Raises:
+        ValueError: they aren't there, or aren't so.
+    """
+    found = numbers(state, key, 2)
+    if found[0] > found[1]:
+        raise ValueError(f"{key} is from {found[0]:g} to {found[1]:g}, but the lower end must come first")
+    return found
+
+
 def places(state: Mapping[str, Any], key: str, count: int | None = None) -> NDArray[np.int64]:
     """Whole numbers of at least 0, of shape (count,).
 

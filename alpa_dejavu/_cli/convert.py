@@ -67,9 +67,19 @@ def database_table(found: Database) -> Table:
 
 
 def left_out_lines(found: Database) -> list[str]:
-    """How many rows were left out for which reason."""
-    reasons = [why for mesh in found.meshes for one in mesh.series for _, _, why in one.left_out]
-    return [f"left out: {reasons.count(why)} {why}" for why in dict.fromkeys(reasons)]
+    """How many rows were left out for which reason, and where the first of them is."""
+    first: dict[str, str] = {}
+    reasons: list[str] = []
+    for mesh in found.meshes:
+        for one in mesh.series:
+            for size, took, why in one.left_out:
+                where = f"{one.name} in {one.dtype} of {_size(one.name, size)} on {mesh.hosts}x{mesh.devices_per_host}"
+                first.setdefault(why, where if took is None else f"{where}, {seconds(took)}")
+                reasons.append(why)
+    return [
+        f"left out: {reasons.count(why)} {why}, the first: {where}; measure again what is needed"
+        for why, where in first.items()
+    ]
 
 
 def _size(name: str, value: float) -> str:

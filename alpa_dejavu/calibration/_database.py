@@ -10,13 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu._json_file import read_checked
+from alpa_dejavu._json_file import problem, read_checked
 from alpa_dejavu.calibration._alpa_pickle import Result
+from alpa_dejavu.calibration._database_checks import ITEM_BYTES, groups_fault, size_name, wrong_in
 from alpa_dejavu.communication.learned import suspects
 
 __all__ = ["DATABASE_KIND", "Database", "MeshProfile", "Series", "converted", "database_data", "read_database"]
@@ -24,7 +25,6 @@ __all__ = ["DATABASE_KIND", "Database", "MeshProfile", "Series", "converted", "d
 DATABASE_KIND = "alpa-profiling-database"
 _VERSION = 1
 _REMEDY = "write it again with `alpa-dejavu calibration convert`"
-_ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "s32": 4, "u8": 1}
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 
 
@@ -95,10 +95,10 @@ def database_data(database: Database) -> dict[str, Any]:
                     "name": one.name,
                     "dtype": one.dtype,
                     "groups": [list(group) for group in one.groups],
-                    _size_name(one.name): [int(size) for size in one.sizes],
+                    size_name(one.name): [int(size) for size in one.sizes],
                     "seconds": list(one.seconds),
                     "left_out": [
-                        {_size_name(one.name): int(size), "seconds": seconds, "reason": reason}
+                        {size_name(one.name): int(size), "seconds": seconds, "reason": reason}
                         for size, seconds, reason in one.left_out
                     ],
                 }
@@ -114,16 +114,17 @@ def read_database(path: pathlib.Path) -> Database:
     """A converted database from its file.
 
     Raises:
-        ValueError: there is no such file, or it is broken or of another version; says where.
+        ValueError: there is no such file, or it is broken, of another version, or was changed to what can't be; says
+            where.
     """
     data = read_checked(path, f"database-{_VERSION}", _REMEDY)
+    for where, said in wrong_in(data):
+        raise problem(path, path.read_text(encoding="utf-8"), where, said, _REMEDY)
     meshes = []
     for mesh in data["meshes"]:
         series = []
         for one in mesh["series"]:
-            size = _size_name(one["name"])
-            if size not in one or len(one[size]) != len(one["seconds"]):
-                raise ValueError(f"{path}: {one['name']} lacks {size!r}, or has not as many seconds; {_REMEDY}")
+            size = size_name(one["name"])
             left_out = tuple((row.get(size, 0.0), row["seconds"], row["reason"]) for row in one["left_out"])
             groups = tuple(map(tuple, one["groups"]))
             series.append(
@@ -134,10 +135,6 @@ def read_database(path: pathlib.Path) -> Database:
             MeshProfile(mesh["cluster"], hosts, devices, mesh["available_bytes_per_device"], tuple(series))
         )
     return Database(data["origin"], tuple(meshes))
-
-
-def _size_name(name: str) -> str:
-    return "flop" if name == "dot" else "num_bytes"
 
 
 def _mesh(path: pathlib.Path, key: Any, result: Any) -> MeshProfile:
@@ -172,12 +169,14 @@ def _costs(where: str, result: Result, name: str) -> Mapping[tuple[Any, Any], An
 def _series(where: str, name: str, groups: Any, dtype: str, rows: Any, devices: int) -> Series:
     where = f"{where}: {name} in {dtype}"
     if name != "dot":
-        _check_groups(where, groups, devices)
-        if dtype not in _ITEM_BYTES:
-            raise ValueError(f"{where}: there is no such dtype (known are {', '.join(_ITEM_BYTES)}); measure again")
+        fault = groups_fault(groups, devices)
+        if fault is not None:
+            raise ValueError(f"{where}: {fault}; measure again")
+        if dtype not in ITEM_BYTES:
+            raise ValueError(f"{where}: there is no such dtype (known are {', '.join(ITEM_BYTES)}); measure again")
     if not isinstance(rows, list):
         raise ValueError(f"{where}: is a {type(rows).__name__} in place of a list of sizes and seconds; measure again")
-    unit = 1 if name == "dot" else _ITEM_BYTES[dtype]
+    unit = 1 if name == "dot" else ITEM_BYTES[dtype]
     sizes, seconds = [], []
     for n, row in enumerate(rows):
         if not (isinstance(row, (tuple, list)) and len(row) == 2 and all(map(_is_number, row))):
@@ -193,17 +192,6 @@ def _series(where: str, name: str, groups: Any, dtype: str, rows: Any, devices: 
         name, dtype, tuple(map(tuple, groups)), tuple(sizes[n] for n in kept), tuple(seconds[n] for n in kept),
         tuple(left_out),
     )  # fmt: skip
-
-
-def _check_groups(where: str, groups: Any, devices: int) -> None:
-    fine = isinstance(groups, (tuple, list)) and bool(groups) and all(isinstance(g, (tuple, list)) for g in groups)
-    members: Sequence[Any] = [member for group in groups for member in group] if fine else []
-    equal = fine and len({len(group) for group in groups}) == 1
-    known = all(isinstance(member, int) and 0 <= member < devices for member in members)
-    if not (equal and members and known and len(set(members)) == len(members)):
-        raise ValueError(
-            f"{where}: the groups are {groups!r}, but must be equally many of {devices} devices each; measure again"
-        )
 
 
 def _are_counts(value: Any, length: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration._database import Database, MeshProfile, Series
 from alpa_dejavu.communication.learned import Collectives, FittedCollectives
@@ -13,6 +14,8 @@ from alpa_dejavu.problem import Cluster
 
 __all__ = ["fit_database"]
 
+_LARGE_BYTES, _FAR = 2.0**20, 100.0
+"""Messages whose bytes take longer than their launch, and how far they may be from what links do."""
 _FEWEST = 12
 """Rows under which there is no fit of so many figures."""
 
@@ -27,7 +30,8 @@ def fit_database(
         cluster: whose links give the rates that the fits take shares of.
 
     Raises:
-        ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer.
+        ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
+            far from what the cluster's links do that they must be in another unit, or another cluster's.
     """
     devices = cluster.hosts[0].num_devices
     meshes = [mesh for mesh in database.meshes if mesh.devices_per_host <= devices]
@@ -41,11 +45,29 @@ def fit_database(
     fits: list[Fit] = []
     for where, across in (("within hosts", False), ("across hosts", True)):
         rows, seconds, groups = _rows(meshes, cluster, across)
+        _check_scale(database.origin, where, rows, np.array(seconds))
         enough = len(seconds) >= _FEWEST and (not across or found[0] is not None)
         found.append(FittedCollectives().fit(rows, seconds, groups) if enough else None)
         if enough:
             fits.append(Fit(f"collectives {where}", f"Alpa's profiler: {database.origin}", len(seconds)))
     return found[0], found[1], fits
+
+
+def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray) -> None:
+    """Raises ValueError where large messages take a hundred times what the links need, or a hundredth."""
+    large = np.flatnonzero(rows.num_bytes >= _LARGE_BYTES)
+    if not len(large):
+        return
+    times = seconds[large] / rows.volume_s[large]
+    middle = float(np.median(times))
+    if 1 / _FAR <= middle <= _FAR:
+        return
+    row = large[int(np.abs(np.log(times / middle)).argmin())]
+    raise ValueError(
+        f"the database {origin}: collectives {where} take {middle:.2g} times what the links of the cluster need: "
+        f"{rows.name[row]} of {rows.num_bytes[row]:g} bytes among {rows.size[row]:g} devices in {seconds[row]:g} s. "
+        "Are its times in another unit? Convert them to seconds, or give the database of this cluster, or none"
+    )
 
 
 def _rows(meshes: Sequence[MeshProfile], cluster: Cluster, across: bool) -> tuple[Collectives, list[float], list[str]]:

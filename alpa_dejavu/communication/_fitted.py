@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, number, numbers, part, places, texts
+from alpa_dejavu._state import State, interval, number, numbers, part, places, texts
 from alpa_dejavu.communication._collectives import Array, Collectives
 
 NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
@@ -90,11 +90,15 @@ class FittedCollectives:
         Raises:
             ValueError: a part is missing or wrong; says which.
         """
-        made, ends = cls(), part(state, "ends")
+        made, intervals = cls(), part(state, "ends")
         made._curve = _Curve.of_state(state)
-        made._ends = {True: numbers(ends, "seen sizes", 2), False: numbers(ends, "other sizes", 2)}
+        made._ends = {True: interval(intervals, "seen sizes"), False: interval(intervals, "other sizes")}
         made._sizes = set(places(state, "sizes").astype(np.float64).tolist())
         made._most_bytes, made.outliers = number(state, "most_bytes"), places(state, "outliers")
+        if not made._sizes or min(made._sizes) < 1:
+            raise ValueError(f"sizes is {sorted(made._sizes)}, but must have one or more sizes of groups, from 1 on")
+        if made._most_bytes <= 0:
+            raise ValueError(f"most_bytes is {made._most_bytes:g}, but must be above 0")
         return made
 
     @property
@@ -137,6 +141,9 @@ class _Curve:
     def of_state(cls, state: Mapping[str, Any]) -> _Curve:
         made = cls()
         made.names = texts(state, "collectives")
+        strange = sorted(set(made.names) - set(NAMES))
+        if strange or not made.names:
+            raise ValueError(f"collectives is {made.names}, but must be one or more of {', '.join(NAMES)}")
         kinds = len(made.names)
         width, deep = 1 + kinds, _OF_GROUP * (1 + kinds)
         made.values_ = numbers(state, "values", 4 * width + 2 * deep + kinds * len(_BENDS))

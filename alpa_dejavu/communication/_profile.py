@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+FILLED_IN = "exactly twice the time of half the size"
+"""The reason to leave a row out that wasn't measured."""
 _SAME = 1e-9
 _FALLS = 0.75
 
@@ -31,9 +33,9 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
     Args:
         series: what each row belongs to (the same collective, group and dtype), of shape (rows,).
         num_bytes: of each row.
-        seconds: of each row. Times that aren't finite, negative or zero times, repeated sizes, times that
-            are exactly twice those of half the size (filled in by doubling), and times below three quarters of a
-            smaller size's are suspect.
+        seconds: of each row. Times that aren't finite, negative or zero times, sizes that aren't finite numbers of at
+            least 0, repeated sizes, times that are exactly twice those of half the size (filled in by doubling), and
+            times below three quarters of a smaller size's are suspect.
 
     >>> suspects(["a"] * 4, np.array([1.0, 2, 4, 8]), np.array([1.0, 1.5, 3.0, np.inf]))
     [Suspect(row=2, reason='exactly twice the time of half the size'), Suspect(row=3, reason='not finite')]
@@ -44,6 +46,8 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
             found[row] = "not finite"
         elif value <= 0:
             found[row] = "not above zero"
+        elif not (np.isfinite(num_bytes[row]) and num_bytes[row] >= 0):
+            found[row] = "of no size"
     names = {name: code for code, name in enumerate(dict.fromkeys(series))}
     codes = np.array([names[name] for name in series])
     for code in range(len(names)):
@@ -71,7 +75,7 @@ def _of_series(rows: NDArray[np.int64], num_bytes: Array, seconds: Array) -> dic
         size, time = float(num_bytes[row]), float(seconds[row])
         half = known.get(size / 2)
         if half is not None and size > 0 and abs(time - 2 * half) <= _SAME * time:
-            found[row] = "exactly twice the time of half the size"
+            found[row] = FILLED_IN
         elif size in known:
             found[row] = "a size that was there already"
         elif time < _FALLS * longest:

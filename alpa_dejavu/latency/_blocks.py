@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Array, Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, number, numbers, part
+from alpa_dejavu._state import State, interval, number, numbers, part
 
 _LOSS = 0.08
 _FOLDS = 6
@@ -109,7 +109,7 @@ class BlockModel:
             ValueError: a part is missing or wrong; says which.
         """
         made, shared, own = cls(), part(state, "shared"), part(state, "deviations")
-        made._point, made._ends = _Point(), numbers(state, "ends", 2)
+        made._point, made._ends = _Point(), interval(state, "ends")
         made._point.gpus = sorted(own)
         deviations = [numbers(own, gpu, len(_TERMS)) for gpu in made._point.gpus]
         made._point.values_ = np.concatenate([[number(shared, name) for name in _SHARED], *deviations])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, number, numbers, part, texts
+from alpa_dejavu._state import State, interval, number, part, texts
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import Streams
@@ -96,10 +96,16 @@ class KernelModel:
         """
         made = cls()
         made._point = _Point.of_state(part(state, "models"))
-        ends, common = part(state, "ends"), part(state, "common_variance")
-        made._ends, made._widest = {name: numbers(ends, name, 2) for name in ends}, numbers(state, "widest", 2)
+        intervals, common = part(state, "ends"), part(state, "common_variance")
+        made._ends, made._widest = {name: interval(intervals, name) for name in intervals}, interval(state, "widest")
         made.common_variance = {name: number(common, name) for name in common}
+        wrong = [name for name, share in made.common_variance.items() if not 0 <= share <= 1]
+        if wrong:
+            share = made.common_variance[wrong[0]]
+            raise ValueError(f"common_variance.{wrong[0]} is {share:g}, but must be a share, from 0 to 1")
         made._most_s = number(state, "most_s")
+        if made._most_s <= 0:
+            raise ValueError(f"most_s is {made._most_s:g}, but must be above 0")
         return made
 
     def _regime(self, kernels: Kernels, log_s: Array) -> NDArray[np.str_]:

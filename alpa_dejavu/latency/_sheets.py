@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,10 @@ def data_sheets(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, DataSheet
     for name, of_gpu in figures.items():
         names = ("fp32_flop_per_s", "memory_bandwidth_bytes_per_s", "num_sm", "l2_cache_bytes")
         for field in names:
-            if not float(of_gpu.get(field, 0)) > 0:
-                raise ValueError(f"data sheet of {name}: {field} is {of_gpu.get(field)!r}, but must be above zero")
+            value = of_gpu.get(field, 0)
+            if isinstance(value, (str, bool)) or value is None or not 0 < float(value) < math.inf:
+                found = f"data sheet of {name}: {field} is {of_gpu.get(field)!r}"
+                raise ValueError(f"{found}, but must be a finite number above zero; mend it")
         rate, bandwidth, processors, cache = (float(of_gpu[field]) for field in names)
         power, process = POWER_W_AND_PROCESS_NM.get(name, (None, None))
         sheets[name] = DataSheet(rate, bandwidth, processors, cache, power, process)

@@ -20,7 +20,7 @@ NUM_LAYERS = {26: "OPT-350", 34: "GPT-Neo-2.7", 50: "OPT-30"}
 SEQUENCE = 2048
 BYTES = 4.0
 """Of an element: the models train in single precision."""
-_GPUS = {
+GPUS = {
     "A100-40": 1.555e12,
     "A100-80": 2.039e12,
     "GH-96": 4.0e12,
@@ -46,15 +46,19 @@ class Parts:
 
     def size(self, model: str, tp: int, layer: int, name: str) -> float:
         """Of a layer on one of `tp` devices; a division that wasn't measured continues the ones that were."""
-        known = self.sizes[model]
-        if str(tp) in known:
-            return float(known[str(tp)][str(layer)][name])
-        most, fewer = (float(known[degree][str(layer)][name]) for degree in ("4", "2"))
+        try:
+            known = self.sizes[model]
+            if str(tp) in known:
+                return _size(model, layer, name, known[str(tp)][str(layer)][name])
+            most, fewer = (_size(model, layer, name, known[degree][str(layer)][name]) for degree in ("4", "2"))
+        except (KeyError, TypeError) as error:
+            said = f"has no {name} of layer {layer} of {model!r} on {tp} devices ({error!r})"
+            raise UnreadableError(f"sailor/llm_info.json: {said}; convert it again from its origin") from None
         return max(most - (fewer - most) * (1 - 4 / tp), 0.0)
 
     def hidden(self, model: str) -> float:
         """The width of a model."""
-        return float(self.sizes[model]["2"]["2"]["act_output_floats"]) / SEQUENCE
+        return self.size(model, 2, 2, "act_output_floats") / SEQUENCE
 
     def inside_bytes_per_s(self, gpu: str, devices: int, num_bytes: float) -> float:
         """Of a collective of a node's GPUs."""
@@ -81,8 +85,8 @@ class Parts:
 
     def layer(self, model: str, gpu: str, tp: int, micro_batch: float, layer: int, is_head: bool) -> dict[str, float]:
         """The columns of `LayerProfile`."""
-        if gpu not in _GPUS:
-            raise UnreadableError(f"plan: GPU {gpu!r} isn't among those that were profiled: {', '.join(_GPUS)}")
+        if gpu not in GPUS:
+            raise UnreadableError(f"plan: GPU {gpu!r} isn't among those that were profiled: {', '.join(GPUS)}")
         hidden, tokens = self.hidden(model), micro_batch * SEQUENCE
         flop = 6 * tokens * self.size(model, tp, layer, "params_floats")
         reduced_s = 0.0
@@ -92,7 +96,7 @@ class Parts:
             rate = self.inside_bytes_per_s(gpu, tp, num_bytes)
             reduced_s = 4 * num_bytes * 2 * (tp - 1) / tp / rate
         return {
-            "gpu": float(list(_GPUS).index(gpu)),
+            "gpu": float(list(GPUS).index(gpu)),
             "flop": flop,
             "moved_bytes": self.size(model, tp, layer, "act_mem_bytes") * micro_batch,
             "reduced_s": reduced_s,
@@ -118,6 +122,13 @@ class Parts:
         return found
 
 
+def _size(model: str, layer: int, name: str, value: Any) -> float:
+    if isinstance(value, (str, bool)) or value is None or not 0 <= float(value) < np.inf:
+        said = f"{name} of layer {layer} of {model!r} is {value!r}, but must be a finite number of at least 0"
+        raise UnreadableError(f"sailor/llm_info.json: {said}; mend it")
+    return float(value)
+
+
 @functools.cache
 def parts(folder: Folder) -> Parts:
     """All of them, with times of layers fitted to the folder's profiles."""
@@ -137,7 +148,7 @@ def _fit(bare: Parts, rows: pd.DataFrame) -> Fitted:
         for row in rows.itertuples()
     ]
     seconds: NDArray[np.float64] = (rows["forward_s"] + rows["backward_s"]).to_numpy(float)
-    return fit(LayerProfile(_GPUS), _columns(asked), seconds, floor=_NOISE_FLOOR)
+    return fit(LayerProfile(GPUS), _columns(asked), seconds, floor=_NOISE_FLOOR)
 
 
 def _device_s(fitted: Fitted, layer: dict[str, float]) -> float:

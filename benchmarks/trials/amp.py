@@ -28,6 +28,7 @@ _G4DN = HostKind("g4dn", "t4", 50e9 / 8, 50e9 / 8)
 _P3 = HostKind("p3", "v100", 170e9 / 8, 10e9 / 8)
 _CLUSTERS = {"homogeneous": (_G4DN,) * 4, "het_model": (_P3,) * 4, "het_cluster": (_P3,) * 3 + (_G4DN,)}
 _DEVICES, _HOSTS = ("t4", "v100"), ("g4dn", "p3")
+_DEVICES_PER_HOST = 4
 _HIDDEN, _TOKENS, _VOCABULARY = 1024, 1024, 52256
 _BLOCK_PARAMETERS = 12.6e6
 _PEAK_FLOP_PER_S = {"t4": 8.1e12, "v100": 15.7e12}
@@ -84,9 +85,13 @@ def _model(folder: Folder, name: str) -> ProfiledModel:
                 rows = folder.table(path, [], ["layer", "forward_s_per_sample"])
             except AbsentError:
                 continue
-            times[device, tp] = rows.sort_values("layer")["forward_s_per_sample"].to_numpy(float)
+            times[device, tp] = _profile(f"{folder.path}: {path}", rows)
     if ("v100", 1) not in times:
         raise UnreadableError(f"{folder.path}/amp: lacks layer_forward_{name}_v100_tp1.csv; convert it again")
+    lengths = {f"{device}, tp{tp}": len(of) for (device, tp), of in times.items()}
+    if len(set(lengths.values())) > 1:
+        unlike = f"have unlike numbers of layers: {lengths}"
+        raise UnreadableError(f"{folder.path}/amp: layer_forward_{name}_*: {unlike}; convert them again")
     layer = np.arange(len(times["v100", 1]))
     if name == "gpt2":
         block = (layer >= 2) & (layer < 26)
@@ -98,6 +103,22 @@ def _model(folder: Folder, name: str) -> ProfiledModel:
     parameters, unknown = np.where(second, _BLOCK_PARAMETERS, 0.0), np.where(first, _BLOCK_PARAMETERS, 0.0)
     elements: NDArray[np.float64] = np.where(layer < 19, 0.5, 1.0) * float(_TOKENS * _HIDDEN)
     return ProfiledModel(times, first | second, parameters, unknown, (), elements)
+
+
+def _profile(where: str, rows: pd.DataFrame) -> NDArray[np.float64]:
+    """Forward seconds of a sample of layers 0, 1 ..., none of them missing."""
+    ordered = rows.sort_values("layer")
+    layers, seconds = ordered["layer"].to_numpy(float), ordered["forward_s_per_sample"].to_numpy(float)
+    off = np.flatnonzero(layers != np.arange(len(layers)))
+    if len(off):
+        raise UnreadableError(f"{where}: layer {off[0]} is missing, or there twice; mend it")
+    wrong = np.flatnonzero(~(seconds >= 0))
+    if len(wrong):
+        n = int(wrong[0])
+        raise UnreadableError(
+            f"{where}: layer {n}: forward_s_per_sample is {seconds[n]:g}, but must be a number of at least 0; mend it"
+        )
+    return seconds
 
 
 def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
@@ -129,20 +150,30 @@ def _pipelined(stage_s: NDArray[np.float64], micro_batches: NDArray[np.float64])
 def _loader(cluster: str) -> Callable[[Folder], pd.DataFrame]:
     def load(folder: Folder) -> pd.DataFrame:
         path = f"amp/{cluster}_trials.csv"
-        rows = measured(folder.table(path, ["layer_boundaries"], [*_NUMBERS, "measured_s"]), ["measured_s"], path)
-        rows["boundaries"] = [_boundaries(path, row) for row in rows.to_dict("records")]
+        table = folder.table(path, ["layer_boundaries"], [*_NUMBERS, "measured_s"], counts=_NUMBERS)
+        rows = measured(table, ["measured_s"], path)
+        rows["boundaries"] = [_boundaries(path, row, len(_CLUSTERS[cluster])) for row in rows.to_dict("records")]
         return rows.assign(cluster=cluster)[["cluster", *_NUMBERS, "boundaries", MEASURED_S]]
 
     return load
 
 
-def _boundaries(path: str, row: dict[str, Any]) -> tuple[int, ...]:
+def _boundaries(path: str, row: dict[str, Any], hosts: int) -> tuple[int, ...]:
+    named = f"{path}: the plan {', '.join(f'{name}={row[name]:g}' for name in _NUMBERS)}"
+    needed = row["tp"] * row["dp"] * row["pp"]
+    if needed > hosts * _DEVICES_PER_HOST:
+        there = f"the cluster has {hosts * _DEVICES_PER_HOST}"
+        raise UnreadableError(f"{named}: needs {needed:g} devices, but {there}; mend or remove it")
     try:
         cuts = tuple(int(cut) for cut in json.loads(row["layer_boundaries"]))
     except (ValueError, TypeError) as error:
-        raise UnreadableError(f"{path}: layer_boundaries is {row['layer_boundaries']!r}, no list of layers") from error
+        raise UnreadableError(
+            f"{named}: layer_boundaries is {row['layer_boundaries']!r}, but must be a list of layers; mend it"
+        ) from error
     if len(cuts) != row["pp"] + 1 or list(cuts) != sorted(set(cuts)):
-        raise UnreadableError(f"{path}: layer_boundaries is {cuts}, but must rise and have pp + 1 = {row['pp'] + 1:g}")
+        raise UnreadableError(
+            f"{named}: layer_boundaries is {cuts}, but must rise and have pp + 1 = {row['pp'] + 1:g}; mend it"
+        )
     return cuts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import final
 
 import numpy as np
@@ -11,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from alpa_dejavu.communication._collectives import Collectives
-from alpa_dejavu.communication._fitted import FittedCollectives
+from alpa_dejavu.communication._fitted import NAMES, FittedCollectives
 from alpa_dejavu.communication._profile import summary, suspects
-from trials._folder import Folder, UnreadableError, measured
+from trials._folder import Folder, UnreadableError, measured, place
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 
 _log = logging.getLogger(__name__)
@@ -34,11 +35,18 @@ _NVLINKS = {
 
 def _load(folder: Folder) -> pd.DataFrame:
     texts, numbers = ["mesh", "collective", "replica_groups", "dtype"], ["num_groups", "group_size", "num_elements"]
-    rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"])
+    rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"], counts=["num_groups", "group_size"])
+    _check_groups(folder, rows)
+    for column, wrong, asked in (
+        ("collective", ~rows["collective"].isin(NAMES), f"must be one of {', '.join(NAMES)}"),
+        ("dtype", ~rows["dtype"].isin(list(_SIZES)), f"must be one of {', '.join(_SIZES)}"),
+        ("num_elements", ~(rows["num_elements"] >= 0), "must be a number of at least 0"),
+    ):
+        if wrong.any():
+            index = rows.index[wrong][0]
+            said = f"{column} is {rows.loc[index, column]!r}, but {asked}"
+            raise UnreadableError(f"{folder.path}: {place(rows, index)}: {said}; mend or remove it")
     rows = measured(rows[rows["filled_in"] != 1], ["time_s"], _ROWS).rename(columns={"time_s": MEASURED_S})
-    unknown = set(rows["dtype"]) - set(_SIZES)
-    if unknown:
-        raise UnreadableError(f"{folder.path / _ROWS}: there is no dtype {unknown.pop()!r}; use one of {[*_SIZES]}")
     rows["num_bytes"] = rows["num_elements"] * rows["dtype"].map(_SIZES)
     rows = rows[(rows["group_size"] > 1) & (rows["num_bytes"] >= _LEAST_BYTES)]
     places = [_place(mesh, groups) for mesh, groups in zip(rows["mesh"], rows["replica_groups"], strict=True)]
@@ -54,6 +62,33 @@ def _within(folder: Folder) -> pd.DataFrame:
 def _across(folder: Folder) -> pd.DataFrame:
     rows = _load(folder)
     return rows[rows["hosts"] > 1].reset_index(drop=True)
+
+
+def _check_groups(folder: Folder, rows: pd.DataFrame) -> None:
+    """That groups are lists of a mesh's devices, each device once, all as large as the row says."""
+    said = ["mesh", "replica_groups", "num_groups", "group_size"]
+    for index, (mesh, text, num_groups, size) in rows[said].drop_duplicates().iterrows():
+        where = f"{folder.path}: {place(rows, index)}"
+        shape = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", mesh)
+        if shape is None:
+            raise UnreadableError(f"{where}: mesh is {mesh!r}, but must be hosts x devices per host ('2x8'); mend it")
+        devices = int(shape[1]) * int(shape[2])
+        try:
+            groups = [[int(device) for device in group] for group in json.loads(text)]
+        except (ValueError, TypeError):
+            asked = "must be lists of devices; mend it"
+            raise UnreadableError(f"{where}: replica_groups is {text!r}, but {asked}") from None
+        members = [device for group in groups for device in group]
+        strange = [device for device in members if not 0 <= device < devices]
+        if strange:
+            raise UnreadableError(
+                f"{where}: device {strange[0]} isn't in the mesh {mesh}, which has 0 to {devices - 1}; mend the groups"
+            )
+        if len(set(members)) < len(members) or len(groups) != num_groups or {*map(len, groups)} != {size}:
+            raise UnreadableError(
+                f"{where}: replica_groups is {text!r}, but must be {num_groups:g} groups of {size:g} devices, each "
+                "once; mend it"
+            )
 
 
 def _place(mesh: str, replica_groups: str) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ import pandas as pd
 from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import Kernels
 from alpa_dejavu.latency._sheets import data_sheets
-from trials._folder import Folder, measured
+from trials._folder import Folder, UnreadableError, measured
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 
 _SHEETS = "neusight-kernels/gpus.json"
@@ -19,13 +19,17 @@ _ROWS = "neusight-kernels/kernels.csv"
 
 def load(folder: Folder) -> pd.DataFrame:
     """The measured kernels of a folder."""
-    rows = folder.table(_ROWS, ["op", "gpu"], ["batch", "m", "n", "k", "latency_s"])
+    sizes = ["batch", "m", "n", "k"]
+    rows = folder.table(_ROWS, ["op", "gpu"], [*sizes, "latency_s"], counts=sizes)
     return measured(rows, ["latency_s"], _ROWS).rename(columns={"latency_s": MEASURED_S})
 
 
 def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     """Work, bytes and shape of each kernel, and the roofline's two sides on its GPU's data sheet."""
     sheets = context.folder.document(_SHEETS)
+    unknown = sorted(set(rows["gpu"]) - set(sheets))
+    if unknown:
+        raise UnreadableError(f"{_SHEETS}: has no data sheet of {unknown[0]!r}, which has kernels; add it")
     sheet = pd.DataFrame([sheets[gpu] for gpu in rows["gpu"]], index=rows.index)
     batch, m, n, k = (rows[name] for name in ("batch", "m", "n", "k"))
     product = rows["op"].isin(["linear", "bmm"])

@@ -37,7 +37,7 @@ _FUSED_ATTENTION = ("LLAMA-3-8",)
 
 def _load(folder: Folder) -> pd.DataFrame:
     numbers = ["micro_batch", "tp", "layer", "num_equal_layers", "forward_s", "backward_s"]
-    rows = folder.table(_ROWS, ["model", "gpu"], numbers)
+    rows = folder.table(_ROWS, ["model", "gpu"], numbers, counts=["micro_batch", "tp"])
     rows = measured(rows, ["forward_s", "backward_s"], _ROWS)
     rows[MEASURED_S] = rows["forward_s"] + rows["backward_s"]
     return rows.drop(columns=[name for name in ("forward_s", "backward_s", "update_s") if name in rows])
@@ -50,6 +50,9 @@ def _info(models: dict[str, Any], model: str, tp: int, layer: int) -> tuple[dict
     known = [int(degree) for degree in models[model]]
     degree = max((each for each in known if each <= tp), default=min(known))
     layers = models[model][str(degree)]
+    if str(layer) not in layers:
+        there = f"which has 0 to {len(layers) - 1}"
+        raise UnreadableError(f"{_ROWS}: layer {layer} of {model!r} isn't in {_MODELS}, {there}; mend or remove it")
     return layers[str(layer)], layers["0"], tp / degree
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -15,9 +16,10 @@ from alpa_dejavu.iteration.frameworks import PeakMemory, PipelineRun
 from trials._folder import Folder, UnreadableError, measured
 from trials._intervals import from_logs
 from trials._sailor_columns import columns
-from trials._sailor_parts import NUM_LAYERS, parts
+from trials._sailor_parts import GPUS, NUM_LAYERS, parts
 from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
 
+_log = logging.getLogger(__name__)
 _NOISE_FLOOR = 0.02
 _FLOP_PER_S, _MEMORY_BYTES_PER_S = 67e12, 4e12
 """Of a GH200 in single precision; a baseline on other cards has the same yardstick."""
@@ -85,10 +87,15 @@ def _row(where: str, plan: dict[str, Any]) -> dict[str, Any]:
     try:
         pipelines = plan["pipeline_list"]
         count = sum(len(layers) for layers in pipelines[0]["layers_per_stage"])
+        staged = [pipeline["tmp_per_stage"] for pipeline in pipelines]
         numbers = {name: float(plan[name]) for name in ("mbs", "gbs", "real", "N")}
         most = float(plan["max_mem"]) if plan.get("max_mem") else np.nan
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UnreadableError(f"{where}: lacks what a plan has ({error!r}); see the folder's README.md") from error
+    strange = sorted({str(gpus[0][0]) for each in staged for stage in each for gpus, _ in stage} - set(GPUS))
+    if strange:
+        raise UnreadableError(f"{where}: GPU {strange[0]!r} isn't among those that were profiled: {', '.join(GPUS)}")
+    _check_numbers(where, numbers | {"max_mem": most})
     if count not in NUM_LAYERS:
         raise UnreadableError(f"{where}: has {count} layers; known are {NUM_LAYERS}")
     return {
@@ -100,6 +107,17 @@ def _row(where: str, plan: dict[str, Any]) -> dict[str, Any]:
         MEASURED_S: numbers["real"],
         MEASURED_BYTES: most,
     }
+
+
+def _check_numbers(where: str, numbers: Mapping[str, float]) -> None:
+    """Sizes must be numbers of at least 1; what was measured may be missing, but not negative or infinite."""
+    for name, value in numbers.items():
+        size = name in ("mbs", "gbs", "N")
+        if not (1 if size else 0) <= value < np.inf and not (np.isnan(value) and not size):
+            asked = "a number of at least 1" if size else "a finite number of at least 0, or not there"
+            raise UnreadableError(f"{where}: {name} is {value:g}, but must be {asked}; mend or remove the plan")
+    if np.isnan(numbers["real"]):
+        _log.warning("%s: real, the seconds of an iteration, is NaN: it is left out; measure it again", where)
 
 
 def _set(name: str, fitted_on: Sequence[str] = ()) -> TrialSet:

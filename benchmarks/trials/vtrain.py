@@ -85,7 +85,7 @@ def _features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
 def _loader(name: str) -> Callable[[Folder], pd.DataFrame]:
     def load(folder: Folder) -> pd.DataFrame:
         path = f"vtrain-a100/{name}.csv"
-        rows = measured(folder.table(path, [], [*_NUMBERS, "iteration_s"]), ["iteration_s"], path)
+        rows = measured(folder.table(path, [], [*_NUMBERS, "iteration_s"], counts=_NUMBERS), ["iteration_s"], path)
         return rows.rename(columns={"iteration_s": MEASURED_S})[[*_NUMBERS, MEASURED_S]]
 
     return load

@@ -33,7 +33,7 @@ def _collectives(folder: Path, meshes: tuple[int, ...] = (2, 4, 8), factor: floa
     return path
 
 
-def test_leaves_groups_out_and_lists_absent_sets(tmp_path: Path) -> None:
+def test_leaves_groups_out_and_lists_absent_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _collectives(tmp_path / "train")
     out = tmp_path / "out" / "board.json"
     plots = tmp_path / "plots"
@@ -44,7 +44,17 @@ def test_leaves_groups_out_and_lists_absent_sets(tmp_path: Path) -> None:
     assert set(result["sets"]) == {INTRA}
     assert set(result["sets"]) | set(result["absent"]) == set(SETS)
     figures = result["sets"][INTRA]
-    assert set(figures) >= FIGURES | {"baselines"}
+    checks = {"coverage_band", "coverage_in_band", "not_wider_than_linear"}
+    assert set(figures) >= FIGURES | checks | {"baselines"}
+    assert figures["coverage_band"] == [pytest.approx(1 / 3), 1.0]
+    low, high = figures["coverage_band"]
+    assert figures["coverage_in_band"] == (low <= figures["coverage_90"] <= high)
+    narrower = figures["width_90"] <= figures["baselines"]["linear"]["width_90"]
+    assert figures["not_wider_than_linear"] == narrower
+    shown = " ".join(capsys.readouterr().out.split())
+    outside, wider = (INTRA if wrong else "nowhere" for wrong in (not figures["coverage_in_band"], not narrower))
+    assert f"coverage is outside the 95 % band of its number of groups: {outside}" in shown
+    assert f"intervals are wider than the linear baseline's: {wider}" in shown
     assert (figures["n"], figures["groups"]) == (78, 3)
     assert set(figures["by_group"]) == {"mesh=1x2", "mesh=1x4", "mesh=1x8"}
     assert set(figures["baselines"]) == {"roofline", "linear", "svm", "random_forest", "bsp"}
@@ -70,7 +80,18 @@ def test_only_rows_that_are_not_in_train_are_scored(tmp_path: Path) -> None:
     [
         (",65536,", ",many,", "num_elements is 'many'"),
         ("num_elements", "elements", "lacks the columns"),
-        (",f32,", ",q7,", "no dtype 'q7'"),
+        (",f32,", ",q7,", "line 2: dtype is 'q7', but must be one of f16"),
+        ("time_s", "time_ms", "time_ms is in another unit: convert it to time_s"),
+        (",131072,", ",-4,", "line 5: num_elements is -4.0, but must be a number of at least 0"),
+        (",131072,", ",inf,", "line 5: num_elements is 'inf', but must be a finite number"),
+        ("1x4,", "four,", "line 28: mesh is 'four', but must be hosts x devices per host"),
+        ("[0, 1, 2, 3]", "[0, 1, 2, 4]", "line 28: device 4 isn't in the mesh 1x4, which has 0 to 3"),
+        ("[0, 1, 2, 3]", "[0, 1, 2]", "but must be 1 groups of 4 devices, each once"),
+        ("[[0, 1, 2, 3]]", "all", "replica_groups is 'all', but must be lists of devices"),
+        ("all_reduce", "broadcast", "collective is 'broadcast', but must be one of all_gather"),
+        (",1,8,", ",1,,", "group_size is '', but must be a number of at least 1"),
+        ("all_reduce", "", "collective is '', but must not be empty"),
+        (",f32,131072,", ",f32,131072,1,2,3,", "is no table"),
     ],
 )
 def test_an_unreadable_file_is_named(
@@ -109,6 +130,71 @@ def test_what_cannot_be_scored_is_named(
     given = ["--train", str(tmp_path / "train"), "--json", str(tmp_path / "out.json"), *more]
     assert open_trials.main(given) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_is_there_twice_is_named_with_both_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = _collectives(tmp_path / "train")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[4]]) + "\n")
+    assert len(SETS[INTRA].load(Folder(tmp_path / "train"))) == 79
+    assert f"collectives.csv, line {len(lines) + 1}: the same as collectives.csv, line 5 (1 such lines)" in caplog.text
+
+
+def test_a_time_that_is_not_positive_is_named_with_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = _collectives(tmp_path / "train")
+    lines = path.read_text().splitlines()
+    fields = lines[6].split(",")
+    lines[6] = ",".join([*fields[:-2], "-0.5", fields[-1]])
+    path.write_text("\n".join(lines) + "\n")
+    assert len(SETS[INTRA].load(Folder(tmp_path / "train"))) == 77
+    assert "1 rows have no positive time (collectives.csv, line 7: {'time_s': -0.5}) and are left out" in caplog.text
+
+
+PLAN = {
+    "pipeline_list": [
+        {
+            "layers_per_stage": [list(range(26))],
+            "tmp_per_stage": [[[[["GH-96", 4, "zone"]], 4]]],
+        }
+    ],
+    "mbs": 4, "gbs": 64, "real": 2.5, "max_mem": 1e10, "N": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"real": -1}, "plan 1: real is -1, but must be a finite number of at least 0"),
+        ({"real": float("inf")}, "plan 1: real is inf"),
+        ({"real": "fast"}, "plan 1: lacks what a plan has"),
+        ({"max_mem": -5}, "plan 1: max_mem is -5"),
+        ({"mbs": 0}, "plan 1: mbs is 0, but must be a number of at least 1"),
+        ({"N": float("nan")}, "plan 1: N is nan"),
+        ({"pipeline_list": []}, "plan 1: lacks what a plan has"),
+        (
+            {"pipeline_list": [{**PLAN["pipeline_list"][0], "tmp_per_stage": [[[[["B-200", 4, "zone"]], 4]]]}]},  # type: ignore[index]
+            "plan 1: GPU 'B-200' isn't among those that were profiled",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_be_is_named(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    (tmp_path / "sailor").mkdir()
+    (tmp_path / "sailor" / "clariden_plans.json").write_text(json.dumps([PLAN, PLAN | change]))
+    with pytest.raises(UnreadableError, match=r"clariden_plans\.json: plan 1: ") as error:
+        SETS["sailor/clariden_plans"].load(Folder(tmp_path))
+    assert said in str(error.value)
+
+
+def test_a_plan_that_was_not_measured_is_named_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "sailor").mkdir()
+    path = tmp_path / "sailor" / "clariden_plans.json"
+    path.write_text(json.dumps([PLAN, PLAN | {"real": float("nan")}, PLAN | {"max_mem": None}]))
+    rows = SETS["sailor/clariden_plans"].load(Folder(tmp_path))
+    assert rows["measured_bytes"].isna().tolist() == [False, True]
+    assert "plan 1: real, the seconds of an iteration, is NaN" in caplog.text
+    path.write_text('[{"mbs": 1, "mbs": 2}]')
+    with pytest.raises(UnreadableError, match="the key 'mbs' is there twice"):
+        SETS["sailor/clariden_plans"].load(Folder(tmp_path))
 
 
 def test_times_that_are_not_positive_are_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:

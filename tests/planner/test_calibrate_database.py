@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu.calibration._alpa_pickle import read_alpa_database
-from alpa_dejavu.calibration._database import converted, read_database
+from alpa_dejavu.calibration._database import converted, database_data, read_database
 from alpa_dejavu.calibration._fit_database import fit_database
 from alpa_dejavu.cli import main
 from alpa_dejavu.communication import Group
@@ -202,6 +202,71 @@ def test_results_that_no_profiler_writes_are_named(tmp_path, result_class, spoil
         converted({}, path)
 
 
+def _of_series(**changed):
+    return lambda mesh: mesh["series"][0].update(changed)
+
+
+def _row(column, n, value):
+    def change(mesh):
+        mesh["series"][0][column][n] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_row("seconds", 3, -1e-4), "seconds[3] is -0.0001, but must be a number above 0"),
+        (_row("seconds", 3, None), "seconds[3] is null, but must be a number above 0"),
+        (_row("seconds", 9, 1e-9), "row 9, 2.09715e+06 in 1e-09 s, is faster than a smaller size"),
+        (_row("num_bytes", 3, 16384), "row 3, 16384 in 0.000124576 s, is a size that was there already"),
+        (lambda mesh: mesh["series"][0]["seconds"].pop(), "has 10 sizes and 9 seconds"),
+        (lambda mesh: mesh["series"][0].pop("num_bytes"), "lacks 'num_bytes'"),
+        (_of_series(groups=[[0, 4]]), "the groups are [[0, 4]], but must be equally many of 4 devices each"),
+        (_of_series(groups=[]), "the groups are [], but must be"),
+        (_of_series(dtype="f31"), "there is no such dtype (known are f16"),
+        (lambda mesh: mesh["series"].append(mesh["series"][0]), "all_gather in f32 is there twice"),
+        (lambda mesh: mesh["series"][-1].update(groups=[[0]]), "but a product has none"),
+    ],
+)
+def test_what_a_converted_file_cannot_hold_is_named_with_its_line(tmp_path, result_class, change, said):
+    path, output = write(tmp_path / "db.pkl", {("default", (1, 4)): good(result_class)}), tmp_path / "db.json"
+    output.write_text(json.dumps(database_data(converted(read_alpa_database(path), path))), encoding="utf-8")
+    data = json.loads(output.read_text(encoding="utf-8"))
+    change(data["meshes"][0])
+    output.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"db\.json, line \d+: .*alpa-dejavu calibration convert") as caught:
+        read_database(output)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e6, 1e-3, 1e-6])
+def test_times_in_another_unit_are_named_with_a_row(tmp_path, result_class, unit):
+    rows = [(2**power, 1e-5 + 4 * 2**power * 1.5 / 1e9) for power in range(10, 24)]
+    result = good(result_class)
+    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        getattr(result, f"{name}_cost_dict").clear()
+    result.all_reduce_cost_dict[(GROUPS, "f32")] = [(size, unit * seconds) for size, seconds in rows]
+    path = pathlib.Path("db.pkl")
+    database = converted({("default", (1, 4)): _unpickled(tmp_path, result)}, path)
+    device = Device("V100", 16e9, {"float32": 1e13}, 1e13, 9e11)
+    cluster = Cluster.uniform("four", ["host"], device, 4, Link(1e-5, 1e9), Link(1e-4, 1e8))
+    with pytest.raises(ValueError, match=r"db\.pkl: .* all_reduce of \d.* bytes among 4 .*to seconds") as caught:
+        fit_database(database, cluster)
+    assert "times what the links of the cluster need" in str(caught.value)
+
+
+def test_rows_that_were_left_out_are_named_where_they_are_converted(tmp_path, result_class):
+    result = good(result_class)
+    result.all_reduce_cost_dict[(GROUPS, "f16")] = [(16, 1e-4), (32, math.nan), (64, -1.0), (128, math.nan)]
+    path = write(tmp_path / "db.pkl", {("default", (1, 4)): result})
+    done = CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(tmp_path / "db.json")])
+    assert done.exit_code == 0, done.output
+    lines = " ".join(done.stdout.split())
+    assert "left out: 2 not finite, the first: all_reduce in f16 of 64 B on 1x4; measure again" in lines
+    assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 B on 1x4, " in lines
+
+
 def test_a_converted_file_is_checked(tmp_path, result_class):
     path, output = write(tmp_path / "db.pkl", {("default", (1, 4)): good(result_class)}), tmp_path / "db.json"
     assert CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(output)]).exit_code == 0
@@ -210,13 +275,14 @@ def test_a_converted_file_is_checked(tmp_path, result_class):
         ({"version": 2}, "version is 2, but must be 1"),
         ({"units": "US"}, "units is"),
         ({"meshes": []}, "meshes is"),
+        ({"meshes": data["meshes"] * 2}, "line 1: the mesh 1x4 of default is there twice; keep one"),
     ):
         output.write_text(json.dumps(data | change), encoding="utf-8")
         with pytest.raises(ValueError, match=said):
             read_database(output)
     data["meshes"][0]["series"][0]["seconds"].pop()
     output.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ValueError, match="has not as many seconds"):
+    with pytest.raises(ValueError, match="has 10 sizes and 9 seconds"):
         read_database(output)
 
 

@@ -15,6 +15,7 @@ from alpa_dejavu.calibration._file import calibration_text
 from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.communication import AlphaBeta, Group
 from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Host, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 
@@ -62,7 +63,7 @@ def test_what_was_read_is_written_as_the_same_bytes(tmp_path):
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    path = written(tmp_path, measured())
+    path = written(tmp_path, fitted())
     whole = path.read_text()
 
     class Wrong:
@@ -70,7 +71,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
             return {"widest": [0.0, float("nan")]}
 
     with pytest.raises(ValueError, match=r"kernels\.widest\[1\] is nan, which no calibration may hold"):
-        write_calibration(dataclasses.replace(measured(), kernels=Wrong()), path)
+        write_calibration(dataclasses.replace(fitted(), kernels=Wrong()), path)
     assert path.read_text() == whole
     assert os.listdir(tmp_path) == [path.name]
 
@@ -87,6 +88,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         ("{}", "lacks the key 'version'"),
         ('{\n"version": 2, "figures": []}', "line 2: version is 2, but must be 1, the version of calibrations"),
         ('{"version": 1}', "lacks the key 'units'"),
+        ('{\n"a": {\n"b": [1,\nNaN]}}', "line 4: this isn't JSON: NaN is no number"),
+        ('{\n"a": {"c": 1},\n"b": {"c": 1,\n"d": 2,\n"c": 1}}', "line 3: this isn't JSON: the key 'c' is there twice"),
+        ('{"a": 1,\n"b": 1' + "0" * 400 + "}", "line 2: this isn't JSON: 100000000000... (401 digits) is too large"),
+        ("[" * 100_000, "lists in lists without an end"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, text, said):
@@ -135,6 +140,14 @@ def _drop(*where):
         (_set("links", 0, "link", "bytes_per_s", value=0), "bytes_per_s is 0, but must be a number above 0"),
         (_set("links", 1, "within", value=True), "the link example - example is there twice"),
         (_set("links", 0, "devices", value=["example"]), "a list of the two kinds of devices"),
+        (_set("memory", value=[0.1]), "memory is [0.1], but must be an object with measured peaks"),
+        (_set("memory", "log_ratios", "peak", value=[0.1]), "log_ratios.peak is [0.1], but must be a list of two or"),
+        (_set("memory", "log_ratios", "peak", 1, value="high"), 'log_ratios.peak[1] is "high", but must be a number'),
+        (_set("memory", "log_ratios", "heap", value=[0.1, 0.2]), "memory.log_ratios.heap is an unknown key"),
+        (_set("memory", "log_ratios", value={"resident": [0.1, 0.2]}), "has ['resident'], but needs each of"),
+        (_set("memory", "num_groups", value=0), "num_groups is 0, but must be a whole number of at least 1"),
+        (_set("memory", "framework", value=""), 'framework is "", but must be text'),
+        (_drop("memory", "framework"), "memory lacks the key 'framework'"),
     ],
 )
 def test_wrong_figures_are_named(tmp_path, change, said):
@@ -164,7 +177,16 @@ def test_wrong_figures_are_named(tmp_path, change, said):
         (_set("products", "example", "float32", "bend", value="deep"), 'bend is "deep", but must be a number'),
         (_set("products", "example", "float32", "most_flop", value=1.0), "curve of products: least_flop is"),
         (_set("products", "other", value={}), "products are of 'other', which has no data sheet"),
+        (_set("within", "ends", "seen sizes", value=[0.5, -0.5]), "seen sizes is from 0.5 to -0.5, but the lower end"),
+        (_set("within", "sizes", value=[]), "sizes is [], but must have one or more sizes"),
+        (_set("within", "most_bytes", value=-1), "most_bytes is -1, but must be above 0"),
+        (_set("within", "collectives", value=["all_gather", "broadcast"]), "but must be one or more of all_gather"),
+        (_set("kernels", "ends", "map work", value=[0.5, -0.5]), "map work is from 0.5 to -0.5, but the lower end"),
+        (_set("kernels", "common_variance", "map", value=7), "common_variance.map is 7, but must be a share"),
+        (_set("kernels", "most_s", value=0), "most_s is 0, but must be above 0"),
+        (_set("layers", "ends", value=[0.5, -0.5]), "ends is from 0.5 to -0.5, but the lower end"),
         (_drop("within"), "has collectives across hosts, but none within"),
+        (lambda data: [data.pop(part) for part in ("sheets", "products")], "has kernels, but no data sheet"),
     ],
 )
 def test_broken_models_are_named(tmp_path, change, said):
@@ -210,6 +232,9 @@ def test_other_devices_than_the_clusters_are_named():
     with pytest.raises(ValueError, match="cluster example has 'stranger', but the calibration made-up knows 'example'"):
         fitted().applied_to(cluster)
     other = dataclasses.replace(measured().devices["example"], name="other")
+    linked = MeasuredLink(("example", "far"), False, Link(1e-3, 1e8))
+    with pytest.raises(ValueError, match="measured on 'far', which the cluster example doesn't have"):
+        dataclasses.replace(measured(), links=(linked,)).applied_to(EXAMPLE)
     both = dataclasses.replace(measured(), devices={**measured().devices, "other": other})
     with pytest.raises(ValueError, match="measured on 'other', which the cluster example doesn't have"):
         both.applied_to(EXAMPLE)
@@ -246,7 +271,11 @@ def test_prices_are_the_calibrations_or_as_given():
     assert none.latency == AnalyticLatency()
     default = prices(EXAMPLE, None, "auto", "auto")
     assert (default.latency, default.communication) == (AnalyticLatency(), AlphaBeta())
-    own = prices(EXAMPLE, measured(), "auto", "auto")
+    given = MemoryResiduals({"peak": (0.1, 0.2)}, 2)
+    assert (none.calibration, none.residuals(None), none.residuals(given)) == (None, None, given)
+    own = prices(EXAMPLE, known := measured(), "auto", "auto")
+    assert own.calibration is known
+    assert (own.residuals(None), own.residuals(given)) == (known.memory, given)
     assert own.cluster == measured().applied_to(EXAMPLE)
     with pytest.raises(ValueError, match="both a calibration and communication='free'"):
         prices(EXAMPLE, measured(), "auto", "free")
@@ -301,3 +330,11 @@ def test_the_same_measurements_give_the_same_bytes():
     first = calibration_text(fitted())
     fitted.cache_clear()
     assert calibration_text(fitted()) == first
+
+
+def test_a_calibration_is_known_by_all_that_it_holds():
+    first = measured()
+    assert first.identity == measured().identity
+    assert first.identity.startswith("cluster of 2024-05-31 (")
+    other = dataclasses.replace(first, memory=None)
+    assert other.identity != first.identity
