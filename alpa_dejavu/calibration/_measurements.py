@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._json_file import near
@@ -110,7 +110,20 @@ def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) ->
         raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
     _check_header(path, lines[0], cluster)
     rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    _warn_of_repeats(path, rows)
     return [row for row in rows if not row.error]
+
+
+def _warn_of_repeats(path: pathlib.Path, rows: Sequence[Measurement]) -> None:
+    """What was measured is never measured again, so a probe that is there twice was copied."""
+    seen: dict[tuple[Place, Probe], int] = {}
+    for number, row in enumerate(rows, 2):
+        earlier = None if row.error else seen.setdefault((row.place, row.probe), number)
+        if earlier not in (None, number):
+            _log.warning(
+                "%s, line %d: measures the same as line %d (%s: %s); the last one counts: take the wrong one out",
+                path, number, earlier, row.place, row.probe,
+            )  # fmt: skip
 
 
 def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> None:

@@ -225,6 +225,17 @@ def test_half_a_line_is_dropped_with_a_note(tmp_path, caplog):
     assert len(again) == 2
 
 
+def test_a_measurement_that_is_there_twice_is_named_with_both_lines(tmp_path, caplog):
+    cluster = cluster_of(PRIOR, LINK)
+    store = kept(tmp_path, cluster)
+    for run_s in (0.5, 0.7):
+        store.add(Measurement(Place("programs", "test"), Program("add", (8,)), {"run_s": run_s}))
+    with caplog.at_level(logging.WARNING):
+        again = kept(tmp_path, cluster, resume=True)
+    assert "line 3: measures the same as line 2" in caplog.text
+    assert again.at(Place("programs", "test")) == {Program("add", (8,)): {"run_s": 0.7}}
+
+
 LINE = {"what": "programs", "where": "test", "probe": {"name": "add", "sizes": [8]}, "seconds": {"run_s": 0.5}}
 
 
