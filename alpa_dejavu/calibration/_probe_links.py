@@ -1,0 +1,173 @@
+"""Every pair of hosts probed, in rounds of disjoint pairs; and which links slow each other down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.calibration._alike_values import alike, grouped
+from alpa_dejavu.calibration._bench import BETWEEN, Flows, MeasurementError, Place, Probe
+from alpa_dejavu.calibration._measurements import Measurement, Measurements
+from alpa_dejavu.calibration._net import Net
+from alpa_dejavu.calibration._rounds import Pair, rounds
+
+__all__ = ["LATENCY_TOLERANCE", "PLACE", "RATE_TOLERANCE", "Prober", "Round", "probe_all", "probe_alone", "settled"]
+
+PLACE = Place("links", BETWEEN)
+RATE_TOLERANCE = 0.1
+LATENCY_TOLERANCE = 0.5
+"""Latencies are noisier than rates, and matter less."""
+CONTENDED = 1.25
+"""So many times faster alone than beside others is more than noise."""
+_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25)
+_LONGEST_S = 0.25
+_FEW_HOSTS = 4
+"""Up to so many all pairs are few enough to be probed."""
+_CLASSES, _SAMPLES = 6, 2
+
+Round = Mapping[Pair, Net]
+"""What pairs have that send at the same time."""
+
+
+@final
+class Prober:
+    """Messages of growing sizes between some pairs at a time; what was measured before isn't measured again.
+
+    Args:
+        run: measures, as `Bench.open` has it.
+        measurements: those that there are already, and where new ones go.
+        names: of the hosts.
+        progress: is told what is measured.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Probe], Mapping[str, float]],
+        measurements: Measurements,
+        names: Sequence[str],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
+
+    def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
+        """Latency and rate of each pair, while all of them send.
+
+        The rate is that of the bytes which the largest messages have more than the ones before: neither the latency nor
+        what a network lets through at once counts. A pair sends no message that would take too long.
+
+        Raises:
+            MeasurementError: a pair can't be measured; says which hosts.
+        """
+        before = self._seconds(pairs, 1)
+        latency = {pair: seconds / 2 for pair, seconds in before.items()}
+        rate: dict[Pair, float] = {}
+        left, sent = list(pairs), 1
+        for size in _SIZES:
+            now = self._seconds(left, size)
+            for pair in left:
+                more = now[pair] - before[pair]
+                rate[pair] = (size - sent) / more if more > 0.1 * now[pair] else size / now[pair]
+            left = [pair for pair in left if now[pair] * _SIZES[1] / _SIZES[0] <= _LONGEST_S]
+            before, sent = now, size
+            if not left:
+                break
+        return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
+
+    def _seconds(self, pairs: Sequence[Pair], num_bytes: int) -> dict[Pair, float]:
+        probe = Flows(tuple(pairs), num_bytes)
+        known = self._measurements.at(PLACE).get(probe)
+        if known is None:
+            first, second = (self.names[end] for end in pairs[0])
+            more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
+            self._progress(f"{first} to {second}{more}, {num_bytes} bytes")
+            known = self._run(probe)
+            for name, (a, b) in zip(probe.names, pairs, strict=True):
+                if not (math.isfinite(known[name]) and known[name] > 0):
+                    raise MeasurementError(
+                        f"{num_bytes} bytes from {self.names[a]!r} to {self.names[b]!r} took {known[name]} s"
+                    )
+            self._measurements.add(Measurement(PLACE, probe, known))
+        return {pair: known[name] for pair, name in zip(pairs, probe.names, strict=True)}
+
+
+def probe_all(prober: Prober, equal: bool) -> list[Round]:
+    """Rounds of pairs, each in one direction and then in the other.
+
+    Of equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of hosts,
+    drawn by a seed, since hosts that are near to each other often have names that are.
+
+    Args:
+        prober: of the hosts.
+        equal: whether the hosts are alike but for their links.
+    """
+    count = len(prober.names)
+    listed = rounds(count)
+    order = np.random.default_rng(count).permutation(len(listed))
+    enough = math.ceil(math.log2(count)) + 1 if equal and count > _FEW_HOSTS else len(listed)
+    found: list[Round] = []
+    for n, chosen in enumerate(order.tolist()):
+        if n == enough and _agree(found):
+            break
+        for way in (listed[chosen], [(b, a) for a, b in listed[chosen]]):
+            found.append(prober.together(way))
+    return found
+
+
+def _agree(found: Sequence[Round]) -> bool:
+    nets = [net for each in found for net in each.values()]
+    return alike([net.bytes_per_s for net in nets], RATE_TOLERANCE) and alike(
+        [net.latency_s for net in nets], LATENCY_TOLERANCE
+    )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """What pairs have alone.
+
+    Attributes:
+        nets: of each pair.
+        contended: those that have less beside others.
+    """
+
+    nets: Mapping[Pair, Net]
+    contended: frozenset[Pair]
+
+
+def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
+    """Some pairs of each rate alone; if they are faster then, all pairs of that rate are."""
+    beside = {pair: net for each in found for pair, net in each.items()}
+    company = [pair for each in found for pair in each if len(each) > 1]
+    if not company:
+        return Alone(beside, frozenset())
+    values = grouped([beside[pair].bytes_per_s for pair in company], RATE_TOLERANCE)
+    classes: dict[float, list[Pair]] = {}
+    for pair, value in zip(company, values.tolist(), strict=True):
+        classes.setdefault(value, []).append(pair)
+    nets, contended = dict(beside), set[Pair]()
+    for value in sorted(classes, key=lambda value: len(classes[value]), reverse=True)[:_CLASSES]:
+        pairs = classes[value]
+        sample = [pairs[n] for n in sorted({0, len(pairs) // 2})][:_SAMPLES]
+        alone = {pair: prober.together([pair])[pair] for pair in sample}
+        ratio = statistics.median(alone[pair].bytes_per_s / beside[pair].bytes_per_s for pair in sample)
+        if ratio > CONTENDED:
+            contended |= set(pairs)
+            latency_s = statistics.median_low(net.latency_s for net in alone.values())
+            nets |= {pair: Net(min(nets[pair].latency_s, latency_s), nets[pair].bytes_per_s * ratio) for pair in pairs}
+            nets |= alone
+    return Alone(nets, frozenset(contended))
+
+
+def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
+    """Of all pairs: those that differ by noise alone are equal, and those that weren't probed are as all others are."""
+    rates = grouped([net.bytes_per_s for net in nets.values()], RATE_TOLERANCE)
+    latencies = grouped([net.latency_s for net in nets.values()], LATENCY_TOLERANCE)
+    known = {pair: Net(*both) for pair, *both in zip(nets, latencies.tolist(), rates.tolist(), strict=True)}
+    usual = Net(statistics.median_low(latencies.tolist()), statistics.median_low(rates.tolist()))
+    every = ((a, b) for a in range(count) for b in range(count) if a != b)
+    return {pair: known.get(pair, usual) for pair in every}
