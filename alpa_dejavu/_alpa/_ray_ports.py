@@ -16,6 +16,8 @@ _PATIENCE_S = 10.0
 _START_S = 60.0
 """Actors start slowly where Ray has to start a process for each."""
 _TOKEN_BYTES = 16
+_ABREAST = 8
+"""Messages that one host sends at a time, at most."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -34,7 +36,7 @@ def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     addresses = _addresses(nodes, names)
-    actor = ray.remote(num_cpus=0, max_concurrency=2)(Port)
+    actor = ray.remote(num_cpus=0, max_concurrency=_ABREAST)(Port)
     token, ports = secrets.token_bytes(_TOKEN_BYTES), []
     try:
         for node, address in zip(nodes, addresses, strict=True):

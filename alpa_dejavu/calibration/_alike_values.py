@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["alike", "grouped"]
+__all__ = ["grouped"]
 
 _WIDEST = 3.0
 """A group reaches over so many tolerances: noise spreads, but a row of small steps doesn't become one value."""
@@ -45,8 +45,3 @@ def grouped(values: ArrayLike, tolerance: float) -> NDArray[np.float64]:
         else:
             found[part] = given[part[(len(part) - 1) // 2]]
     return found
-
-
-def alike(values: ArrayLike, tolerance: float) -> bool:
-    """Whether they are all of one group."""
-    return len(np.unique(grouped(values, tolerance))) <= 1

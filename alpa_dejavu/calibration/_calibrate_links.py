@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from alpa_dejavu.calibration._alike_values import grouped
 from alpa_dejavu.calibration._bench import Bench, MeasurementError
 from alpa_dejavu.calibration._calibrate import identity
 from alpa_dejavu.calibration._calibration import Calibration, Fit
@@ -17,10 +16,10 @@ from alpa_dejavu.calibration._measurements import Measurements
 from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
 from alpa_dejavu.calibration._net import Net, carried
 from alpa_dejavu.calibration._probe_links import (
-    LATENCY_TOLERANCE,
     PLACE,
-    RATE_TOLERANCE,
     Prober,
+    even_latencies,
+    even_rates,
     probe_all,
     probe_alone,
     settled,
@@ -32,11 +31,11 @@ __all__ = ["calibrate_links", "links_identity"]
 
 _PART = "links from host to host"
 _CPU = "cpu"
-_TOLERANCES = {
-    "latency_s": LATENCY_TOLERANCE,
-    "bytes_per_s": RATE_TOLERANCE,
-    "send_latency_s": LATENCY_TOLERANCE,
-    "send_bytes_per_s": RATE_TOLERANCE,
+_EVEN = {
+    "latency_s": even_latencies,
+    "bytes_per_s": even_rates,
+    "send_latency_s": even_latencies,
+    "send_bytes_per_s": even_rates,
 }
 
 
@@ -133,10 +132,9 @@ def _links(
 def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
     """Links that differ by noise alone are equal: what copies take may hide how their networks differ."""
     found = dict(links)
-    for name, tolerance in _TOLERANCES.items():
+    for name, even in _EVEN.items():
         given = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}
-        values = grouped(list(given.values()), tolerance).tolist()
-        for pair, value in zip(given, values, strict=True):
+        for pair, value in zip(given, even(list(given.values())), strict=True):
             found[pair] = dataclasses.replace(found[pair], **{name: value})
     return found
 

@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, final
 
-from alpa_dejavu.calibration._alike_values import grouped
 from alpa_dejavu.calibration._net import Net
-from alpa_dejavu.calibration._probe_links import CONTENDED, RATE_TOLERANCE, Prober, Round
+from alpa_dejavu.calibration._probe_links import CONTENDED, Prober, Round, even_rates
 from alpa_dejavu.calibration._rounds import Pair
 
 __all__ = ["Shared", "probe_cards", "shares_of", "switches"]
@@ -49,7 +48,7 @@ def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[
         loads = [sum(rates) for rates in together if len(rates) > 1]
         most = max(nets[pair].bytes_per_s for pair in pairs)
         media.append(Shared("", pairs, max(statistics.median_low(loads), most) if loads else most))
-    sizes = grouped([medium.bytes_per_s for medium in media], RATE_TOLERANCE).tolist()
+    sizes = even_rates([medium.bytes_per_s for medium in media])
     return [
         Shared(f"switch {n}", medium.pairs, size) for n, (medium, size) in enumerate(zip(media, sizes, strict=True))
     ]
@@ -99,8 +98,8 @@ def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared
             known = [load for load in loads if load is not None]
             if len(known) * 2 > len(loads):
                 found += [(*_card(prober, nets, host, receiving), known) for host in hosts]
-    sizes = grouped([statistics.fmean(known) for _, _, known in found], RATE_TOLERANCE)
-    return [Shared(name, pairs, size) for (name, pairs, _), size in zip(found, sizes.tolist(), strict=True)]
+    sizes = even_rates([statistics.fmean(known) for _, _, known in found])
+    return [Shared(name, pairs, size) for (name, pairs, _), size in zip(found, sizes, strict=True)]
 
 
 def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> tuple[str, frozenset[Pair]]:
@@ -112,15 +111,18 @@ def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> t
 def _load(
     prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared], host: int, receiving: bool
 ) -> float | None:
-    """What a host and some others have together, by its best links; None: as much as these links have."""
-    mine = sorted((pair for pair in nets if pair[receiving] == host), key=lambda pair: -nets[pair].bytes_per_s)
-    pairs = mine[:_PEERS]
-    together = sum(net.bytes_per_s for net in prober.together(pairs).values())
+    """What a host and some others have together, by its best links; None: as much as these have."""
+    mine = [pair for pair in nets if pair[receiving] == host]
+    best = max(nets[pair].bytes_per_s for pair in mine)
+    # As good as the best: all are done at the same time, as far as what they share allows it.
+    pairs = [pair for pair in mine if nets[pair].bytes_per_s * CONTENDED > best][:_PEERS]
+    if len(pairs) < 2:
+        return None
+    together = prober.combined(pairs)
     expected = sum(nets[pair].bytes_per_s for pair in pairs)
     for medium in media:
         over = sum(nets[pair].bytes_per_s for pair in pairs if pair in medium.pairs)
         expected -= max(over - medium.bytes_per_s, 0.0)
-    best = max(nets[pair].bytes_per_s for pair in pairs)
     return max(together, best) if expected > CONTENDED * together else None
 
 

@@ -10,22 +10,24 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.calibration._alike_values import alike, grouped
+from alpa_dejavu.calibration._alike_values import grouped
 from alpa_dejavu.calibration._bench import BETWEEN, Flows, MeasurementError, Place, Probe
 from alpa_dejavu.calibration._measurements import Measurement, Measurements
 from alpa_dejavu.calibration._net import Net
 from alpa_dejavu.calibration._rounds import Pair, rounds
 
-__all__ = ["LATENCY_TOLERANCE", "PLACE", "RATE_TOLERANCE", "Prober", "Round", "probe_all", "probe_alone", "settled"]
+__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "probe_all", "probe_alone", "settled"]
 
 PLACE = Place("links", BETWEEN)
-RATE_TOLERANCE = 0.1
-LATENCY_TOLERANCE = 0.5
-"""Latencies are noisier than rates, and matter less."""
+_RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
+_CALL_S = 1e-4
+"""What starting a message takes in any case: latencies are told apart where they make a difference to that, too."""
 CONTENDED = 1.25
 """So many times faster alone than beside others is more than noise."""
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25)
 _LONGEST_S = 0.25
+_SLOPE = 0.1
+"""Of the seconds of a message, what it must take longer than the one before for a rate to follow from that."""
 _FEW_HOSTS = 4
 """Up to so many all pairs are few enough to be probed."""
 _CLASSES, _SAMPLES = 6, 2
@@ -71,12 +73,28 @@ class Prober:
             now = self._seconds(left, size)
             for pair in left:
                 more = now[pair] - before[pair]
-                rate[pair] = (size - sent) / more if more > 0.1 * now[pair] else size / now[pair]
+                rate[pair] = (size - sent) / more if more > _SLOPE * now[pair] else size / now[pair]
             left = [pair for pair in left if now[pair] * _SIZES[1] / _SIZES[0] <= _LONGEST_S]
             before, sent = now, size
             if not left:
                 break
         return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
+
+    def combined(self, pairs: Sequence[Pair]) -> float:
+        """Bytes per second that some pairs have together, while all of them send as much: until the last one is done.
+
+        Raises:
+            MeasurementError: a pair can't be measured; says which hosts.
+        """
+        before, sent = max(self._seconds(pairs, 1).values()), 1
+        for size in _SIZES:
+            now = max(self._seconds(pairs, size).values())
+            more = now - before
+            rate = len(pairs) * ((size - sent) / more if more > _SLOPE * now else size / now)
+            if now * _SIZES[1] / _SIZES[0] > len(pairs) * _LONGEST_S:
+                break
+            before, sent = now, size
+        return rate
 
     def _seconds(self, pairs: Sequence[Pair], num_bytes: int) -> dict[Pair, float]:
         probe = Flows(tuple(pairs), num_bytes)
@@ -120,9 +138,19 @@ def probe_all(prober: Prober, equal: bool) -> list[Round]:
 
 def _agree(found: Sequence[Round]) -> bool:
     nets = [net for each in found for net in each.values()]
-    return alike([net.bytes_per_s for net in nets], RATE_TOLERANCE) and alike(
-        [net.latency_s for net in nets], LATENCY_TOLERANCE
-    )
+    evened = even_rates([net.bytes_per_s for net in nets]), even_latencies([net.latency_s for net in nets])
+    return all(len(set(values)) == 1 for values in evened)
+
+
+def even_rates(rates: Sequence[float]) -> list[float]:
+    """Rates that differ by noise alone are equal."""
+    return grouped(rates, _RATE_TOLERANCE).tolist()
+
+
+def even_latencies(latencies_s: Sequence[float]) -> list[float]:
+    """Latencies that differ by noise alone, or hardly matter, are equal; they are noisier than rates."""
+    started = np.asarray(latencies_s) + _CALL_S
+    return (grouped(started, _LATENCY_TOLERANCE) - _CALL_S).tolist()
 
 
 @final
@@ -145,9 +173,9 @@ def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
     company = [pair for each in found for pair in each if len(each) > 1]
     if not company:
         return Alone(beside, frozenset())
-    values = grouped([beside[pair].bytes_per_s for pair in company], RATE_TOLERANCE)
+    values = even_rates([beside[pair].bytes_per_s for pair in company])
     classes: dict[float, list[Pair]] = {}
-    for pair, value in zip(company, values.tolist(), strict=True):
+    for pair, value in zip(company, values, strict=True):
         classes.setdefault(value, []).append(pair)
     nets, contended = dict(beside), set[Pair]()
     for value in sorted(classes, key=lambda value: len(classes[value]), reverse=True)[:_CLASSES]:
@@ -165,9 +193,9 @@ def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
 
 def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
     """Of all pairs: those that differ by noise alone are equal, and those that weren't probed are as all others are."""
-    rates = grouped([net.bytes_per_s for net in nets.values()], RATE_TOLERANCE)
-    latencies = grouped([net.latency_s for net in nets.values()], LATENCY_TOLERANCE)
-    known = {pair: Net(*both) for pair, *both in zip(nets, latencies.tolist(), rates.tolist(), strict=True)}
-    usual = Net(statistics.median_low(latencies.tolist()), statistics.median_low(rates.tolist()))
+    rates = even_rates([net.bytes_per_s for net in nets.values()])
+    latencies = even_latencies([net.latency_s for net in nets.values()])
+    known = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
+    usual = Net(statistics.median_low(latencies), statistics.median_low(rates))
     every = ((a, b) for a in range(count) for b in range(count) if a != b)
     return {pair: known.get(pair, usual) for pair in every}
