@@ -135,7 +135,8 @@ def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
     for name, even in _EVEN.items():
         given = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}
         for pair, value in zip(given, even(list(given.values())), strict=True):
-            found[pair] = dataclasses.replace(found[pair], **{name: value})
+            changed: dict[str, Any] = {name: value}
+            found[pair] = dataclasses.replace(found[pair], **changed)
     return found
 
 

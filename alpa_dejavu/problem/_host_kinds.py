@@ -6,7 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
-from alpa_dejavu.problem._cluster import Cluster, Link
+from alpa_dejavu.problem._cluster import Cluster
+from alpa_dejavu.problem._link import Link
 
 
 def host_kinds(cluster: Cluster) -> tuple[int, ...]:
