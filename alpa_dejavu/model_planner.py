@@ -61,7 +61,7 @@ def plan_model(
     Args:
         model: a name that `alpa_dejavu.models.known_models` lists, "module:function", or such a function: it takes
             `batch_size` and returns a train step with its abstract arguments.
-        cluster: the name of a machine type, the path of a machine file, or a `Cluster`.
+        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         batch: samples of a step.
         micro_batches: how many the batch is cut into; None chooses.

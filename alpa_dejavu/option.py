@@ -49,10 +49,12 @@ class DejavuStageOption:
         slicer: "dynamic" (exact, the default), "amp_pipe", "uniform" or "exhaustive", or a `Slicer` of one's own.
         latency: "analytic" (a roofline; measured once on a CPU cluster, by data sheet on GPUs), or a `LatencyModel`.
             "auto", the default, is the calibration's, and without one "analytic".
-        communication: "alpha-beta" (latency and rate of the slowest link), "free" (what Alpa's search assumes between
-            stages), or a `CommunicationModel`. "auto", the default, is the calibration's, and without one "alpha-beta".
+        communication: "alpha-beta" (latency and rate of the slowest link), "links" (by the links of each group of
+            devices, in rings along fast ones), "free" (what Alpa's search assumes between stages), or a
+            `CommunicationModel`. "auto", the default, is the calibration's, and without one "alpha-beta".
         cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
-            path of a machine file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is taken as it is.
+            path of a machine's or cluster's file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is
+            taken as it is.
         risk: of running out of memory that a plan may have; 1 % by default.
         memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
             the calibration's, if it has any; else plans are taken up to the limit by the count, and say that their risk
@@ -67,7 +69,7 @@ class DejavuStageOption:
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
         calibration: None, the default, goes by data sheets and the two models above. The name of a bundled calibration
             (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration` brings measured figures
-            and learned models of the cluster's devices and links in their place.
+            and learned models of the cluster's devices and links in their place; "links" may go by those links, too.
         layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
             arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
             where one is set.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._alpa._cluster import cluster_of
+from alpa_dejavu._alpa._ray_ports import ray_ports
 from alpa_dejavu._alpa._relay import relay_seconds
 from alpa_dejavu.calibration._bench import WITHIN, Bench, Collective, MeasurementError, Pipeline, Place, Probe
 from alpa_dejavu.calibration._operators import Program
@@ -45,7 +46,8 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
     with _connected() as virtual:
         cluster = cluster_of(virtual, machine)
         machines = [str(host.get("NodeManagerHostname") or n) for n, host in enumerate(virtual.host_info)]
-    return cluster, RayBench(cluster, machines)
+        nodes = [str(host.get("NodeID")) for host in virtual.host_info]
+    return cluster, RayBench(cluster, machines, nodes)
 
 
 @final
@@ -55,15 +57,18 @@ class RayBench(Bench):
     Args:
         cluster: that Ray has.
         machines: the machine that each host is on: hosts that share one compute at the same time.
+        nodes: by which id Ray knows each host.
     """
 
-    def __init__(self, cluster: Cluster, machines: Sequence[str]) -> None:
-        self._cluster, self._machines = cluster, tuple(machines)
+    def __init__(self, cluster: Cluster, machines: Sequence[str], nodes: Sequence[str]) -> None:
+        self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
 
     def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
         """Connects, and starts the workers."""
         if place.what == "programs":
             return self._programs(place.where)
+        if place.what == "links":
+            return self._flows()
         return self._collectives(place.where) if place.what == "collectives" else self._pipelines(place.where)
 
     @contextlib.contextmanager
@@ -83,6 +88,12 @@ class RayBench(Bench):
             whole = virtual.slice_2d(hosts, [list(range(devices))] * len(hosts))
             with _workers([whole]) as workers:
                 yield functools.partial(_run_collective, workers, devices)
+
+    @contextlib.contextmanager
+    def _flows(self) -> Iterator[Runner]:
+        names = [host.name for host in self._cluster.hosts]
+        with _connected(), ray_ports(self._nodes, names) as ports:
+            yield ports
 
     @contextlib.contextmanager
     def _pipelines(self, where: str) -> Iterator[Runner]:

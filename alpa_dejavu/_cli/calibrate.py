@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from alpa_dejavu._cli.host_links import host_link_table
 from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
 from alpa_dejavu._cli.tables import new_table
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from alpa_dejavu.problem import Cluster
 
 _LEAST_S = 1.0
+_LINKS_S = 30.0
+"""What probing the links of a few hosts takes at most: the length of its bar."""
 
 
 @click.command()
@@ -38,6 +41,8 @@ _LEAST_S = 1.0
 )
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")
+@click.option("--links", is_flag=True, help="Measure the links from host to host alone, and add them to FILE.")
+@click.option("--every-pair", is_flag=True, help="Of --links: probe all pairs of hosts, even of equal ones.")
 def calibrate(
     output: pathlib.Path,
     budget: float,
@@ -46,16 +51,23 @@ def calibrate(
     database: pathlib.Path | None,
     local: int | None,
     hosts: int,
+    links: bool,
+    every_pair: bool,
 ) -> None:
     """Measures the cluster that Ray has, and writes what plans are then made by.
 
-    Every measurement is kept in FILE.measurements.jsonl as soon as it is made.
+    Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
     """
     check_outputs(output)
-    kept = output.with_name(f"{output.name}.measurements.jsonl")
-    _check_kept(output, kept, resume)
     if hosts > 1 and local is None:
         raise click.UsageError("--hosts is of --local N; without it the hosts are those that Ray has")
+    if every_pair and not links:
+        raise click.UsageError("--every-pair is of --links; without it no pairs of hosts are probed")
+    if links:
+        _links(output, resume, machine, every_pair, local, hosts)
+        return
+    kept = output.with_name(f"{output.name}.measurements.jsonl")
+    _check_kept(output, kept, resume)
     from alpa_dejavu.calibration import write_calibration
     from alpa_dejavu.calibration._calibrate import calibrate as measure
     from alpa_dejavu.calibration._calibrate import identity
@@ -77,6 +89,32 @@ def calibrate(
     for fit in found.fits:
         error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
         to.print(f"{fit.part}: {fit.rows} measured{error}")
+    for sentence in found.missing:
+        to.print(f"missing: {sentence}")
+    to.print(f"wrote {output} (measurements: {kept})")
+
+
+def _links(
+    output: pathlib.Path, resume: bool, machine: str | None, every_pair: bool, local: int | None, hosts: int
+) -> None:
+    """The links from host to host, into a calibration that may be there."""
+    from alpa_dejavu.calibration import read_calibration, write_calibration
+    from alpa_dejavu.calibration._calibrate_links import calibrate_links, links_identity
+    from alpa_dejavu.calibration._measurements import Measurements
+
+    kept = output.with_name(f"{output.name}.links.jsonl")
+    before = read_calibration(output) if output.exists() else None
+    with _bar(_LINKS_S) as report, _cluster(local, hosts):
+        from alpa_dejavu._alpa._calibrate import ray_bench
+
+        report("connecting")
+        cluster, bench = ray_bench(machine)
+        measurements = Measurements(kept, links_identity(cluster), resume)
+        found = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
+    write_calibration(found, output)
+    to = console()
+    assert found.host_links is not None, "links were calibrated"
+    to.print(host_link_table(found.host_links))
     for sentence in found.missing:
         to.print(f"missing: {sentence}")
     to.print(f"wrote {output} (measurements: {kept})")

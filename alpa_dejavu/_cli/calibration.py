@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu._cli.convert import convert, is_database, show_database
+from alpa_dejavu._cli.host_links import host_link_table
 from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
 from alpa_dejavu._cli.tables import new_table
 
@@ -34,7 +35,7 @@ calibration.add_command(convert)
     "--plots",
     type=click.Path(path_type=pathlib.Path, file_okay=False),
     metavar="DIR",
-    help="Write a page for each operator and collective: the fit, and the interval that holds 90 %.",
+    help="Write a page for each operator and collective, with 90 % intervals, and maps of links.",
 )
 def show(choice: str, plots: pathlib.Path | None) -> None:
     """Says what is in a calibration, a bundled one (`v100`) or a file, or in a converted database."""
@@ -46,7 +47,7 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
     found = chosen_calibration(choice)
     to = console()
     to.print(f"{found.name}, of {found.date}: {found.origin}")
-    for table in (_sheets, _devices, _links, _fits, _kernels, _collectives, _figures):
+    for table in (_sheets, _devices, _links, _host_links, _fits, _kernels, _collectives, _figures):
         made = table(found)
         if made.row_count:
             to.print()
@@ -104,6 +105,10 @@ def _links(found: Calibration) -> Table:
             _rate(rate, "B/s") + _of(spread, "send_bytes_per_s"),
         )
     return table
+
+
+def _host_links(found: Calibration) -> Table:
+    return new_table((), ()) if found.host_links is None else host_link_table(found.host_links)
 
 
 def _fits(found: Calibration) -> Table:

@@ -10,11 +10,13 @@ had left out; `make calibrations` builds them again.
 from alpa_dejavu.calibration._bundled import bundled, bundled_names, chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._file import read_calibration, write_calibration
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._prices import Prices, check_choice, prices
 
 __all__ = [
     "Calibration",
     "Fit",
+    "HostLinks",
     "MeasuredLink",
     "Prices",
     "bundled",

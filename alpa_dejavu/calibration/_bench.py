@@ -11,7 +11,7 @@ from typing import TypeAlias, final
 from alpa_dejavu.calibration._operators import Program
 from alpa_dejavu.communication import COLLECTIVES
 
-__all__ = ["BETWEEN", "WITHIN", "Bench", "Collective", "MeasurementError", "Pipeline", "Place", "Probe"]
+__all__ = ["BETWEEN", "WITHIN", "Bench", "Collective", "Flows", "MeasurementError", "Pipeline", "Place", "Probe"]
 
 WITHIN, BETWEEN = "within a host", "between two hosts"
 """The kinds of links."""
@@ -63,7 +63,33 @@ class Pipeline:
         return f"pipeline with {self.num_bytes} bytes"
 
 
-Probe: TypeAlias = Program | Collective | Pipeline
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Flows:
+    """Messages of so many bytes that go at the same time, each from one host to another by their numbers."""
+
+    pairs: tuple[tuple[int, int], ...]
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        pairs = tuple((a, b) for a, b in self.pairs)
+        object.__setattr__(self, "pairs", pairs)
+        whole = all(isinstance(end, int) and end >= 0 for pair in pairs for end in pair)
+        if not pairs or not whole or len(set(pairs)) < len(pairs) or any(a == b for a, b in pairs):
+            raise ValueError(f"messages go from {pairs}, which aren't pairs of hosts; measure anew")
+        if self.num_bytes < 1:
+            raise ValueError(f"messages have {self.num_bytes} bytes; measure anew")
+
+    def __str__(self) -> str:
+        return f"{len(self.pairs)} x {self.num_bytes} bytes"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of their seconds."""
+        return tuple(f"{a}-{b}" for a, b in self.pairs)
+
+
+Probe: TypeAlias = Program | Collective | Pipeline | Flows
 
 
 @final
@@ -72,7 +98,7 @@ class Place:
     """Where probes of one kind run.
 
     Attributes:
-        what: "programs", "collectives" or "pipelines".
+        what: "programs", "collectives", "pipelines" or "links".
         where: a device's name for programs, `WITHIN` or `BETWEEN` for the others.
     """
 
@@ -91,5 +117,6 @@ class Bench(abc.ABC):
         """Starts what the probes of a place need, for as long as a `with` block runs.
 
         What it gives takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
-        "step_s" and "send_s" of a pipeline. It raises MeasurementError where a probe alone can't be measured.
+        "step_s" and "send_s" of a pipeline; of flows by `Flows.names`. It
+        raises MeasurementError where a probe alone can't be measured.
         """

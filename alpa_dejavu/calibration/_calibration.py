@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.communication import AlphaBeta, CommunicationModel, MeasuredAlphaBeta
+from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
 from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, Device, Host, Link
@@ -103,6 +104,7 @@ class Calibration:
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
         links: measured kinds of links, which replace the cluster's.
         memory: measured peaks of memory against the count; None: none was measured.
+        host_links: measured links from host to host, which go before those; None: they weren't.
 
     Raises:
         ValueError: a figure isn't finite, a kind of link is there twice, a spread is of a device or field that isn't,
@@ -124,6 +126,7 @@ class Calibration:
     device_spread: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     links: tuple[MeasuredLink, ...] = ()
     memory: MemoryResiduals | None = None
+    host_links: HostLinks | None = None
 
     def __post_init__(self) -> None:
         _check_date(self)
@@ -169,14 +172,19 @@ class Calibration:
         return LearnedLatency(self.kernels, self.sheets, self.products)
 
     def communication(self) -> CommunicationModel:
-        """Of collectives: the learned model where there is one, else alpha-beta, with the spread of measured links."""
-        spread = {one.link: one.spread for one in self.links if one.spread}
-        rest = MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
+        """Of collectives: the learned model where there is one, else by the links of the group where those from host to
+        host are known, else alpha-beta, with the spread of measured links.
+        """
+        rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
             return rest
         from alpa_dejavu.communication.learned import LearnedCommunication
 
         return LearnedCommunication(self.within, self.across, rest)
+
+    def _alpha_beta(self) -> AlphaBeta | MeasuredAlphaBeta:
+        spread = {one.link: one.spread for one in self.links if one.spread}
+        return MeasuredAlphaBeta(spread, KIND_SPREAD, self._spread_from) if spread else AlphaBeta()
 
     @property
     def _spread_from(self) -> str:
@@ -186,10 +194,13 @@ class Calibration:
         """The cluster with measured figures in place of its own.
 
         Raises:
-            ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured.
+            ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
+                or a host whose links weren't measured, where others' were.
         """
         present = {host.device.name for host in cluster.hosts}
-        unknown = sorted(present - set(self.device_names))
+        # A calibration of links alone says nothing of devices.
+        links_alone = self.host_links is not None and not self.device_names
+        unknown = [] if links_alone else sorted(present - set(self.device_names))
         if unknown:
             raise ValueError(
                 f"the cluster {cluster.name} has {unknown[0]!r}, but the calibration {self.name} knows "
@@ -210,7 +221,8 @@ class Calibration:
             tuple(known.get(_kind(hosts[a], hosts[b], a == b), link) for b, link in enumerate(row))
             for a, row in enumerate(cluster.links)
         )
-        return dataclasses.replace(cluster, hosts=hosts, links=links)
+        applied = dataclasses.replace(cluster, hosts=hosts, links=links)
+        return applied if self.host_links is None else self.host_links.applied_to(applied, self.name)
 
 
 def _kind(first: Host, second: Host, within: bool) -> tuple[tuple[str, ...], bool]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link, SmallProducts, StridedReads
@@ -65,13 +66,22 @@ def calibration_text(calibration: Calibration) -> str:
         "device_spread": {name: dict(spread) for name, spread in calibration.device_spread.items()},
         "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
         "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
+        "host_links": {} if calibration.host_links is None else _host_links_text(calibration.host_links),
         **{name: model.state() for name, model in models.items() if model is not None},
     }
     return json_text({key: value for key, value in data.items() if value not in ([], {})})
 
 
 def _without_none(figures: Device | Link) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None}
+    return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None and value != ()}
+
+
+def _host_links_text(found: HostLinks) -> dict[str, Any]:
+    """Each link once, and a matrix of their numbers."""
+    kinds = list(dict.fromkeys(link for row in found.links for link in row if link is not None))
+    matrix = [[None if link is None else kinds.index(link) for link in row] for row in found.links]
+    listed = [_without_none(link) for link in kinds]
+    return {"hosts": list(found.hosts), "kinds": listed, "links": matrix, "media": dict(found.media)}
 
 
 def _calibration(data: Mapping[str, Any]) -> Calibration:
@@ -93,6 +103,7 @@ def _calibration(data: Mapping[str, Any]) -> Calibration:
         device_spread=data.get("device_spread", {}),
         links=tuple(_link(each) for each in data.get("links", ())),
         memory=_memory(data["memory"]) if "memory" in data else None,
+        host_links=_host_links(data["host_links"]) if "host_links" in data else None,
         **_models(data),
     )
 
@@ -134,3 +145,25 @@ def _link(figures: Mapping[str, Any]) -> MeasuredLink:
 def _memory(residuals: Mapping[str, Any]) -> MemoryResiduals:
     ratios = {kind: tuple(map(float, each)) for kind, each in residuals["log_ratios"].items()}
     return MemoryResiduals(**{**residuals, "log_ratios": ratios})
+
+
+def _host_links(data: Mapping[str, Any]) -> HostLinks:
+    kinds = []
+    for n, figures in enumerate(data["kinds"]):
+        try:
+            kinds.append(Link(**figures))
+        except ValueError as error:
+            raise ValueError(f"host_links.kinds[{n}], {_whose(data, n)}: {error}") from None
+    wrong = sorted({n for row in data["links"] for n in row if n is not None and n >= len(kinds)})
+    if wrong:
+        raise ValueError(f"host_links.links names the kind {wrong[0]}, but there are {len(kinds)}")
+    links = tuple(tuple(None if n is None else kinds[n] for n in row) for row in data["links"])
+    return HostLinks(tuple(data["hosts"]), links, data.get("media", {}))
+
+
+def _whose(data: Mapping[str, Any], kind: int) -> str:
+    """The first pair of hosts that has a kind of link."""
+    pairs = [(a, b) for a, row in enumerate(data["links"]) for b, n in enumerate(row) if n == kind]
+    hosts = dict(enumerate(data["hosts"]))
+    a, b = next(iter(pairs), (-1, -1))
+    return f"from {hosts.get(a)!r} to {hosts.get(b)!r}" if pairs else "which no hosts have"

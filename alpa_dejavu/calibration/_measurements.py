@@ -16,14 +16,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu._json_file import near
-from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
+from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
 from alpa_dejavu.calibration._operators import Program
 
 __all__ = ["Measurement", "Measurements"]
 
 _log = logging.getLogger(__name__)
 _VERSION = 2
-_KINDS: Mapping[str, type[Probe]] = {"programs": Program, "collectives": Collective, "pipelines": Pipeline}
+_KINDS: Mapping[str, type[Probe]] = {
+    "programs": Program,
+    "collectives": Collective,
+    "pipelines": Pipeline,
+    "links": Flows,
+}
 _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
 
 
@@ -169,9 +174,9 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
         raise wrong(f"the probe is {given!r}: {error}") from None
     if isinstance(row.get("error"), str) and row["error"]:
         return Measurement(Place(what, where), probe, {}, row["error"])
-    seconds = row.get("seconds")
-    if not isinstance(seconds, dict) or set(seconds) != _SECONDS[what]:
-        raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(_SECONDS[what]))}")
+    seconds, names = row.get("seconds"), set(probe.names) if isinstance(probe, Flows) else _SECONDS[what]
+    if not isinstance(seconds, dict) or set(seconds) != names:
+        raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
     for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
             raise wrong(f"{name} is {value!r}, but must be a finite number above 0")

@@ -1,10 +1,12 @@
-"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each operator and collective.
+"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each operator and collective, and
+maps of the links from host to host.
 
 A calibration holds no measurements, so none are drawn: how far off the fit was of them is in its `fits`.
 """
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import numpy as np
 
 from alpa_dejavu._left_out import Array
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
+from alpa_dejavu.calibration._matrix_plots import matrix_pages
 from alpa_dejavu.calibration._pages import write_pages
 from alpa_dejavu.communication import COLLECTIVES, Group
 from alpa_dejavu.problem import Cluster
@@ -36,13 +39,13 @@ def draw(calibration: Calibration, folder: pathlib.Path) -> list[pathlib.Path]:
     Raises:
         ValueError: they can't be written.
     """
-    return write_pages(
-        folder,
-        (
-            (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
-            for name, title, axis, sizes, lines in _pages(calibration)
-        ),
+    curves = (
+        (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
+        for name, title, axis, sizes, lines in _pages(calibration)
     )
+    links = calibration.host_links
+    maps = () if links is None else matrix_pages(links, calibration.name)
+    return write_pages(folder, itertools.chain(curves, maps))
 
 
 def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lines]]:

@@ -49,7 +49,8 @@ def check_choice(
     if calibration is None:
         return None
     given = {"latency": latency, "communication": communication}
-    own = [name for name, choice in given.items() if choice != _AUTO]
+    # "links" goes by the links that the calibration brings.
+    own = [name for name, choice in given.items() if choice not in (_AUTO, "links")]
     if own:
         raise ValueError(
             f"both a calibration and {own[0]}={given[own[0]]!r} are given, but a calibration brings its own models; "
@@ -79,4 +80,6 @@ def prices(
     known = check_choice(calibration, latency, communication)
     if known is None:
         return Prices(cluster, latency_model(latency), communication_model(communication))
-    return Prices(known.applied_to(cluster), known.latency(), known.communication(), known)
+    by_links = communication == "links"
+    model = communication_model(communication) if by_links else known.communication()
+    return Prices(known.applied_to(cluster), known.latency(), model, known)

@@ -1,9 +1,22 @@
 """Hardware as data: a JSON file for each machine type, with the unit and the source of each figure in it.
 
-A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, and the
-objects `device`, `within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key
-names what a figure is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
-`schemas/machine-1.json` has every key and unit.
+A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, perhaps a
+`price_per_hour`, and the objects `device`, `within` and `between`, whose figures are
+{"value": number, "unit": text, "source": text}. The key names what a figure is in SI units; its unit may be a multiple,
+as data sheets have them ("GiB", "Gbit/s", "TFLOP/s"). `schemas/machine-1.json` has every key and unit.
+
+A file of a whole cluster lists `hosts`, each with a name and a machine type (or a device of its own), and `links`:
+
+    {"version": 1, "name": "two kinds", "hosts": [
+      {"name": "a", "machine": "p3.8xlarge"}, {"name": "b", "machine": "p3.8xlarge"},
+      {"name": "c", "machine": "g4dn.12xlarge", "devices": 2}],
+     "links": [
+      {"from": "*", "to": "*", "latency_s": {...}, "bytes_per_s": {...}, "shares": ["{from} sends", "{to} receives"]},
+      {"from": "c", "to": ["a", "b"], "both_ways": true, "latency_s": {...}, "bytes_per_s": {...}}]}
+
+Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
+a pair counts; every pair has to have one in each direction. What goes over links that share a name at a time divides
+what `media` gives that name, or else what one of the links has. `schemas/cluster-1.json` has every key and unit.
 """
 
 from __future__ import annotations
@@ -11,21 +24,24 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from alpa_dejavu.clusters._cluster_file import is_cluster_file, read_cluster
+from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters._machine_file import device as _device
 from alpa_dejavu.clusters._machine_file import devices_and_hosts, known_machines, read_machine
 from alpa_dejavu.clusters._machine_file import link as _link
+from alpa_dejavu.clusters._machine_file import price as _price
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Link
 
-__all__ = ["known_machines", "local_links", "machine_for", "named_cluster"]
+__all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "read_cluster", "write_cluster"]
 
 
 def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = None) -> Cluster:
-    """A cluster of equal hosts of a machine type, or of the machine that a JSON file of the user's describes.
+    """A cluster of equal hosts of a machine type, or of the machine or cluster that a JSON file describes.
 
     Args:
         name: one of `known_machines()`, or the path of a file.
-        num_hosts: how many.
+        num_hosts: how many. A cluster's file says so by itself: 1, or as many as it has.
         devices_per_host: if not all of a host's devices are used.
 
     Raises:
@@ -36,6 +52,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     """
     if num_hosts < 1:
         raise ValueError(f"{num_hosts} hosts are asked for; a cluster has at least 1")
+    if is_cluster_file(name):
+        return _whole(name, num_hosts, devices_per_host)
     data = read_machine(name)
     listed, hosts_listed = devices_and_hosts(data)
     if hosts_listed is not None and hosts_listed != num_hosts:
@@ -46,10 +64,24 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
         raise ValueError(f"a {data['name']} has {whole} devices, but {used} are asked for on a host; take more hosts")
     device = measured_cpu(used * num_hosts) if data["device"] is None else _device(data["device"])
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
-    cluster = Cluster.uniform(
-        f"{num_hosts} x {data['name']}", hosts, device, used, _link(data["within"]), _link(data["between"])
-    )
+    within, between = _link(data["within"]), _link(data["between"])
+    # The price is that of a whole machine, however many of its devices are used.
+    cluster = Cluster.uniform(f"{num_hosts} x {data['name']}", hosts, device, used, within, between, _price(data))
     return dataclasses.replace(cluster, cores=os.cpu_count()) if data["device"] is None else cluster
+
+
+def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
+    """The cluster of a file, if it is the one that is asked for."""
+    cluster = read_cluster(path)
+    said = f"{path} describes {len(cluster.hosts)} hosts with {cluster.num_devices} devices"
+    if devices_per_host is None and num_hosts not in (1, len(cluster.hosts)):
+        raise ValueError(f"{said}, but {num_hosts} hosts are asked for; ask for those, or leave their number out")
+    if devices_per_host is not None and (num_hosts, num_hosts * devices_per_host) != (
+        len(cluster.hosts),
+        cluster.num_devices,
+    ):
+        raise ValueError(f"{said}, but {num_hosts} hosts of {devices_per_host} devices are asked for; give their file")
+    return cluster
 
 
 def machine_for(accelerator_type: str) -> str | None:

@@ -37,6 +37,7 @@ UNITS: Mapping[str, float] = {
     "GFLOP/s": 1e9,
     "TFLOP/s": 1e12,
     "PFLOP/s": 1e15,
+    "USD/hour": 1.0,
 }
 
 
@@ -80,23 +81,29 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
     return (None if shape is None else int(shape)), None
 
 
+def price(data: Mapping[str, Any]) -> float | None:
+    figure = data.get("price_per_hour")
+    return None if figure is None else si(figure)
+
+
 def link(figures: Mapping[str, Any]) -> Link:
-    return Link(**{name: _si(figure) for name, figure in figures.items()})
+    found: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
+    return Link(**found)
 
 
 def device(figures: Mapping[str, Any]) -> Device:
     return Device(
         name=figures["name"],
-        flop_per_s={dtype: _si(figure) for dtype, figure in figures["flop_per_s"].items()},
-        memory_bytes=_si(figures["memory_bytes"]),
-        vector_flop_per_s=_si(figures["vector_flop_per_s"]),
-        memory_bytes_per_s=_si(figures["memory_bytes_per_s"]),
-        kernel_s=_si(figures["kernel_s"]),
-        dispatch_s=_si(figures["dispatch_s"]),
-        step_s=_si(figures["step_s"]),
+        flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
+        memory_bytes=si(figures["memory_bytes"]),
+        vector_flop_per_s=si(figures["vector_flop_per_s"]),
+        memory_bytes_per_s=si(figures["memory_bytes_per_s"]),
+        kernel_s=si(figures["kernel_s"]),
+        dispatch_s=si(figures["dispatch_s"]),
+        step_s=si(figures["step_s"]),
         origin=figures["memory_bytes_per_s"]["source"],
     )
 
 
-def _si(figure: Mapping[str, Any]) -> float:
+def si(figure: Mapping[str, Any]) -> float:
     return float(figure["value"]) * UNITS[figure["unit"]]

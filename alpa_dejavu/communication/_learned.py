@@ -13,6 +13,7 @@ from alpa_dejavu.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.communication._base import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.communication._collectives import Array, Collectives
 from alpa_dejavu.communication._fitted import FittedCollectives
+from alpa_dejavu.communication._links import Links
 from alpa_dejavu.communication._measured_links import MeasuredAlphaBeta
 
 
@@ -26,12 +27,12 @@ class LearnedCommunication(CommunicationModel):
     Attributes:
         within: fitted to groups inside one host.
         across: fitted to groups that span hosts; None: those go by the alpha-beta model.
-        rest: the alpha-beta model.
+        rest: the alpha-beta model, on the slowest link or on the links of the group.
     """
 
     within: FittedCollectives
     across: FittedCollectives | None = None
-    rest: AlphaBeta | MeasuredAlphaBeta = dataclasses.field(default_factory=AlphaBeta)
+    rest: AlphaBeta | MeasuredAlphaBeta | Links = dataclasses.field(default_factory=AlphaBeta)
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
         """Seconds of one collective for each size, in the shape of `num_bytes`."""

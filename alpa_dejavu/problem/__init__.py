@@ -4,11 +4,12 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 `_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.
 """
 
-from alpa_dejavu.problem._cluster import Cluster, Device, Host, Link, SmallProducts, StridedReads
+from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
+from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._operators import Operator, Operators

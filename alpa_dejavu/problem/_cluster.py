@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._link import Link
 
 
 @final
@@ -109,49 +110,6 @@ class Device:
 
 @final
 @dataclasses.dataclass(frozen=True)
-class Link:
-    """A way between two devices: the alpha (latency) and 1/beta (rate) of the alpha-beta model.
-
-    Attributes:
-        latency_s, bytes_per_s: of one message in a collective among the devices of one stage.
-        send_latency_s, send_bytes_per_s: of a tensor that goes from one stage to the next, which may take another way
-            (on a CPU cluster, through the runtime's transport instead of shared memory); None: the same.
-        pair_bytes_per_s: what two devices have between them, where `bytes_per_s` is what a device has to all others
-            together, as with NVLinks from device to device; None: two devices can use all of it, as through a switch.
-    """
-
-    latency_s: float
-    bytes_per_s: float
-    send_latency_s: float | None = None
-    send_bytes_per_s: float | None = None
-    pair_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _check.not_negative("link", "latency_s", self.latency_s)
-        _check.positive("link", "bytes_per_s", self.bytes_per_s)
-        _check.not_negative("link", "send_latency_s", self.sending[0])
-        _check.positive("link", "send_bytes_per_s", self.sending[1])
-        _check.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
-
-    def group_bytes_per_s(self, size: int) -> float:
-        """Bytes per second of each device in a collective among so many: by its links to the others of the group.
-
-        >>> [Link(0.0, 150.0, pair_bytes_per_s=25.0).group_bytes_per_s(size) for size in (2, 4, 8)]
-        [25.0, 75.0, 150.0]
-        """
-        if self.pair_bytes_per_s is None:
-            return self.bytes_per_s
-        return min(self.bytes_per_s, max(size - 1, 1) * self.pair_bytes_per_s)
-
-    @property
-    def sending(self) -> tuple[float, float]:
-        """Latency in seconds and bytes per second between stages."""
-        latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
-        return latency, self.group_bytes_per_s(2) if self.send_bytes_per_s is None else self.send_bytes_per_s
-
-
-@final
-@dataclasses.dataclass(frozen=True)
 class Host:
     """One machine: its name, its devices, which are all alike, and what it costs an hour (None: not known)."""
 
@@ -177,28 +135,44 @@ class Cluster:
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
         cores: if all devices of all hosts are parts of one CPU, its cores: what one leaves idle, the others use. A
             pipeline of them is then no faster than its work.
+        media: bytes per second that all links together have over a medium, by the name that `Link.shares` has; one that
+            isn't listed has what each of its links has alone.
     """
 
     name: str
     hosts: tuple[Host, ...]
     links: tuple[tuple[Link, ...], ...]
     cores: int | None = None
+    media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not self.hosts:
             raise ValueError(f"cluster {self.name}: has no hosts; connect to a Ray cluster or name a known cluster")
+        names = [host.name for host in self.hosts]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"cluster {self.name}: the host {twice!r} is there twice; give each its own name")
         if len(self.links) != len(self.hosts) or any(len(row) != len(self.hosts) for row in self.links):
             raise ValueError(
                 f"cluster {self.name}: links is {len(self.links)} rows of {[len(row) for row in self.links]}, "
                 f"but {len(self.hosts)} hosts need a row and a column each"
             )
+        for medium, rate in self.media.items():
+            _check.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
 
     @classmethod
     def uniform(
-        cls, name: str, host_names: Sequence[str], device: Device, num_devices: int, within: Link, between: Link
+        cls,
+        name: str,
+        host_names: Sequence[str],
+        device: Device,
+        num_devices: int,
+        within: Link,
+        between: Link,
+        price_per_hour: float | None = None,
     ) -> Cluster:
         """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
-        hosts = tuple(Host(host, device, num_devices) for host in host_names)
+        hosts = tuple(Host(host, device, num_devices, price_per_hour) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)
 
@@ -219,3 +193,21 @@ class Cluster:
         chosen = sorted(set(hosts))
         pairs = [self.links[a][b] for a in chosen for b in chosen if a != b] or [self.links[chosen[0]][chosen[0]]]
         return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))
+
+    def check_rates(self) -> None:
+        """Whether what goes over each link can be read and written that fast.
+
+        Raises:
+            ValueError: a link is faster than the memory of the devices at one of its ends; names the hosts.
+        """
+        memory = [host.device.memory_bytes_per_s * host.num_devices for host in self.hosts]
+        for a, row in enumerate(self.links):
+            for b, link in enumerate(row):
+                # Devices that are parts of one CPU have each other's share of the memory while these wait.
+                most = sum(memory) if self.shared else min(memory[a], memory[b])
+                if link.bytes_per_s > most:
+                    raise ValueError(
+                        f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
+                        f"{link.bytes_per_s:.4g} bytes/s, but the memory of the devices at its ends {most:.4g}; "
+                        "look at its unit, or measure it again"
+                    )

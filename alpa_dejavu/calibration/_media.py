@@ -1,0 +1,131 @@
+"""What links share: a switch that disjoint pairs slow each other down on, or a host's network card."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias, final
+
+from alpa_dejavu.calibration._net import Net
+from alpa_dejavu.calibration._probe_links import CONTENDED, Prober, Round, even_rates
+from alpa_dejavu.calibration._rounds import Pair
+
+__all__ = ["Shared", "probe_cards", "shares_of", "switches"]
+
+_PEERS, _SAMPLES = 4, 2
+_Part: TypeAlias = tuple[set[int], set[int]]
+"""Hosts that send over a medium, and hosts that receive."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """A medium: its name, the links that share it, and bytes per second of all together."""
+
+    name: str
+    pairs: frozenset[Pair]
+    bytes_per_s: float
+
+
+def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
+    """What disjoint pairs share that have less beside others.
+
+    Pairs are taken to share one medium if they send from the same host or to the same host, or are joined by such: so
+    two directions of a cut between islands are two media, and a switch between all hosts is one. So are pairs of one
+    round that nothing else can have slowed down. A link between these hosts that had no company when it was probed is
+    of the medium too.
+
+    Args:
+        contended: pairs that are faster alone.
+        found: what all pairs had beside others.
+        nets: what they have alone, of all pairs.
+    """
+    media = []
+    for sources, targets in _joined(contended, found):
+        pairs = frozenset((a, b) for a in sources for b in targets if a != b)
+        together = [[net.bytes_per_s for pair, net in each.items() if pair in pairs] for each in found]
+        loads = [sum(rates) for rates in together if len(rates) > 1]
+        most = max(nets[pair].bytes_per_s for pair in pairs)
+        media.append(Shared("", pairs, max(statistics.median_low(loads), most) if loads else most))
+    sizes = even_rates([medium.bytes_per_s for medium in media])
+    return [
+        Shared(f"switch {n}", medium.pairs, size) for n, (medium, size) in enumerate(zip(media, sizes, strict=True))
+    ]
+
+
+def _joined(pairs: Collection[Pair], found: Sequence[Round]) -> list[_Part]:
+    """Connected parts of the graph that has each host once as a source and once as a target."""
+    parts: list[_Part] = []
+    for a, b in sorted(pairs):
+        touched = [part for part in parts if a in part[0] or b in part[1]]
+        parts = _merged(parts, [*touched, ({a}, {b})])
+    for each in found:
+        here = [pair for pair in each if pair in pairs]
+        lonely = [part for part in parts if _within(part, here) and max(_within(part, one) for one in found) < 2]
+        parts = _merged(parts, lonely) if lonely else parts
+    return parts
+
+
+def _merged(parts: Sequence[_Part], some: Sequence[_Part]) -> list[_Part]:
+    """The parts, with some of them as one."""
+    one = set[int]().union(*(part[0] for part in some)), set[int]().union(*(part[1] for part in some))
+    return [*(part for part in parts if part not in some), one]
+
+
+def _within(part: _Part, pairs: Iterable[Pair]) -> int:
+    """How many of some pairs are of a part."""
+    return sum(a in part[0] and b in part[1] for a, b in pairs)
+
+
+def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> list[Shared]:
+    """Several hosts send to one, and one to several: if that is less than their links have, its card is shared.
+
+    Hosts whose links are alike are taken to have cards that are alike; some of them are probed.
+    """
+    count = len(prober.names)
+    if count < 3:
+        return []
+    kinds: dict[tuple[float, ...], list[int]] = {}
+    for host in range(count):
+        rates = [nets[pair].bytes_per_s for pair in nets if host in pair]
+        kinds.setdefault(tuple(sorted(rates)), []).append(host)
+    found: list[tuple[str, frozenset[Pair], list[float]]] = []
+    for hosts in kinds.values():
+        for receiving in (True, False):
+            sample = hosts[:: -(-len(hosts) // _SAMPLES)]
+            loads = [_load(prober, nets, media, host, receiving) for host in sample]
+            known = [load for load in loads if load is not None]
+            if len(known) * 2 > len(loads):
+                found += [(*_card(prober, nets, host, receiving), known) for host in hosts]
+    sizes = even_rates([statistics.fmean(known) for _, _, known in found])
+    return [Shared(name, pairs, size) for (name, pairs, _), size in zip(found, sizes, strict=True)]
+
+
+def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> tuple[str, frozenset[Pair]]:
+    """The name of a host's card, and the links that go over it."""
+    name = f"to {prober.names[host]}" if receiving else f"from {prober.names[host]}"
+    return name, frozenset(pair for pair in nets if pair[receiving] == host)
+
+
+def _load(
+    prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared], host: int, receiving: bool
+) -> float | None:
+    """What a host and some others have together, by its best links; None: as much as these have."""
+    mine = [pair for pair in nets if pair[receiving] == host]
+    best = max(nets[pair].bytes_per_s for pair in mine)
+    # As good as the best: all are done at the same time, as far as what they share allows it.
+    pairs = [pair for pair in mine if nets[pair].bytes_per_s * CONTENDED > best][:_PEERS]
+    if len(pairs) < 2:
+        return None
+    together = prober.combined(pairs)
+    expected = sum(nets[pair].bytes_per_s for pair in pairs)
+    for medium in media:
+        over = sum(nets[pair].bytes_per_s for pair in pairs if pair in medium.pairs)
+        expected -= max(over - medium.bytes_per_s, 0.0)
+    return max(together, best) if expected > CONTENDED * together else None
+
+
+def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
+    """The names of what a link shares: switches, its sender's card, its receiver's."""
+    return tuple(medium.name for medium in media if pair in medium.pairs)

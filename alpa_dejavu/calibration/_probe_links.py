@@ -1,0 +1,201 @@
+"""Every pair of hosts probed, in rounds of disjoint pairs; and which links slow each other down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.calibration._alike_values import grouped
+from alpa_dejavu.calibration._bench import BETWEEN, Flows, MeasurementError, Place, Probe
+from alpa_dejavu.calibration._measurements import Measurement, Measurements
+from alpa_dejavu.calibration._net import Net
+from alpa_dejavu.calibration._rounds import Pair, rounds
+
+__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "probe_all", "probe_alone", "settled"]
+
+PLACE = Place("links", BETWEEN)
+_RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
+_CALL_S = 1e-4
+"""What starting a message takes in any case: latencies are told apart where they make a difference to that, too."""
+CONTENDED = 1.25
+"""So many times faster alone than beside others is more than noise."""
+_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25)
+_LONGEST_S = 0.25
+_SLOPE = 0.1
+"""Of the seconds of a message, what it must take longer than the one before for a rate to follow from that."""
+_FEW_HOSTS = 4
+"""Up to so many all pairs are few enough to be probed."""
+_CLASSES, _SAMPLES = 6, 2
+
+Round = Mapping[Pair, Net]
+"""What pairs have that send at the same time."""
+
+
+@final
+class Prober:
+    """Messages of growing sizes between some pairs at a time; what was measured before isn't measured again.
+
+    Args:
+        run: measures, as `Bench.open` has it.
+        measurements: those that there are already, and where new ones go.
+        names: of the hosts.
+        progress: is told what is measured.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Probe], Mapping[str, float]],
+        measurements: Measurements,
+        names: Sequence[str],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
+
+    def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
+        """Latency and rate of each pair, while all of them send.
+
+        The rate is that of the bytes which the largest messages have more than the ones before: neither the latency nor
+        what a network lets through at once counts. A pair sends no message that would take too long.
+
+        Raises:
+            MeasurementError: a pair can't be measured; says which hosts.
+        """
+        before = self._seconds(pairs, 1)
+        latency = {pair: seconds / 2 for pair, seconds in before.items()}
+        rate: dict[Pair, float] = {}
+        left, sent = list(pairs), 1
+        for size in _SIZES:
+            now = self._seconds(left, size)
+            for pair in left:
+                more = now[pair] - before[pair]
+                rate[pair] = (size - sent) / more if more > _SLOPE * now[pair] else size / now[pair]
+            left = [pair for pair in left if now[pair] * _SIZES[1] / _SIZES[0] <= _LONGEST_S]
+            before, sent = now, size
+            if not left:
+                break
+        return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
+
+    def combined(self, pairs: Sequence[Pair]) -> float:
+        """Bytes per second that some pairs have together, while all of them send as much: until the last one is done.
+
+        Raises:
+            MeasurementError: a pair can't be measured; says which hosts.
+        """
+        before, sent = max(self._seconds(pairs, 1).values()), 1
+        for size in _SIZES:
+            now = max(self._seconds(pairs, size).values())
+            more = now - before
+            rate = len(pairs) * ((size - sent) / more if more > _SLOPE * now else size / now)
+            if now * _SIZES[1] / _SIZES[0] > len(pairs) * _LONGEST_S:
+                break
+            before, sent = now, size
+        return rate
+
+    def _seconds(self, pairs: Sequence[Pair], num_bytes: int) -> dict[Pair, float]:
+        probe = Flows(tuple(pairs), num_bytes)
+        known = self._measurements.at(PLACE).get(probe)
+        if known is None:
+            first, second = (self.names[end] for end in pairs[0])
+            more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
+            self._progress(f"{first} to {second}{more}, {num_bytes} bytes")
+            known = self._run(probe)
+            for name, (a, b) in zip(probe.names, pairs, strict=True):
+                if not (math.isfinite(known[name]) and known[name] > 0):
+                    raise MeasurementError(
+                        f"{num_bytes} bytes from {self.names[a]!r} to {self.names[b]!r} took {known[name]} s"
+                    )
+            self._measurements.add(Measurement(PLACE, probe, known))
+        return {pair: known[name] for pair, name in zip(pairs, probe.names, strict=True)}
+
+
+def probe_all(prober: Prober, equal: bool) -> list[Round]:
+    """Rounds of pairs, each in one direction and then in the other.
+
+    Of equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of hosts,
+    drawn by a seed, since hosts that are near to each other often have names that are.
+
+    Args:
+        prober: of the hosts.
+        equal: whether the hosts are alike but for their links.
+    """
+    count = len(prober.names)
+    listed = rounds(count)
+    order = np.random.default_rng(count).permutation(len(listed))
+    enough = math.ceil(math.log2(count)) + 1 if equal and count > _FEW_HOSTS else len(listed)
+    found: list[Round] = []
+    for n, chosen in enumerate(order.tolist()):
+        if n == enough and _agree(found):
+            break
+        for way in (listed[chosen], [(b, a) for a, b in listed[chosen]]):
+            found.append(prober.together(way))
+    return found
+
+
+def _agree(found: Sequence[Round]) -> bool:
+    nets = [net for each in found for net in each.values()]
+    evened = even_rates([net.bytes_per_s for net in nets]), even_latencies([net.latency_s for net in nets])
+    return all(len(set(values)) == 1 for values in evened)
+
+
+def even_rates(rates: Sequence[float]) -> list[float]:
+    """Rates that differ by noise alone are equal."""
+    return grouped(rates, _RATE_TOLERANCE).tolist()
+
+
+def even_latencies(latencies_s: Sequence[float]) -> list[float]:
+    """Latencies that differ by noise alone, or hardly matter, are equal; they are noisier than rates."""
+    started = np.asarray(latencies_s) + _CALL_S
+    return (grouped(started, _LATENCY_TOLERANCE) - _CALL_S).tolist()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """What pairs have alone.
+
+    Attributes:
+        nets: of each pair.
+        contended: those that have less beside others.
+    """
+
+    nets: Mapping[Pair, Net]
+    contended: frozenset[Pair]
+
+
+def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
+    """Some pairs of each rate alone; if they are faster then, all pairs of that rate are."""
+    beside = {pair: net for each in found for pair, net in each.items()}
+    company = [pair for each in found for pair in each if len(each) > 1]
+    if not company:
+        return Alone(beside, frozenset())
+    values = even_rates([beside[pair].bytes_per_s for pair in company])
+    classes: dict[float, list[Pair]] = {}
+    for pair, value in zip(company, values, strict=True):
+        classes.setdefault(value, []).append(pair)
+    nets, contended = dict(beside), set[Pair]()
+    for value in sorted(classes, key=lambda value: len(classes[value]), reverse=True)[:_CLASSES]:
+        pairs = classes[value]
+        sample = [pairs[n] for n in sorted({0, len(pairs) // 2})][:_SAMPLES]
+        alone = {pair: prober.together([pair])[pair] for pair in sample}
+        ratio = statistics.median(alone[pair].bytes_per_s / beside[pair].bytes_per_s for pair in sample)
+        if ratio > CONTENDED:
+            contended |= set(pairs)
+            latency_s = statistics.median_low(net.latency_s for net in alone.values())
+            nets |= {pair: Net(min(nets[pair].latency_s, latency_s), nets[pair].bytes_per_s * ratio) for pair in pairs}
+            nets |= alone
+    return Alone(nets, frozenset(contended))
+
+
+def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
+    """Of all pairs: those that differ by noise alone are equal, and those that weren't probed are as all others are."""
+    rates = even_rates([net.bytes_per_s for net in nets.values()])
+    latencies = even_latencies([net.latency_s for net in nets.values()])
+    known = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
+    usual = Net(statistics.median_low(latencies), statistics.median_low(rates))
+    every = ((a, b) for a in range(count) for b in range(count) if a != b)
+    return {pair: known.get(pair, usual) for pair in every}

@@ -1,0 +1,99 @@
+"""Writing a cluster as a file: in SI units, so that reading it gives the same cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alpa_dejavu._json_file import write_whole
+from alpa_dejavu.problem import Cluster, Device, Host, Link
+
+_SOURCE = "written by alpa-dejavu"
+_UNITS = (("_bytes_per_s", "bytes/s"), ("flop_per_s", "FLOP/s"), ("bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
+
+
+def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Writes a cluster as a file that `named_cluster` and `--cluster` take; what was there stays until it is whole.
+
+    Raises:
+        ValueError: the file can't be written.
+    """
+    write_whole(pathlib.Path(path), cluster_text(cluster))
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """A cluster as the text of its file: a line for each host, and for the links of a host that are alike."""
+    hosts = [_host(host, cluster.links[n][n]) for n, host in enumerate(cluster.hosts)]
+    parts: dict[str, str] = {
+        "version": "1",
+        "name": json.dumps(cluster.name),
+        "cores": json.dumps(cluster.cores),
+        "hosts": _listed(hosts),
+        "links": _listed(_links(cluster)),
+    }
+    if cluster.media:
+        parts["media"] = json.dumps({name: _figure("bytes_per_s", rate) for name, rate in cluster.media.items()})
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {text}" for key, text in parts.items()) + "\n}\n"
+
+
+def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
+    return "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in entries) + "\n ]" if entries else "[]"
+
+
+def _host(host: Host, within: Link) -> dict[str, Any]:
+    price = host.price_per_hour
+    figure = {} if price is None else {"price_per_hour": {"value": price, "unit": "USD/hour", "source": _SOURCE}}
+    return {
+        "name": host.name,
+        "devices": host.num_devices,
+        **figure,
+        "within": _link(within),
+        "device": _device(host.device),
+    }
+
+
+def _links(cluster: Cluster) -> list[dict[str, Any]]:
+    entries = []
+    names = [host.name for host in cluster.hosts]
+    for a, row in enumerate(cluster.links):
+        alike: dict[Link, list[str]] = {}
+        for b, link in enumerate(row):
+            if b != a:
+                alike.setdefault(link, []).append(names[b])
+        entries += [{"from": [names[a]], "to": others, **_link(link)} for link, others in alike.items()]
+    return entries
+
+
+def _link(link: Link) -> dict[str, Any]:
+    figures = {
+        field.name: _figure(field.name, getattr(link, field.name))
+        for field in dataclasses.fields(link)
+        if field.name != "shares" and getattr(link, field.name) is not None
+    }
+    return figures | ({"shares": list(link.shares)} if link.shares else {})
+
+
+def _device(device: Device) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for field in dataclasses.fields(device):
+        value = getattr(device, field.name)
+        if field.name == "flop_per_s":
+            said[field.name] = {dtype: _figure("flop_per_s", rate) for dtype, rate in value.items()}
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            said[field.name] = dataclasses.asdict(value)
+        elif value is None:
+            continue
+        elif field.name.endswith(("_s", "_bytes")):
+            said[field.name] = _figure(field.name, value)
+        else:
+            said[field.name] = value
+    return said
+
+
+def _figure(name: str, value: float) -> dict[str, Any]:
+    unit = next((unit for ending, unit in _UNITS if name.endswith(ending)), "s")
+    return {"value": value, "unit": unit, "source": _SOURCE}

@@ -1,0 +1,58 @@
+"""Messages that go at the same time: what each of them has of its link, and of what links share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Cluster
+
+Hop: TypeAlias = tuple[int, int]
+"""A message from a device of one host to one of another, or of the same."""
+Lines: TypeAlias = NDArray[np.float64]
+"""Latency in seconds, and seconds per byte, of each of some messages: shape (k, 2)."""
+
+
+def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
+    """What messages take that all go at a time.
+
+    A link that shares nothing is divided among the groups that communicate at a time, if it joins hosts. What links
+    share is divided among all messages that go over any of them.
+
+    Args:
+        cluster: with the links.
+        hops: of one group.
+        members: how many devices of the group each host has.
+        concurrent: how many such groups there are on these hosts.
+    """
+    counted = Counter(hops)
+    over: Counter[str] = Counter()
+    for (a, b), count in counted.items():
+        for medium in cluster.links[a][b].shares:
+            over[medium] += count * concurrent
+    size = sum(members.values())
+    found = [_line(cluster, hop, members[hop[0]] if hop[0] == hop[1] else size, concurrent, over) for hop in counted]
+    return _longest(found)
+
+
+def _line(cluster: Cluster, hop: Hop, size: int, concurrent: int, over: Counter[str]) -> tuple[float, float]:
+    link = cluster.links[hop[0]][hop[1]]
+    rate = link.group_bytes_per_s(size)
+    if link.shares:
+        rate = min(rate, *(cluster.media.get(medium, link.bytes_per_s) / over[medium] for medium in link.shares))
+    elif hop[0] != hop[1]:
+        rate /= concurrent
+    return link.latency_s, 1 / rate
+
+
+def _longest(found: Sequence[tuple[float, float]]) -> Lines:
+    """Those that can be the longest for some number of bytes."""
+    kept: list[tuple[float, float]] = []
+    for latency_s, per_byte in sorted(set(found), reverse=True):
+        if not kept or per_byte > kept[-1][1]:
+            kept.append((latency_s, per_byte))
+    return np.array(kept)

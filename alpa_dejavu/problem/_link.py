@@ -1,0 +1,59 @@
+"""A way from one device to another."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.problem import _check
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A way between two devices: the alpha (latency) and 1/beta (rate) of the alpha-beta model.
+
+    Attributes:
+        latency_s, bytes_per_s: of one message in a collective among the devices of one stage.
+        send_latency_s, send_bytes_per_s: of a tensor that goes from one stage to the next, which may take another way
+            (on a CPU cluster, through the runtime's transport instead of shared memory); None: the same.
+        pair_bytes_per_s: what two devices have between them, where `bytes_per_s` is what a device has to all others
+            together, as with NVLinks from device to device; None: two devices can use all of it, as through a switch.
+        shares: names of the media that it goes over with other links, such as a host's network card or a switch. What
+            goes at a time over all links of such a name shares what the medium has (`Cluster.media`). Empty: shared
+            only by groups of devices that communicate at the same time.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    send_latency_s: float | None = None
+    send_bytes_per_s: float | None = None
+    pair_bytes_per_s: float | None = None
+    shares: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        named = (self.shares,) if isinstance(self.shares, str) else tuple(self.shares)
+        object.__setattr__(self, "shares", named)
+        if not all(named) or len(set(named)) < len(named):
+            raise ValueError(f"link: shares is {named}, but must be different names; leave out what it doesn't share")
+        _check.not_negative("link", "latency_s", self.latency_s)
+        _check.positive("link", "bytes_per_s", self.bytes_per_s)
+        _check.not_negative("link", "send_latency_s", self.sending[0])
+        _check.positive("link", "send_bytes_per_s", self.sending[1])
+        _check.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
+
+    def group_bytes_per_s(self, size: int) -> float:
+        """Bytes per second of each device in a collective among so many: by its links to the others of the group.
+
+        >>> [Link(0.0, 150.0, pair_bytes_per_s=25.0).group_bytes_per_s(size) for size in (2, 4, 8)]
+        [25.0, 75.0, 150.0]
+        """
+        if self.pair_bytes_per_s is None:
+            return self.bytes_per_s
+        return min(self.bytes_per_s, max(size - 1, 1) * self.pair_bytes_per_s)
+
+    @property
+    def sending(self) -> tuple[float, float]:
+        """Latency in seconds and bytes per second between stages."""
+        latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
+        return latency, self.group_bytes_per_s(2) if self.send_bytes_per_s is None else self.send_bytes_per_s
