@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from alpa_dejavu import layers
 from alpa_dejavu.problem import Plan
+from hetero._amps import amps_plan
 from hetero._bench import Bench
 from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
@@ -54,11 +55,13 @@ def trial(
                               "bytes_per_s": case.bytes_per_s, "shares": case.shares, "to_win": case.to_win,
                               "listed": [label(plan, bench.names) for plan in listed]}  # fmt: skip
     written(result)
-    ours = chosen_plan(case, cluster_of(case, bench.names))
+    cluster = cluster_of(case, bench.names)
+    ours = chosen_plan(case, cluster)
     if job.name not in autos:
         autos[job.name] = bench.auto(job, case.micro_batches)
         written(result)
-    roles = {"ours": ours, "alpa": _alpas(autos[job.name], case, bench.names)}
+    amps = amps_plan(case, model, cluster, bench.names)
+    roles = {"ours": ours, "amp": amps, "alpa": _alpas(autos[job.name], case, bench.names)}
     plans = {label(plan, bench.names): plan for plan in (*listed, *roles.values())}
     runs = _measured(case, bench, plans, effort)
     return {

@@ -18,6 +18,7 @@ from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers
 from alpa_dejavu.problem import Device
 from hetero import _chosen
+from hetero._amps import amps_plan
 from hetero._bench import bench
 from hetero._cases import CASES, Case
 from hetero._chosen import cluster_of
@@ -81,6 +82,16 @@ def test_the_planners_cluster_is_the_cases(monkeypatch):
     assert [link.sending[1] for link in cluster.links[0][1:]] == [4e6, 40e6, 4e6]
 
 
+def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
+    core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
+    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
+    plan = amps_plan(case, models[case.name], cluster_of(case, NAMES), NAMES)
+    assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
+    assert case.job.batch % plan.num_micro_batches == 0
+    assert label(plan, NAMES).startswith(f"{plan.num_micro_batches} micro-batches: ")
+    assert {host for stage in plan.stages for host in stage.hosts} == set(NAMES)
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
@@ -96,7 +107,7 @@ def test_a_missed_figure_is_told(seconds, said):
         "to_win": True,
         "plans_in_all": 2,
         "listed": ["best", "worst"],
-        "roles": {"ours": "ours", "alpa": "alpa"},
+        "roles": {"ours": "ours", "alpa": "alpa", "amp": "worst"},
         "errors": {"broken": "a long story\nand its end"},
         "steps_s": {label: [[value, value], [value]] for label, value in seconds.items()},
     }
@@ -106,8 +117,9 @@ def test_a_missed_figure_is_told(seconds, said):
     assert all(part in line for part, line in zip(said, found, strict=True))
     assert [line.split()[-1] for line in table(case).splitlines()[1:-1]].count("alpa") == 1
     assert "not run: broken: and its end" in table(case)
+    broken = {"roles": {"ours": "ours", "alpa": "broken", "amp": "best"}, "errors": {"broken": "and its end"}}
     with pytest.raises(RuntimeError, match="the plan of alpa could not be run: and its end"):
-        figures({**case, "roles": {"ours": "ours", "alpa": "broken"}, "errors": {"broken": "and its end"}})
+        figures({**case, **broken})
 
 
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
