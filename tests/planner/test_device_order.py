@@ -6,9 +6,12 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from models import chain
 
 from alpa_dejavu.device_order import device_order
-from alpa_dejavu.problem import Cluster, Host, Link
+from alpa_dejavu.planner import plan
+from alpa_dejavu.problem import Cluster, Host, Link, Run, SearchSpace
+from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 FAST, SLOW = 10.0, 1.0
@@ -72,3 +75,15 @@ def test_no_order_has_a_better_slowest_hop(rates):
 
     best = max(map(slowest, itertools.permutations(range(4))))
     assert slowest(device_order(cluster, range(4), (4, 1))) == best
+
+
+def test_a_plan_has_the_hosts_of_a_stage_in_that_order():
+    cluster = islands(2, 2)
+    space = search_space(cluster, 8)
+    assert space.hosts is not None
+    whole = [n for n, submesh in enumerate(space.submeshes) if submesh.num_hosts == 4]
+    fields = ([values[n] for n in whole] for values in (space.submeshes, space.configs, space.hosts))
+    submeshes, configs, hosts = map(tuple, fields)
+    made = plan(chain(4), cluster, SearchSpace(submeshes, configs, hosts=hosts), Run(2))
+    (stage,) = made.stages
+    assert stage.hosts in {("h0", "h2", "h1", "h3"), ("h0", "h2", "h3", "h1")}
