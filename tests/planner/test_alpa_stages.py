@@ -20,7 +20,7 @@ from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Submesh
+from alpa_dejavu.problem import Link, Submesh
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -339,6 +339,18 @@ def test_the_names_of_a_given_cluster_count(tmp_path):
     plan = moved(read_plan(saved(tmp_path)), [names[1]], [names[0]], cluster="ours")
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan, cluster=cluster), mesh=virtual_mesh(2, 4))
     assert [mesh.host_ids for mesh in meshes] == [[1], [0]]
+
+
+def test_what_is_planned_for_unlike_links_is_where_it_was_planned():
+    cluster = example_cluster(num_hosts=4, devices_per_host=1)
+    slow = [[Link(1e-5, 1e9 if a % 2 == b % 2 else 1e6) for b in range(4)] for a in range(4)]
+    islands = dataclasses.replace(cluster, links=tuple(map(tuple, slow)))
+    option = DejavuStageOption("manual", [(2, 1)], cluster=islands)
+    _, _, meshes, _ = planned(option, mesh=virtual_mesh(4, 1))
+    names = [host.name for host in islands.hosts]
+    hosts = [tuple(names[host] for host in mesh.host_ids) for mesh in meshes]
+    assert hosts == [stage.hosts for stage in option.last_plan.stages]
+    assert {frozenset(mesh.host_ids) for mesh in meshes} <= {frozenset({0, 2}), frozenset({1, 3})}
 
 
 @pytest.mark.parametrize(
