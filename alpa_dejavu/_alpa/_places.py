@@ -95,8 +95,13 @@ def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
 
 
 def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
-    """Whether a plan that doesn't take all devices is for this cluster, by its hosts' names or their number."""
+    """Whether a plan that doesn't take all devices is for this cluster.
+
+    It is by its hosts' names; or, of a machine type, if it is for as many hosts and takes those whole that it takes.
+    """
+    wanted = {host for stage in plan.stages for host in stage.hosts}
     counted = _COUNTED.match(plan.cluster)
-    if counted:
-        return int(counted[1]) == len(equal_hosts(mesh))
-    return {host for stage in plan.stages for host in stage.hosts} <= set(names)
+    if counted and not wanted <= set(names):
+        whole = plan.num_devices == len(wanted) * int(mesh.num_devices_per_host)
+        return whole and int(counted[1]) == len(equal_hosts(mesh))
+    return wanted <= set(names)
