@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.device_order import device_order
 from alpa_dejavu.placement import place_stages
 from alpa_dejavu.problem import Cluster, Plan, Run, SearchSpace, StageChoice, StagePlan
 
@@ -43,7 +44,7 @@ def finished_plan(
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.
     """
-    placed = place_stages(stages, space, cluster) if hosts is None else hosts
+    placed = _ordered(stages, space, cluster) if hosts is None else hosts
     names = [tuple(cluster.hosts[host].name for host in chosen) for chosen in placed]
     taken = table.taken_s(stages, space, placed)
     last = len(stages) - 1
@@ -60,6 +61,16 @@ def finished_plan(
         model=model,
         batch=batch,
     )
+
+
+def _ordered(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
+    """The hosts of each stage, in the order that its mesh has them."""
+    found = []
+    for stage, hosts in zip(stages, place_stages(stages, space, cluster), strict=True):
+        config = space.configs[stage.submesh][stage.config]
+        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+        found.append(device_order(cluster, hosts, config.shape))
+    return found
 
 
 def _stage(

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
-from _measured_jobs import JOBS
+from _measured_jobs import JOBS, Job
 from alpa_dejavu.child_process import child_process
 from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
@@ -177,7 +177,7 @@ class _Server:
     def auto(self, job: str, count: int) -> dict[str, Any]:
         """AutoStageOption's plan; it isn't run here."""
         self._connect_anew()
-        return auto_plan(job, count)
+        return auto_plan(JOBS[job], count)
 
     def _connect_anew(self) -> None:
         import alpa
@@ -194,7 +194,7 @@ class _PlannedError(Exception):
     """Ends a compilation where the plan is known."""
 
 
-def auto_plan(job_name: str, count: int) -> dict[str, Any]:
+def auto_plan(job: Job, count: int) -> dict[str, Any]:
     """Has Alpa's AutoStageOption plan a job on the cluster that Alpa is connected to."""
     import alpa
     from alpa.pipeline_parallel import stage_construction
@@ -202,7 +202,6 @@ def auto_plan(job_name: str, count: int) -> dict[str, Any]:
     from alpa_dejavu._alpa._gradients import with_marked_gradients
     from alpa_dejavu.layers import concrete
 
-    job = JOBS[job_name]
     step, arguments = job.model(job.batch)
     method = alpa.PipeshardParallel(
         num_micro_batches=count,

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from alpa_dejavu.clusters import local_links, machine_for, named_cluster
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Host
 
 _ACCELERATOR = "accelerator_type:"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AlpaHost:
+    """A host that Alpa may use: its number in Alpa's cluster, what Ray says of it, and its devices."""
+
+    host_id: int
+    info: Mapping[str, Any]
+    num_devices: int
+
+
+def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
+    """The hosts of Alpa's virtual mesh, in their order; of the cluster's whole mesh, every host with all its devices.
+
+    The mesh itself has equally many devices on each host.
+    """
+    mesh = virtual_mesh
+    if getattr(mesh, "every_host", None) is not None:
+        return [AlpaHost(n, info, count) for n, (info, count) in enumerate(mesh.every_host)]
+    every = zip(mesh.host_ids, mesh.host_info, strict=True)
+    return [AlpaHost(int(n), info, int(mesh.num_devices_per_host)) for n, info in every]
+
+
+def equal_hosts(virtual_mesh: Any) -> list[int]:
+    """Which of `alpa_hosts` the mesh itself has."""
+    whole = getattr(virtual_mesh, "every_host", None) is not None
+    return [int(n) for n in virtual_mesh.host_ids] if whole else list(range(len(virtual_mesh.host_ids)))
+
+
+def host_names(virtual_mesh: Any) -> list[str]:
+    """The names of `alpa_hosts`: their machines', with a number where Ray nodes share a machine."""
+    machines = [_machine_name(host.info) for host in alpa_hosts(virtual_mesh)]
+    return [f"{name}:{n}" if machines.count(name) > 1 else name for n, name in enumerate(machines)]
+
+
+def _machine_name(info: Mapping[str, Any]) -> str:
+    return str(info.get("NodeManagerHostname") or info.get("NodeManagerAddress"))
 
 
 def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
@@ -36,7 +75,7 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
     from alpa.global_env import global_config
 
     if global_config.backend == "cpu":
-        return _cpu_cluster(virtual_mesh.host_info, devices)
+        return _cpu_cluster(virtual_mesh, devices)
     return named_cluster(_machine(virtual_mesh.host_info), num_hosts, devices)
 
 
@@ -74,14 +113,14 @@ def _machine(host_info: Sequence[Mapping[str, Any]]) -> str:
     return machines.pop()
 
 
-def _cpu_cluster(host_info: Sequence[Mapping[str, Any]], devices: int) -> Cluster:
+def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     """Ray nodes of one machine share its cores: its rates are divided among the devices of all of them."""
-    machines = [str(host.get("NodeManagerHostname") or host.get("NodeManagerAddress")) for host in host_info]
-    hosts = []
-    for n, machine in enumerate(machines):
-        sharing = machines.count(machine)
-        name = f"{machine}:{n}" if sharing > 1 else machine
-        hosts.append(Host(name, measured_cpu(devices * sharing), devices))
+    names = host_names(virtual_mesh)
+    machines = [_machine_name(info) for info in virtual_mesh.host_info]
+    hosts = [
+        Host(names[n], measured_cpu(devices * machines.count(machine)), devices)
+        for n, machine in zip(equal_hosts(virtual_mesh), machines, strict=True)
+    ]
     within, between = local_links()
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
     cores = os.cpu_count() if len(set(machines)) == 1 else None

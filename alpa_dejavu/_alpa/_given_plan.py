@@ -6,20 +6,28 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from alpa_dejavu._alpa._places import cluster_differences, running_differences
 from alpa_dejavu.alpa_code import remat_layers
 from alpa_dejavu.problem import Plan
 
 _REMAT = ("checkpoint", "remat", "remat2")
 
 
-def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any]) -> Plan:
+def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
     """The plan, if it fits the arguments of Alpa's stage construction.
+
+    Args:
+        plan: that is given.
+        given: those arguments.
+        cluster: as the stage option says it.
 
     Raises:
         ValueError: every difference, with what the plan has and what there is.
     """
     assert isinstance(plan, Plan), "the option reads plan files when it is made"
-    differences = [*_of_step(plan, given), *cluster_differences(plan, given["virtual_mesh"])]
+    mesh = given["virtual_mesh"]
+    differences = [*_of_step(plan, given), *cluster_differences(plan, mesh, cluster)]
+    differences = differences or [*running_differences(plan, mesh, cluster)]
     if differences:
         name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
         raise ValueError(f"{name}: {'; '.join(differences)}; plan again for this step and cluster, or change them")
@@ -46,20 +54,6 @@ def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
                     f"stage {n} has remat, but layers {layers[0]}..{layers[-1]} of the step haven't: give "
                     f"layer_option=DejavuLayerOption(remat_layers={remat_layers(plan)}, ...)"
                 )
-
-
-def cluster_differences(plan: Plan, mesh: Any) -> Iterator[str]:
-    """What a plan asks for that Alpa's virtual mesh hasn't."""
-    hosts, devices = int(mesh.num_hosts), int(mesh.num_devices_per_host)
-    if plan.num_devices != hosts * devices:
-        there = f"{hosts * devices} ({hosts} hosts of {devices})"
-        yield f"it is for {plan.num_devices} devices, but the cluster has {there}"
-    for n, stage in enumerate(plan.stages):
-        shape = stage.submesh
-        part = shape.num_hosts == 1 and shape.devices_per_host <= devices
-        if not part and (shape.devices_per_host != devices or shape.num_hosts > hosts):
-            there = f"the cluster has {hosts} hosts of {devices} devices"
-            yield f"stage {n} is on {shape.num_hosts} hosts with {shape.devices_per_host} devices each, but {there}"
 
 
 def _has_remat(layer: Any) -> bool:

@@ -66,7 +66,7 @@ def _is_in(function: Callable[..., Any]) -> bool:
 
 
 def _hooks() -> dict[str, Hook]:
-    from alpa_dejavu._alpa import _checks, _costs, _recorder, _search, _stages
+    from alpa_dejavu._alpa import _checks, _costs, _recorder, _search, _stages, _submeshes
 
     construction, compilation = "alpa.pipeline_parallel.stage_construction", "alpa.pipeline_parallel.compile_executable"
 
@@ -77,6 +77,9 @@ def _hooks() -> dict[str, Hook]:
     return {
         "stages": Hook(
             "cluster_layers_and_slice_mesh", (construction, compilation), _stages.PARAMETERS, _stages.planning
+        ),
+        "submeshes": Hook(
+            "get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing
         ),
         "checks": Hook(
             "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
@@ -101,7 +104,7 @@ def _plain(function: Callable[..., Any], drop: int) -> Callable[..., Any]:
     return replaced
 
 
-DEFAULT = ("stages", "checks")
+DEFAULT = ("stages", "submeshes", "checks")
 """What `DejavuStageOption` needs; these leave every other stage option alone."""
 
 
@@ -109,9 +112,9 @@ def install(*names: str) -> None:
     """Puts hooks into Alpa.
 
     Args:
-        names: "stages" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown" records
-            runs, and is put in where an option has a history. "get_compute_cost", "training_dp" and "inference_dp"
-            replace these functions for plain `AutoStageOption` too.
+        names: "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown"
+            records runs, and is put in where an option has a history. "get_compute_cost", "training_dp" and
+            "inference_dp" replace these functions for plain `AutoStageOption` too.
 
     Raises:
         ValueError: no hook of that name.

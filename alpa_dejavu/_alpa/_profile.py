@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from alpa_dejavu._alpa._cluster import cluster_of
-from alpa_dejavu._alpa._given_plan import cluster_differences
+from alpa_dejavu._alpa._places import cluster_differences
 from alpa_dejavu._alpa._plan_run import PlanRun
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.measurement import Measured, measured

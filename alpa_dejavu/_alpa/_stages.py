@@ -1,7 +1,7 @@
 """Alpa's construction of stages, planned by us where the stage option is ours.
 
 We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
-had written the plan by hand.
+had written the plan by hand. Only which hosts a stage is on can't be written there; `_submeshes` has Alpa heed that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 from alpa_dejavu._alpa._cluster import cluster_of
 from alpa_dejavu._alpa._given_plan import checked
 from alpa_dejavu._alpa._measure_stage import stage_measurer
+from alpa_dejavu._alpa._places import places
+from alpa_dejavu._alpa._submeshes import on_hosts
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
@@ -51,7 +53,8 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         for line in _said(chosen):
             _log.info("%s", line)
         options = [dict(s.options) if option.plan is None else alpa_options(s) for s in chosen.stages]
-        return original(**(given | {"stage_option": _manual(chosen, options)}))
+        with on_hosts(places(chosen, given["virtual_mesh"], option.cluster)):
+            return original(**(given | {"stage_option": _manual(chosen, options)}))
 
     return cluster_layers_and_slice_mesh
 
@@ -129,7 +132,7 @@ def _searched(
 def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     """The plan that the option gives; the model and cluster are looked at only where a history asks for them."""
     assert option.plan is not None, "there is a plan"
-    chosen = checked(option.plan, given)
+    chosen = checked(option.plan, given, option.cluster)
     if option.history is not None:
         from alpa_dejavu.history import Origin
 

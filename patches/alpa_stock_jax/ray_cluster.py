@@ -1,11 +1,16 @@
-"""The part of the Ray cluster that Alpa takes: as many equal hosts as are free, each on a node of its own."""
+"""The part of the Ray cluster that Alpa takes: the free devices of all nodes, each node a host.
+
+A mesh of Alpa's has equally many devices on each host. So the mesh that Alpa plans on is the largest such part of what
+is free; `every_host` of it says all hosts with all their devices, for plans that name them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +19,7 @@ import ray
 from alpa_stock_jax import ray_nodes
 from alpa_stock_jax._patch import Patch
 
-__all__ = ["Share", "choose_share"]
+__all__ = ["Share", "choose_share", "taken_devices"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +69,35 @@ def choose_share(
     return max(shares, key=lambda share: (share.hosts * share.devices_per_host, share.devices_per_host))
 
 
-def _create_placement_group(share: Share, name: str | None) -> Any:
+def taken_devices(
+    free: Sequence[int], num_nodes: int | None = None, num_devices_per_node: int | None = None
+) -> list[int]:
+    """How many devices are taken on each node that some are taken on: all, or as many as are asked for.
+
+    Raises:
+        RuntimeError: as `choose_share` does.
+
+    Examples:
+        >>> taken_devices([4, 0, 2])
+        [4, 2]
+        >>> taken_devices([4, 2, 2], num_nodes=2)
+        [2, 2]
+    """
+    share = choose_share(free, num_nodes, num_devices_per_node)
+    if num_nodes or num_devices_per_node:
+        return [share.devices_per_host] * share.hosts
+    return [devices for devices in free if devices > 0]
+
+
+def _create_placement_group(devices: Sequence[int], name: str | None) -> Any:
     # No CPU is asked for: Alpa's actors need none, so a cluster with few logical CPUs cannot make them wait for ever.
-    group = ray.util.placement_group(
-        [{"GPU": share.devices_per_host} for _ in range(share.hosts)], strategy="STRICT_SPREAD", name=name or ""
-    )
+    group = ray.util.placement_group([{"GPU": count} for count in devices], strategy="STRICT_SPREAD", name=name or "")
     ready, _ = ray.wait([group.ready()], timeout=_START_TIMEOUT_S)
     if not ready:
         ray.util.remove_placement_group(group)
         raise RuntimeError(
-            f"Ray didn't give {share.hosts} x {share.devices_per_host} devices within {_START_TIMEOUT_S:.0f} s, though "
-            f"they were free: available are {ray.available_resources()}; end what else takes them and try again"
+            f"Ray didn't give {list(devices)} devices on as many nodes within {_START_TIMEOUT_S:.0f} s, though they "
+            f"were free: available are {ray.available_resources()}; end what else takes them and try again"
         )
     return group
 
@@ -97,11 +120,11 @@ def _init(cluster: Any, num_nodes: int | None, num_devices_per_node: int | None,
     found = ray_nodes.free_nodes()
     group = _existing_placement_group(name)
     if group is None:
-        share = choose_share([node.free_devices for node in found], num_nodes, num_devices_per_node)
-        left_out = sum(node.devices for node in found) - share.hosts * share.devices_per_host
+        devices = taken_devices([node.free_devices for node in found], num_nodes, num_devices_per_node)
+        left_out = sum(node.devices for node in found) - sum(devices)
         if left_out and not num_devices_per_node:
-            logger.info("%d devices of the Ray cluster are held by others or don't fit into the mesh", left_out)
-        group = _create_placement_group(share, name)
+            logger.info("%d devices of the Ray cluster are held by others", left_out)
+        group = _create_placement_group(devices, name)
     held = {
         node_name: int(bundle["GPU"])
         for node_name, bundle in zip(ray_nodes.bundle_names(group), group.bundle_specs, strict=True)
@@ -130,7 +153,30 @@ def _give_back(cluster: Any) -> None:
         time.sleep(0.05)
 
 
+def _on_equal_hosts(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the cluster that makes a mesh: unless it is told, of the largest part that is one.
+
+    Alpa would take the first host's number of devices, and refuse a host that has fewer.
+    """
+
+    @functools.wraps(original)
+    def method(self: Any, host_ids: Sequence[int] | None = None, num_devices_per_host: int | None = None) -> Any:
+        counts = self.host_num_devices
+        if host_ids is not None or num_devices_per_host is not None or len(set(counts)) == 1:
+            return original(self, host_ids, num_devices_per_host)
+        share = choose_share(counts)
+        fitting = [host for host, devices in enumerate(counts) if devices >= share.devices_per_host]
+        mesh = original(self, fitting[: share.hosts], share.devices_per_host)
+        mesh.every_host = tuple(zip(self.host_info, counts, strict=True))
+        return mesh
+
+    return method
+
+
 def _replace(module: ModuleType) -> None:
+    for name in ("get_physical_mesh", "get_virtual_physical_mesh"):
+        setattr(module.DeviceCluster, name, _on_equal_hosts(getattr(module.DeviceCluster, name)))
+
     def init(
         self: Any, num_nodes: int | None = None, num_devices_per_node: int | None = None, namespace: str | None = None
     ) -> None:
@@ -143,11 +189,13 @@ def _replace(module: ModuleType) -> None:
 PATCHES: tuple[Patch, ...] = (
     Patch(
         module="alpa.device_mesh",
-        reason="a cluster is the nodes that have free devices, whatever their addresses, and needs no logical CPU",
+        reason="a cluster is the nodes with free devices, also unlike numbers of them, and needs no logical CPU",
         apply=_replace,
         expects={
             "DeviceCluster.__init__": ("self", "num_nodes", "num_devices_per_node", "namespace"),
             "DeviceCluster.delete_placement_group": ("self",),
+            "DeviceCluster.get_physical_mesh": ("self", "host_ids", "num_devices_per_host"),
+            "DeviceCluster.get_virtual_physical_mesh": ("self", "host_ids", "num_devices_per_host"),
         },
     ),
 )

@@ -1,10 +1,13 @@
 """The part of a cluster that Alpa takes."""
 
+from types import SimpleNamespace
+
 import pytest
+from alpa import device_mesh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_stock_jax.ray_cluster import Share, choose_share
+from alpa_stock_jax.ray_cluster import Share, choose_share, taken_devices
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,30 @@ def test_a_share_fits_and_none_is_larger(free):
     assert sum(devices >= share.devices_per_host for devices in free) >= share.hosts
     sizes = [size * sum(devices >= size for devices in free) for size in range(1, 17)]
     assert share.hosts * share.devices_per_host == max(sizes)
+
+
+@given(st.lists(st.integers(0, 16), min_size=1, max_size=6).filter(any))
+def test_every_free_device_is_taken_unless_a_mesh_is_asked_for(free):
+    assert taken_devices(free) == [devices for devices in free if devices]
+    share = choose_share(free, num_nodes=1)
+    assert taken_devices(free, num_nodes=1) == [share.devices_per_host] == [max(free)]
+
+
+@pytest.mark.parametrize("name", ["get_virtual_physical_mesh", "get_physical_mesh"])
+def test_a_mesh_of_unlike_hosts_is_the_largest_that_is_even_and_knows_all(monkeypatch, name):
+    made = []
+
+    def mesh(**given):
+        made.append(given)
+        return SimpleNamespace(**given)
+
+    for kind in ("VirtualPhysicalMesh", "DistributedPhysicalDeviceMesh"):
+        monkeypatch.setattr(device_mesh, kind, mesh)
+    infos = [{"host": n} for n in range(3)]
+    cluster = SimpleNamespace(host_info=infos, host_num_devices=[1, 4, 2], namespace=None)
+    whole = getattr(device_mesh.DeviceCluster, name)(cluster)
+    assert (whole.host_ids, whole.num_devices_per_host) == ([1], 4)
+    assert whole.every_host == ((infos[0], 1), (infos[1], 4), (infos[2], 2))
+    part = getattr(device_mesh.DeviceCluster, name)(cluster, [1, 2], 2)
+    assert (part.host_ids, part.num_devices_per_host) == ([1, 2], 2)
+    assert not hasattr(part, "every_host")

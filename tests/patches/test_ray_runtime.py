@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import ray
-from alpa.device_mesh import DistributedArray, RemoteArrayRef, get_global_cluster
+from alpa.device_mesh import DistributedArray, RemoteArrayRef, get_global_cluster, get_global_virtual_physical_mesh
 from alpa.testing import assert_allclose, get_mlp_train_state_and_step
 
+from alpa_dejavu import DejavuStageOption
+from alpa_dejavu._alpa._cluster import host_names
 from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.problem import Plan, StagePlan, Submesh
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -124,12 +127,43 @@ def test_only_free_devices_are_taken():
     ray.get(holder.ready())
     try:
         alpa.init("ray")
-        assert sum(get_global_cluster().host_num_devices) == 2
+        assert sorted(get_global_cluster().host_num_devices) == [1, 2]
+        assert get_global_virtual_physical_mesh().num_devices == 2
         alpa.shutdown()
         with pytest.raises(RuntimeError, match="free devices: ask for fewer"):
             alpa.init("ray", num_nodes=2, num_devices_per_node=2)
         alpa.init("ray", num_nodes=2, num_devices_per_node=1)
         assert get_global_cluster().host_num_devices == [1, 1]
+    finally:
+        ray.util.remove_placement_group(holder)
+
+
+def _stage(layer, host, devices):
+    figures = dict.fromkeys(("compute_s", "collective_s", "boundary_s", "per_step_s", "memory_bytes"), 0.0)
+    return StagePlan((layer, layer), Submesh(1, devices), (1, devices), (host,), memory_limit_bytes=1e9, **figures)
+
+
+def test_a_plan_puts_unlike_stages_on_hosts_with_unlike_numbers_of_devices():
+    holder = ray.util.placement_group([{"GPU": 1}])
+    ray.get(holder.ready())
+    try:
+        alpa.init("ray")
+        counts = get_global_cluster().host_num_devices
+        hosts = host_names(get_global_virtual_physical_mesh())
+        stages = tuple(_stage(layer, hosts[counts.index(size)], size) for layer, size in enumerate((1, 2)))
+        plan = Plan(stages, 0.0, 0.0, 2, "1f1b", "ours", {}, batch=16)
+        state, batch, train_step = _train_step()
+        method = alpa.PipeshardParallel(
+            num_micro_batches=2, layer_option="manual", stage_option=DejavuStageOption(plan=plan)
+        )
+        parallel_step = alpa.parallelize(train_step, method=method, donate_argnums=())
+        expected, _ = train_step(state, batch)
+        actual, _ = parallel_step(state, batch)
+        meshes = parallel_step.get_last_executable().mesh_group
+        assert [mesh.shape for mesh in meshes] == [(1, 1), (1, 2)]
+        assert [mesh.host_ids for mesh in meshes] == [[counts.index(1)], [counts.index(2)]]
+        assert_allclose(expected.params, actual.params, 1e-5, 1e-6)
+        alpa.shutdown()
     finally:
         ray.util.remove_placement_group(holder)
 

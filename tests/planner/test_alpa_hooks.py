@@ -14,13 +14,14 @@ PLACES = [
     (compile_executable, "cluster_layers_and_slice_mesh"),
     (compile_executable, "compile_pipeshard_executable"),
     (parallel_method, "compile_pipeshard_executable"),
+    (stage_construction, "get_sliced_virtual_submeshes"),
     (stage_construction, "get_compute_cost"),
     (stage_construction, "training_dp"),
     (stage_construction, "inference_dp"),
     (device_mesh, "shutdown_global_cluster"),
     (api, "shutdown_global_cluster"),
 ]
-ALL = ("stages", "checks", "get_compute_cost", "training_dp", "inference_dp", "shutdown")
+ALL = ("stages", "submeshes", "checks", "get_compute_cost", "training_dp", "inference_dp", "shutdown")
 
 
 def what_is_there():
@@ -57,8 +58,8 @@ def test_installing_twice_is_installing_once(before):
 def test_making_an_option_installs_what_it_needs(before):
     alpa_dejavu.DejavuStageOption()
     there = what_is_there()
-    assert not set(there[:4]) & set(before)
-    assert there[4:] == before[4:]
+    assert not set(there[:5]) & set(before)
+    assert there[5:] == before[5:]
 
 
 def test_alpa_with_the_hook_searches_with_ours(before):
@@ -81,7 +82,7 @@ def test_a_function_of_another_shape_is_refused_and_left_alone(before, monkeypat
 
 
 def test_unknown_hooks_are_named(before):
-    with pytest.raises(ValueError, match="'stages', 'checks'"):
+    with pytest.raises(ValueError, match="'stages', 'submeshes', 'checks'"):
         alpa_dejavu.install("everything")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import alpa
 import jax
@@ -19,6 +20,7 @@ from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.problem import Link, Submesh
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -285,7 +287,6 @@ def test_a_plan_file_is_run_as_it_is(tmp_path):
         ({"num_micro_batches": 4}, "it has 2 micro-batches, but here are 4"),
         ({"pipeline_schedule": "gpipe"}, "its pipeline_schedule is '1f1b', but here it is 'gpipe'"),
         ({"layers": alpa.AutoLayerOption(layer_num=2)}, "it has 4 layers, but the step is cut into 2"),
-        ({"mesh": (2, 4)}, r"it is for 4 devices, but the cluster has 8 \(2 hosts of 4\)"),
         ({"mesh": (4, 1)}, "stage 0 is on 1 hosts with 2 devices each, but the cluster has 4 hosts of 1 devices"),
     ],
 )
@@ -295,6 +296,108 @@ def test_a_plan_for_something_else_is_refused_with_the_difference(tmp_path, here
         here = {"mesh": virtual_mesh(*here["mesh"])}
     with pytest.raises(ValueError, match=rf"the plan for .* doesn't fit: .*{said}"):
         planned_fails(option, **here)
+
+
+def moved(plan, *hosts, **changes):
+    """The plan with its stages on these hosts."""
+    both = zip(plan.stages, hosts, strict=True)
+    stages = tuple(dataclasses.replace(stage, hosts=tuple(own)) for stage, own in both)
+    return dataclasses.replace(plan, stages=stages, **changes)
+
+
+def whole(plan, size):
+    """The plan with its stages on so many hosts of one device each."""
+    shape = {"submesh": Submesh(size, 1), "logical_mesh": (size, 1)}
+    return dataclasses.replace(plan, stages=tuple(dataclasses.replace(s, **shape) for s in plan.stages))
+
+
+@pytest.mark.parametrize("hosts", [("node-2", "node-0"), ("node-0", "node-3"), ("p3.8xlarge-2", "p3.8xlarge-1")])
+def test_stages_are_on_the_hosts_of_their_plan(tmp_path, hosts):
+    plan = moved(whole(read_plan(saved(tmp_path)), 1), *[[host] for host in hosts], cluster="4 x p3.8xlarge")
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
+    assert [mesh.host_ids for mesh in meshes] == [[int(host[-1])] for host in hosts]
+    assert [mesh.device_strs for mesh in meshes] == [[f"10.0.0.{host[-1]}:gpu:0"] for host in hosts]
+
+
+def test_the_hosts_of_a_mesh_are_in_the_order_of_the_plan(tmp_path):
+    plan = moved(whole(read_plan(saved(tmp_path)), 2), ["node-3", "node-0"], ["node-1", "node-2"])
+    _, _, meshes, manual = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
+    assert [mesh.host_ids for mesh in meshes] == [[3, 0], [1, 2]]
+    assert [info["NodeManagerAddress"] for info in meshes[0].host_info] == ["10.0.0.3", "10.0.0.0"]
+    assert manual.submesh_physical_shapes == ((2, 1), (2, 1))
+
+
+def test_stages_on_a_host_have_devices_of_their_own_and_hosts_may_be_left(tmp_path):
+    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-1"])
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
+    assert [(mesh.host_ids, mesh.devices) for mesh in meshes] == [([1], [(0, 1)]), ([1], [(2, 3)])]
+
+
+def test_the_names_of_a_given_cluster_count(tmp_path):
+    cluster = dataclasses.replace(example_cluster(num_hosts=2), name="ours")
+    names = [host.name for host in cluster.hosts]
+    plan = moved(read_plan(saved(tmp_path)), [names[1]], [names[0]], cluster="ours")
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan, cluster=cluster), mesh=virtual_mesh(2, 4))
+    assert [mesh.host_ids for mesh in meshes] == [[1], [0]]
+
+
+def test_what_is_planned_for_unlike_links_is_where_it_was_planned():
+    cluster = example_cluster(num_hosts=4, devices_per_host=1)
+    slow = [[Link(1e-5, 1e9 if a % 2 == b % 2 else 1e6) for b in range(4)] for a in range(4)]
+    islands = dataclasses.replace(cluster, links=tuple(map(tuple, slow)))
+    option = DejavuStageOption("manual", [(2, 1)], cluster=islands)
+    _, _, meshes, _ = planned(option, mesh=virtual_mesh(4, 1))
+    names = [host.name for host in islands.hosts]
+    hosts = [tuple(names[host] for host in mesh.host_ids) for mesh in meshes]
+    assert hosts == [stage.hosts for stage in option.last_plan.stages]
+    assert {frozenset(mesh.host_ids) for mesh in meshes} <= {frozenset({0, 2}), frozenset({1, 3})}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ((["node-0"], ["elsewhere"]), r"stage 1 is on host 'elsewhere', but the cluster has 'node-0', 'node-1'"),
+        ((["p3.8xlarge-0"], ["p3.8xlarge-1"]), r"it is for 4 devices, but the cluster has 8 \(2 hosts of 4\)"),
+        ((["node-0", "node-0"], ["node-1"]), r"stage 0 is on 1 hosts, but names \['node-0', 'node-0'\]"),
+    ],
+)
+def test_hosts_that_are_not_there_are_named(tmp_path, hosts, said):
+    plan = moved(read_plan(saved(tmp_path)), *hosts, cluster="1 x p3.8xlarge" if "p3" in hosts[0][0] else "ours")
+    with pytest.raises(ValueError, match=said):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
+
+
+def test_a_host_has_no_more_devices_than_it_has(tmp_path):
+    plan = moved(read_plan(saved(tmp_path)), ["node-0"], ["node-0"])
+    with pytest.raises(ValueError, match=r"its stages take 4 devices of host 'node-0', which has 3"):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 3))
+
+
+def test_hosts_may_have_unlike_numbers_of_devices(tmp_path):
+    mesh = virtual_mesh(1, 4)
+    infos = [{"NodeManagerAddress": f"10.0.0.{n}", "NodeManagerHostname": f"node-{n}"} for n in range(3)]
+    mesh.host_ids, mesh.every_host = [1], tuple(zip(infos, (1, 4, 2), strict=True))
+    plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-2"], cluster="ours")
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=mesh)
+    assert [(m.host_ids, m.devices, m.device_strs[0]) for m in meshes] == [
+        ([1], [(0, 1)], "10.0.0.1:gpu:0"),
+        ([2], [(0, 1)], "10.0.0.2:gpu:0"),
+    ]
+    with pytest.raises(ValueError, match=r"stage 0 is on 1 hosts with 2 devices each, .* hosts of \[1, 4, 2\] devices"):
+        planned_fails(DejavuStageOption(plan=moved(plan, ["node-0"], ["node-2"])), mesh=mesh)
+    option = DejavuStageOption()
+    _, _, meshes, _ = planned(option, mesh=mesh)
+    assert {host for stage in option.last_plan.stages for host in stage.hosts} == {"node-1"}
+    assert all(m.host_ids == [1] for m in meshes)
+
+
+def test_workers_that_run_on_other_hosts_are_not_taken(tmp_path):
+    plan = moved(whole(read_plan(saved(tmp_path)), 1), ["node-2"], ["node-0"])
+    mesh = virtual_mesh(4, 1)
+    running = [mesh.slice_2d([n], [(0,)]) for n in (0, 2)]
+    mesh.launched_physical_mesh_group = SimpleNamespace(meshes=running)
+    with pytest.raises(ValueError, match=r"numbered \[\(2,\), \(0,\)\], .* on \[\(0,\), \(2,\)\] already: call alpa"):
+        planned_fails(DejavuStageOption(plan=plan), mesh=mesh)
 
 
 def test_a_plan_for_another_batch_is_refused(tmp_path):

@@ -1,0 +1,81 @@
+"""In which order a stage's hosts are in its mesh: neighbours in a collective group are joined by fast links."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["device_order"]
+
+_ALL_ORDERS = 6
+"""Up to so many hosts every order is looked at."""
+
+
+def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[int]) -> tuple[int, ...]:
+    """The hosts of a stage, in the order in which its mesh takes them.
+
+    A mesh numbers its devices host after host, and a logical mesh has them row by row: devices of a row are a
+    tensor-parallel group, those of a column a data-parallel one. Rings and trees go by these numbers. The order is the
+    one whose rings have the best slowest hops, along rows and along columns; then, since tensor-parallel groups talk
+    for each micro-batch, along rows; and then the fewest slow hops. Beyond six hosts the order goes on from host to
+    host by the best link that is left.
+
+    Args:
+        cluster: whose links count.
+        hosts: of the stage, by their index, each with equally many devices in it.
+        logical_mesh: rows and columns of devices.
+
+    >>> from alpa_dejavu.testing import example_cluster
+    >>> device_order(example_cluster(num_hosts=4), [0, 2, 3], (3, 1))
+    (0, 2, 3)
+    """
+    first = tuple(hosts)
+    if len(first) < 3 or _alike(cluster, first):
+        return first
+    return min(_orders(cluster, first), key=lambda order: _cost(cluster, order, logical_mesh))
+
+
+def _alike(cluster: Cluster, hosts: Sequence[int]) -> bool:
+    return len({cluster.links[a][b] for a, b in itertools.permutations(hosts, 2)}) == 1
+
+
+def _orders(cluster: Cluster, hosts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The given one comes first: it stays where no other is better."""
+    if len(hosts) <= _ALL_ORDERS:
+        yield from itertools.permutations(hosts)
+        return
+    yield hosts
+    for start in hosts:
+        yield _greedy(cluster, hosts, start)
+
+
+def _greedy(cluster: Cluster, hosts: Sequence[int], start: int) -> tuple[int, ...]:
+    order, left = [start], [host for host in hosts if host != start]
+    while left:
+        here = order[-1]
+        order.append(min(left, key=lambda host: _per_byte(cluster, here, host)))
+        left.remove(order[-1])
+    return tuple(order)
+
+
+def _cost(cluster: Cluster, order: Sequence[int], logical_mesh: Sequence[int]) -> tuple[float, float, float]:
+    """Seconds per byte of the slowest hops along rows and along columns, along rows alone, and of all hops."""
+    rows, columns = (*logical_mesh, 1)[:2]
+    each = rows * columns // len(order)
+    devices = [host for host in order for _ in range(each)]
+    along = [devices[row * columns : (row + 1) * columns] for row in range(rows)]
+    across = [devices[column::columns] for column in range(columns)]
+    hops = [[_per_byte(cluster, a, b) for ring in rings for a, b in _around(ring)] for rings in (along, across)]
+    slowest = [max(found, default=0.0) for found in hops]
+    return sum(slowest), slowest[0], sum(map(sum, hops))
+
+
+def _around(ring: Sequence[int]) -> list[tuple[int, int]]:
+    """The hops of a ring that leave a host."""
+    return [(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True) if a != b]
+
+
+def _per_byte(cluster: Cluster, a: int, b: int) -> float:
+    return 1 / cluster.links[a][b].bytes_per_s

@@ -1,0 +1,139 @@
+"""Plans written down by hand: which layers on which hosts; all of a case, and some that are drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.problem import Model, Plan, StagePlan, Submesh
+from hetero._cases import Case
+from hetero._meshes import Place
+
+__all__ = ["Layout", "alpas_places", "drawn", "enumeration", "label", "plan_of", "stage_of"]
+
+_CUTS = 3
+"""Of each way of giving hosts to stages, so many cuts are in the enumeration, the most even ones."""
+_PARALLEL = {"force_batch_dim_to_mesh_dim": 0}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """For each stage its layers, first and last, and its hosts; on several hosts a stage is data-parallel."""
+
+    layers: tuple[tuple[int, int], ...]
+    places: tuple[Place, ...]
+
+    def plan(self, case: Case, names: Sequence[str]) -> Plan:
+        """As Alpa can run it; nothing is predicted."""
+        stages = [
+            stage_of(layers, [names[host] for host in place], (len(place), 1), _PARALLEL if len(place) > 1 else {})
+            for layers, place in zip(self.layers, self.places, strict=True)
+        ]
+        return plan_of(case, stages)
+
+
+def stage_of(
+    layers: tuple[int, int], hosts: Sequence[str], logical: tuple[int, ...], options: Mapping[str, Any]
+) -> StagePlan:
+    """A stage with a device on each of these hosts, of which nothing is predicted."""
+    mesh, nothing = Submesh(len(hosts), 1), (0.0,) * 5
+    return StagePlan(layers, mesh, logical, tuple(hosts), *nothing, memory_limit_bytes=1e12, options=options)
+
+
+def plan_of(case: Case, stages: Sequence[StagePlan]) -> Plan:
+    """These stages, for the case's job."""
+    return Plan(
+        tuple(stages), 0.0, 0.0, case.micro_batches, "1f1b", case.name, {}, model=case.job.name, batch=case.job.batch
+    )
+
+
+def label(plan: Plan, names: Sequence[str]) -> str:
+    """What a plan is, so that the same plan has the same label."""
+    numbers = {name: number for number, name in enumerate(names)}
+    parts = []
+    for stage in plan.stages:
+        first, last = stage.layers
+        part = f"{first}-{last} on {'+'.join(str(numbers[host]) for host in stage.hosts)}"
+        if len(stage.hosts) > 1:
+            forced = stage.options == _PARALLEL and stage.logical_mesh == (len(stage.hosts), 1)
+            shape = "x".join(map(str, stage.logical_mesh))
+            part += "" if forced and not stage.zero else f" as {shape} {dict(stage.options)} ZeRO-{stage.zero}"
+        parts.append(part)
+    return f"{plan.num_micro_batches} micro-batches: {', '.join(parts)}"
+
+
+def alpas_places(sizes: Sequence[int]) -> tuple[Place, ...]:
+    """Which hosts Alpa gives to stages on so many hosts each.
+
+    References:
+        Alpa's `get_sliced_virtual_submeshes`.
+
+    >>> alpas_places([1, 2, 1])
+    ((3,), (0, 1), (2,))
+    """
+    places: list[Place] = [()] * len(sizes)
+    first = 0
+    for n in reversed(np.argsort(sizes, kind="stable").tolist()):
+        places[n] = tuple(range(first, first + sizes[n]))
+        first += sizes[n]
+    return tuple(places)
+
+
+def enumeration(case: Case, model: Model) -> list[Layout]:
+    """Pipelines on two to all hosts in every order, two stages of two hosts, and all hosts data-parallel.
+
+    Each has some cuts, the most even ones for what its hosts can compute. Of those that are alike by what their hosts
+    can compute and by the links between them there is one.
+    """
+    work = [layer.forward.product_flop + layer.backward.product_flop for layer in model.layers]
+    found: dict[object, Layout] = {}
+    for places in _places(case.num_hosts):
+        # A stage computes at its slowest host.
+        speeds = [len(place) * min(case.shares[host] for host in place) for place in places]
+        for layers in _even_cuts(work, speeds):
+            found.setdefault((layers, _likeness(case, places)), Layout(layers, places))
+    return list(found.values())
+
+
+def drawn(layouts: Sequence[Layout], count: int, seed: int) -> list[Layout]:
+    """So many of them, by a seed, in their order; all if there are no more."""
+    if count >= len(layouts):
+        return list(layouts)
+    chosen = np.random.default_rng(seed).choice(len(layouts), count, replace=False)
+    return [layouts[n] for n in sorted(chosen.tolist())]
+
+
+def _places(num_hosts: int) -> Iterator[tuple[Place, ...]]:
+    for length in range(num_hosts, 1, -1):
+        for hosts in itertools.permutations(range(num_hosts), length):
+            yield tuple((host,) for host in hosts)
+    for first in itertools.combinations(range(num_hosts), num_hosts // 2):
+        yield first, tuple(host for host in range(num_hosts) if host not in first)
+    yield (tuple(range(num_hosts)),)
+
+
+def _even_cuts(work: Sequence[float], speeds: Sequence[float]) -> list[tuple[tuple[int, int], ...]]:
+    """Those whose slowest stage is fastest."""
+    cuts = []
+    for inner in itertools.combinations(range(1, len(work)), len(speeds) - 1):
+        ranges = tuple((a, b - 1) for a, b in itertools.pairwise((0, *inner, len(work))))
+        slowest = max(sum(work[a : b + 1]) / speed for (a, b), speed in zip(ranges, speeds, strict=True))
+        cuts.append((slowest, ranges))
+    return [ranges for _, ranges in sorted(cuts)[:_CUTS]]
+
+
+def _likeness(case: Case, places: Sequence[Place]) -> object:
+    """What two ways of giving hosts to stages have in common that take equally long."""
+    rates = case.bytes_per_s
+
+    def slowest(here: Place, there: Place) -> float:
+        return min((rates[a][b] for a in here for b in there if a != b), default=0.0)
+
+    within = [(sorted(case.shares[host] for host in place), slowest(place, place)) for place in places]
+    between = [(slowest(a, b), slowest(b, a)) for a, b in itertools.pairwise(places)]
+    return repr((within, between))

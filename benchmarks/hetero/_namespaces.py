@@ -1,0 +1,151 @@
+"""Hosts as network namespaces: each has an address of its own, and a link of its own to every other one.
+
+Nothing of the machine's own network is touched: both ends of every link are in namespaces, and no port is open
+outside. The driver is in a namespace, too, whose links nobody shapes: what it tells the hosts isn't what is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import itertools
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import final
+
+from hetero._commands import NotShownError, ran
+from hetero._owner import is_leftover, own_name
+
+__all__ = ["Network", "end_processes", "enter", "network", "path"]
+
+_log = logging.getLogger(__name__)
+
+_NAMED = "/run/netns"
+_CLONE_NEWNET = 0x40000000
+_END_S = 10.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Hosts, and the driver as one more."""
+
+    num_hosts: int
+
+    @property
+    def driver(self) -> int:
+        """The driver's number."""
+        return self.num_hosts
+
+    @property
+    def places(self) -> range:
+        """The numbers of the hosts and of the driver."""
+        return range(self.num_hosts + 1)
+
+    def namespace(self, place: int) -> str:
+        """The name of a host's namespace."""
+        return own_name(str(place))
+
+    def address(self, place: int) -> str:
+        """A host's address in all namespaces."""
+        return f"10.77.0.{place + 1}"
+
+    def device(self, other: int) -> str:
+        """What every host calls its link to another one."""
+        return f"to{other}"
+
+
+@contextlib.contextmanager
+def network(num_hosts: int) -> Iterator[Network]:
+    """Namespaces for so many hosts and a driver, each joined with each; they and all processes in them go at the end.
+
+    Raises:
+        NotShownError: this isn't Linux with iproute2, or this process isn't root.
+    """
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        raise NotShownError("network namespaces need root; run this as root on Linux")
+    _remove(leftovers=True)
+    made = Network(num_hosts)
+    try:
+        for place in made.places:
+            ran("ip", "netns", "add", made.namespace(place))
+            ran("ip", "-n", made.namespace(place), "address", "add", f"{made.address(place)}/32", "dev", "lo")
+            ran("ip", "-n", made.namespace(place), "link", "set", "lo", "up")
+        for a, b in itertools.combinations(made.places, 2):
+            _join(made, a, b)
+        yield made
+    finally:
+        _remove(leftovers=False)
+
+
+def end_processes(net: Network) -> None:
+    """Ends all that runs in the namespaces."""
+    for place in net.places:
+        _end_all(net.namespace(place))
+
+
+def _join(net: Network, a: int, b: int) -> None:
+    ends = ((a, b), (b, a))
+    link = ("type", "veth", "peer", "name", net.device(a), "netns", net.namespace(b))
+    ran("ip", "-n", net.namespace(a), "link", "add", net.device(b), *link)
+    for here, there in ends:
+        ran("ip", "-n", net.namespace(here), "link", "set", net.device(there), "up")
+    for here, there in ends:
+        way = (f"{net.address(there)}/32", "dev", net.device(there), "src", net.address(here))
+        ran("ip", "-n", net.namespace(here), "route", "add", *way)
+
+
+def path(namespace: str) -> str:
+    """The file that stands for a namespace."""
+    return f"{_NAMED}/{namespace}"
+
+
+def enter(namespace: str) -> None:
+    """Puts this thread, and threads and processes that it starts, into a namespace.
+
+    Raises:
+        OSError: it can't be entered.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path(namespace), os.O_RDONLY)
+    try:
+        if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns({namespace}): {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(descriptor)
+
+
+def _remove(leftovers: bool) -> None:
+    """Ends all that runs in the namespaces of this process, or of processes that are gone, and removes them."""
+    try:
+        names = os.listdir(_NAMED)
+    except OSError:
+        return
+    mine = own_name("")
+    for name in names:
+        if is_leftover(name) if leftovers else name.startswith(mine):
+            try:
+                _end_all(name)
+                ran("ip", "netns", "delete", name)
+            except NotShownError as error:
+                # The others are removed all the same, and the next run tries again.
+                _log.warning("%s", error)
+
+
+def _end_all(namespace: str) -> None:
+    deadline = time.monotonic() + _END_S
+    while pids := [int(pid) for pid in ran("ip", "netns", "pids", namespace).split()]:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            # Those that are this process's own children stay listed until somebody waits for them.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)

@@ -1,0 +1,99 @@
+"""Shares of a core for the processes of each host, by the CPU quotas of cgroups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+from hetero._commands import NotShownError
+from hetero._owner import is_leftover, own_name
+
+__all__ = ["Quotas", "quotas"]
+
+_PERIOD_US, _LEAST_US = 10000, 1000
+"""Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
+takes for a quota.
+"""
+_ONE = Path("/sys/fs/cgroup/cpu")
+_TWO = Path("/sys/fs/cgroup")
+
+
+@final
+class Quotas:
+    """A group of processes for each host; without a limit until `limit` sets one."""
+
+    def __init__(self, groups: Sequence[Path]) -> None:
+        self._groups = tuple(groups)
+
+    def put(self, host: int, pids: Iterable[int]) -> None:
+        """Processes, with all their threads, go into a host's group."""
+        for pid in pids:
+            (self._groups[host] / "cgroup.procs").write_text(str(pid))
+
+    def limit(self, shares: Sequence[float] | None) -> None:
+        """Each host gets this share of a core from now on; None: as much as it can get.
+
+        Raises:
+            ValueError: the shares add up to the machine's cores or more, so that hosts would slow each other down, or
+                one is too small.
+        """
+        cores = len(os.sched_getaffinity(0))
+        if shares is not None and not (min(shares) > 0 and sum(shares) < cores):
+            raise ValueError(f"the shares {list(shares)} must be positive, and below the {cores} cores together")
+        if shares is not None and min(shares) * _PERIOD_US < _LEAST_US:
+            raise ValueError(f"the share {min(shares)} is too small; give {_LEAST_US / _PERIOD_US} of a core at least")
+        for n, group in enumerate(self._groups):
+            quota = None if shares is None else round(shares[n] * _PERIOD_US)
+            if _version(group) == 1:
+                (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+                (group / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
+            else:
+                (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD_US}")
+
+
+@contextlib.contextmanager
+def quotas(num_hosts: int) -> Iterator[Quotas]:
+    """Groups for so many hosts, removed at the end.
+
+    Raises:
+        NotShownError: groups with CPU quotas can't be made here.
+    """
+    root = _root()
+    _remove(root, leftovers=True)
+    groups = [root / own_name(str(n)) for n in range(num_hosts)]
+    try:
+        for group in groups:
+            try:
+                group.mkdir()
+            except OSError as error:
+                raise NotShownError(f"no CPU quotas: {error}") from None
+        yield Quotas(groups)
+    finally:
+        _remove(root, leftovers=False)
+
+
+def _root() -> Path:
+    if (_ONE / "cpu.cfs_quota_us").exists() or (_ONE / "cpu.shares").exists():
+        return _ONE
+    control = _TWO / "cgroup.subtree_control"
+    if not control.exists() or "cpu" not in control.read_text().split():
+        raise NotShownError(f"no CPU quotas: neither {_ONE} nor the cpu controller in {control} is there")
+    return _TWO
+
+
+def _version(group: Path) -> int:
+    return 1 if group.parent == _ONE else 2
+
+
+def _remove(root: Path, leftovers: bool) -> None:
+    """Groups whose processes are gone; processes that are still there go back to where all others are."""
+    mine = own_name("")
+    for group in root.glob("alpadj-*"):
+        if is_leftover(group.name) if leftovers else group.name.startswith(mine):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    (root / "cgroup.procs").write_text(pid)
+            group.rmdir()

@@ -1,0 +1,178 @@
+"""Clusters of unlike hosts on one machine: their plans, their rates, and one small one for real."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import statistics
+from functools import partial
+
+import pytest
+from alpa.device_mesh import VirtualPhysicalMesh
+from alpa.pipeline_parallel import stage_construction
+
+import alpa_dejavu
+from _measured_jobs import Job
+from _measured_models import perceptron
+from _measured_runs import ENVIRONMENT
+from alpa_dejavu import layers
+from alpa_dejavu.problem import Device
+from hetero import _chosen
+from hetero._amps import amps_plan
+from hetero._bench import bench
+from hetero._cases import CASES, Case
+from hetero._chosen import cluster_of
+from hetero._commands import NotShownError
+from hetero._layouts import Layout, alpas_places, drawn, enumeration, label
+from hetero._namespaces import Network, network
+from hetero._owner import is_leftover, own_name
+from hetero._quotas import Quotas
+from hetero._report import figures, misses, table
+from hetero._shaping import shape
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 2], [4]])
+def test_alpas_places_are_those_that_alpa_gives(sizes):
+    alpa_dejavu.uninstall()
+    infos = [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(4)]
+    mesh = VirtualPhysicalMesh(list(range(4)), infos, 1)
+    sliced = stage_construction.get_sliced_virtual_submeshes(mesh, [(size, 1) for size in sizes])
+    assert alpas_places(sizes) == tuple(tuple(own.host_ids) for own in sliced)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {
+        name: layers.model_of_step(layers.trace(case.job.model, batch=128), case.job.layers)
+        for name, case in CASES.items()
+    }
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_enumeration_covers_the_layers_and_has_each_plan_once(case, models):
+    every = enumeration(case, models[case.name])
+    assert len({label(layout.plan(case, NAMES), NAMES) for layout in every}) == len(every) > 8
+    for layout in every:
+        covered = [n for first, last in layout.layers for n in range(first, last + 1)]
+        hosts = list(itertools.chain(*layout.places))
+        assert covered == list(range(case.job.layers))
+        assert len(set(hosts)) == len(hosts)
+    some = drawn(every, 12, seed=3)
+    assert some == drawn(every, 12, seed=3) != drawn(every, 12, seed=4)
+    assert len(some) == min(12, len(every)) == len(set(some))
+
+
+def test_equal_hosts_are_interchangeable_and_others_are_not(models):
+    uniform, slow = (enumeration(CASES[name], models[name]) for name in ("uniform", "slow link"))
+    assert {layout.places for layout in uniform if len(layout.places) == 4} == {((0,), (1,), (2,), (3,))}
+    positions = {layout.places.index((1,)) for layout in slow if len(layout.places) == 4}
+    assert positions == {0, 1, 2, 3}
+
+
+def test_the_planners_cluster_is_the_cases(monkeypatch):
+    core, case = Device("core", 1e9, {"float32": 1e10}, 1e9, 1e9, kernel_s=1e-6), CASES["both"]
+    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
+    cluster = cluster_of(case, NAMES)
+    whole = cluster.hosts[0].device
+    assert whole.rate("float32") == pytest.approx(case.shares[0] * 1e10)
+    assert whole.kernel_s == pytest.approx(1e-6 / case.shares[0])
+    assert cluster.hosts[1].device.rate("float32") == pytest.approx(whole.rate("float32") / 2)
+    assert [link.sending[1] for link in cluster.links[0][1:]] == [4e6, 40e6, 4e6]
+
+
+def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
+    core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
+    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
+    plan = amps_plan(case, models[case.name], cluster_of(case, NAMES), NAMES)
+    assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
+    assert case.job.batch % plan.num_micro_batches == 0
+    assert label(plan, NAMES).startswith(f"{plan.num_micro_batches} micro-batches: ")
+    assert {host for stage in plan.stages for host in stage.hosts} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"ours": 1.0, "alpa": 2.0, "best": 0.95, "worst": 3.0}, []),
+        ({"ours": 1.1, "alpa": 1.0, "best": 1.05, "worst": 3.0}, ["1.10 times Alpa's", "no plan is 1.5 times"]),
+        ({"ours": 1.5, "alpa": 2.0, "best": 1.0, "worst": 3.0}, ["1.50 times the best one's", "1.33 times as fast"]),
+    ],
+)
+def test_a_missed_figure_is_told(seconds, said):
+    case = {
+        "name": "made up",
+        "about": "nothing",
+        "to_win": True,
+        "plans_in_all": 2,
+        "listed": ["best", "worst"],
+        "roles": {"ours": "ours", "alpa": "alpa", "amp": "worst"},
+        "errors": {"broken": "a long story\nand its end"},
+        "steps_s": {label: [[value, value], [value]] for label, value in seconds.items()},
+    }
+    assert figures(case)["ours_s"] == seconds["ours"]
+    found = misses(case)
+    assert len(found) == len(said)
+    assert all(part in line for part, line in zip(said, found, strict=True))
+    assert [line.split()[-1] for line in table(case).splitlines()[1:-1]].count("alpa") == 1
+    assert "not run: broken: and its end" in table(case)
+    broken = {"roles": {"ours": "ours", "alpa": "broken", "amp": "best"}, "errors": {"broken": "and its end"}}
+    with pytest.raises(RuntimeError, match="the plan of alpa could not be run: and its end"):
+        figures({**case, **broken})
+
+
+def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"from host 1 to host 0 has -1\.0 bytes/s"):
+        shape(Network(2), [[0.0, 1.0], [-1.0, 0.0]])
+    with pytest.raises(ValueError, match="below the"):
+        Quotas([tmp_path]).limit([float(os.cpu_count())])
+
+
+def test_what_a_process_that_is_gone_has_made_is_left_over():
+    name = own_name("0")
+    assert not is_leftover(name)
+    prefix, pid, started, rest = name.split("-")
+    assert is_leftover(f"{prefix}-{pid}-{int(started) - 1}-{rest}")
+    assert not is_leftover("somebody's")
+
+
+def test_without_root_it_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotShownError, match="need root"), network(2):
+        pytest.fail("the block must not run")
+
+
+@contextlib.contextmanager
+def skipping_where_it_cannot_be():
+    try:
+        yield
+    except NotShownError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_two_hosts_and_a_slow_link(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    job = Job("small", partial(perceptron, widths=(256,) * 5), 256, 4)
+    fast, slow = ((rate, rate) for rate in (4e7, 4e5))
+    case = Case("small", "two hosts", job, (fast, fast), (0.4, 0.4), micro_batches=4)
+    with skipping_where_it_cannot_be(), bench(2, ENVIRONMENT) as cluster:
+        crossing = Layout(((0, 1), (2, 3)), ((1,), (0,))).plan(case, cluster.names)
+        alone = Layout(((0, 3),), ((1,),)).plan(case, cluster.names)
+        plans = {"crossing": crossing, "alone": alone}
+        for plan in plans.values():
+            cluster.compile(job, plan)
+        found = {}
+        for links in (fast, slow):
+            cluster.set(dataclasses.replace(case, bytes_per_s=(links, links)))
+            for name, plan in plans.items():
+                cluster.steps(job, plan, 1)
+                found[links[0], name] = statistics.median(cluster.steps(job, plan, 3))
+    # Four micro-batches of 64 KiB, there and back: 0.16 s each way at the slow rate.
+    assert found[4e5, "crossing"] - found[4e7, "crossing"] > 0.5
+    assert found[4e5, "alone"] < found[4e5, "crossing"]
+    assert not any(name.startswith(own_name("")) for name in os.listdir("/run/netns"))
