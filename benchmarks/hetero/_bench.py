@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from _measured_jobs import Job
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.problem import Plan
 from hetero._cases import FAST, Case
 from hetero._layouts import label
@@ -45,6 +46,14 @@ class Bench:
     def steps(self, job: Job, plan: Plan, count: int) -> list[float]:
         """Seconds of so many steps by a plan that was compiled, while the cluster is as `set` has left it."""
         return self._driver.steps(self._compiled[job.name, label(plan, self.names)], count)
+
+    def calibrated(self, case: Case) -> HostLinks:
+        """The links of a case as they are measured."""
+        self._full_speed()
+        shape(self._net, case.bytes_per_s)
+        self._launched = ()
+        self._compiled.clear()
+        return self._driver.links()
 
     def set(self, case: Case) -> None:
         """Links and shares as the case has them."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Plan
@@ -12,20 +12,16 @@ from hetero._cases import Case
 
 __all__ = ["chosen_plan", "cluster_of"]
 
-_SEND_LATENCY_S, _COLLECTIVE_LATENCY_S = 3e-3, 4e-3
-"""Of a tensor through Ray, and of an all-reduce by gloo: as in `clusters/local-cpu.json`."""
-_WITHIN = Link(0.0, 3e9)
+_BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
+"""What is known of links before they are measured, as in `clusters/local-cpu.json`."""
 
 
-def cluster_of(case: Case, names: Sequence[str]) -> Cluster:
-    """The hosts by these names: a core is measured, and each host has its share of one; links have their rates."""
+def cluster_of(case: Case, links: HostLinks) -> Cluster:
+    """The hosts with measured links: a core is measured, too, and each host has its share of one."""
     core = measured_cpu(1)
-    hosts = tuple(Host(name, _part(core, share), 1) for name, share in zip(names, case.shares, strict=True))
-    links = tuple(
-        tuple(_WITHIN if a == b else _link(rate) for b, rate in enumerate(row))
-        for a, row in enumerate(case.bytes_per_s)
-    )
-    return Cluster(case.name, hosts, links)
+    hosts = tuple(Host(name, _part(core, share), 1) for name, share in zip(links.hosts, case.shares, strict=True))
+    unknown = tuple((_BEFORE,) * len(hosts) for _ in hosts)
+    return links.applied_to(Cluster(case.name, hosts, unknown), "links")
 
 
 def chosen_plan(case: Case, cluster: Cluster) -> Plan:
@@ -39,11 +35,8 @@ def chosen_plan(case: Case, cluster: Cluster) -> Plan:
         layers=job.layers,
         remat=("none",),
         zero=(0,),
+        communication="links",
     ).plan
-
-
-def _link(bytes_per_s: float) -> Link:
-    return Link(_COLLECTIVE_LATENCY_S, bytes_per_s, _SEND_LATENCY_S, bytes_per_s)
 
 
 def _part(device: Device, share: float) -> Device:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import Job
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.child_process import child_process
 from alpa_dejavu.problem import Plan
 from hetero._meshes import Place
@@ -34,6 +35,12 @@ class Driver:
     def hosts(self) -> list[str]:
         """The names that the planner knows the hosts by, in their order."""
         return list(self._asked("hosts"))
+
+    def links(self) -> HostLinks:
+        """What `alpa-dejavu calibrate --links` measures of the cluster as it is."""
+        measured = self._asked("links")
+        assert isinstance(measured, HostLinks), "the command writes links"
+        return measured
 
     def launch(self, places: Sequence[Place]) -> list[list[int]]:
         """Starts the workers of these meshes in place of those that were there; the processes of each."""
@@ -113,6 +120,16 @@ class _Server:
 
         self._connect_anew()
         return host_names(get_global_virtual_physical_mesh())
+
+    def links(self) -> Any:
+        from alpa_dejavu._cli.calibrate import calibrate
+        from alpa_dejavu.calibration import read_calibration
+
+        self.close()
+        with tempfile.TemporaryDirectory() as directory:
+            file = os.path.join(directory, "links.json")
+            calibrate.main(["--links", "--every-pair", file], standalone_mode=False)
+            return read_calibration(file).host_links
 
     def launch(self, places: list[Place]) -> list[list[int]]:
         import ray

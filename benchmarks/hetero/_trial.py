@@ -55,7 +55,8 @@ def trial(
                               "bytes_per_s": case.bytes_per_s, "shares": case.shares, "to_win": case.to_win,
                               "listed": [label(plan, bench.names) for plan in listed]}  # fmt: skip
     written(result)
-    cluster = cluster_of(case, bench.names)
+    links = bench.calibrated(case)
+    cluster = cluster_of(case, links)
     ours = chosen_plan(case, cluster)
     if job.name not in autos:
         autos[job.name] = bench.auto(job, case.micro_batches)
@@ -69,6 +70,7 @@ def trial(
         **runs,
         "roles": {role: label(plan, bench.names) for role, plan in roles.items()},
         "predicted_s": {"ours": ours.step_s},
+        "measured_bytes_per_s": [[None if link is None else link.sending[1] for link in row] for row in links.links],
         "auto": autos[job.name],
         "load_before": load,
         "load_after": os.getloadavg(),

@@ -16,7 +16,8 @@ from _measured_jobs import Job
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers
-from alpa_dejavu.problem import Device
+from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._amps import amps_plan
 from hetero._bench import bench
@@ -71,10 +72,17 @@ def test_equal_hosts_are_interchangeable_and_others_are_not(models):
     assert positions == {0, 1, 2, 3}
 
 
+def links_of(case):
+    """As they would be measured."""
+    rows = enumerate(case.bytes_per_s)
+    links = tuple(tuple(None if a == b else Link(0.0, rate) for b, rate in enumerate(row)) for a, row in rows)
+    return HostLinks(tuple(NAMES), links)
+
+
 def test_the_planners_cluster_is_the_cases(monkeypatch):
-    core, case = Device("core", 1e9, {"float32": 1e10}, 1e9, 1e9, kernel_s=1e-6), CASES["both"]
+    core, case = Device("core", 1e9, {"float32": 1e10}, 1e9, 1e10, kernel_s=1e-6), CASES["both"]
     monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
-    cluster = cluster_of(case, NAMES)
+    cluster = cluster_of(case, links_of(case))
     whole = cluster.hosts[0].device
     assert whole.rate("float32") == pytest.approx(case.shares[0] * 1e10)
     assert whole.kernel_s == pytest.approx(1e-6 / case.shares[0])
@@ -85,7 +93,7 @@ def test_the_planners_cluster_is_the_cases(monkeypatch):
 def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
     core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
     monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
-    plan = amps_plan(case, models[case.name], cluster_of(case, NAMES), NAMES)
+    plan = amps_plan(case, models[case.name], cluster_of(case, links_of(case)), NAMES)
     assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
     assert case.job.batch % plan.num_micro_batches == 0
     assert label(plan, NAMES).startswith(f"{plan.num_micro_batches} micro-batches: ")
