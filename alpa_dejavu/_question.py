@@ -13,7 +13,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
-from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.search import Candidate, proposed, simulated
 from alpa_dejavu.slicing import Slicer

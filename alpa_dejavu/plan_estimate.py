@@ -14,8 +14,8 @@ from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planned import Planned
-from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, StagePlan
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]

@@ -11,7 +11,7 @@ from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.strategies import Amp, HetPipe, Megatron, Task
 
 PROFILES = Path(__file__).parents[3] / "shared" / "data" / "amp"

@@ -12,7 +12,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Group
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.pricing import KINDS, Pricing, with_micro_batch
+from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.layers import model_of_step, trace
-from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.sharding.layers import StageLayers
 
