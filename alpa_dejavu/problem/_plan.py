@@ -8,6 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._confidence import Confidence
+from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 
 LAYER_OPTIONS = ("auto", "manual")
@@ -120,6 +121,8 @@ class Plan:
         confidence: how sure the prediction is; None where nobody asked.
         notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
         correction: by which all seconds here have been multiplied; None: they are as predicted.
+        contingencies: by the name of a host, what is run instead once it is lost; empty for a single host, and where
+            nobody planned for it.
     """
 
     stages: tuple[StagePlan, ...]
@@ -135,6 +138,7 @@ class Plan:
     confidence: Confidence | None = None
     notes: tuple[str, ...] = ()
     correction: StepCorrection | None = None
+    contingencies: Mapping[str, Contingency] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
