@@ -35,7 +35,9 @@ def contingencies_data(
     return {"plans": plans, "hosts": hosts}
 
 
-def contingencies_of(data: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StagePlan]) -> dict[str, Contingency]:
+def contingencies_of(
+    data: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StagePlan]
+) -> dict[str, Contingency]:
     """What `contingencies_data` has made such data of."""
     plans = [(tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"])) for plan in data["plans"]]
     found = {}

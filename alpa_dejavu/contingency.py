@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cost_table import CostTable, cost_table
-from alpa_dejavu.moves import layer_state, moves, settled
-from alpa_dejavu.pricing import Pricing
-from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, StagePlan, host_kinds
-from alpa_dejavu.search import Candidate, proposed, simulated
+from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.pricing import KINDS, Pricing
+from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan, host_kinds
+from alpa_dejavu.search import Candidate, simulated
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["with_contingencies"]
+
+_MANY = 16
+"""On more hosts than this, a plan of whole hosts is followed by one of whole hosts: the search is so much shorter."""
 
 
 def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> Plan:
@@ -36,18 +40,22 @@ def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: 
     state, kinds = layer_state(chosen.model), host_kinds(cluster)
     first = {kind: names[kinds.index(kind)] for kind in set(kinds)}
     planned = {kind: _without(lost, plan, chosen, cluster, slicer, not any(kinds)) for kind, lost in first.items()}
+    devices = {host.name: host.num_devices for host in cluster.hosts}
+    settlers = {
+        kind: Settler(fallback.stages, plan.stages, devices, state) for kind, fallback in planned.items() if fallback
+    }
     found: dict[str, Contingency] = {}
     for lost, kind in zip(names, kinds, strict=True):
         fallback = planned[kind]
         if fallback is None:
             continue
         stages = _renamed(fallback.stages, lost, first[kind])
-        left = without(cluster, [lost])
         if not any(kinds):
-            stages = settled(stages, plan.stages, {host.name: host.num_devices for host in left.hosts}, state)
-        used = {host for stage in stages for host in stage.hosts}
-        unused = tuple(host.name for host in left.hosts if host.name not in used)
-        found[lost] = Contingency(stages, fallback.step_s, moves(plan.stages, stages, left, state), unused)
+            stages = settlers[kind].settled(stages, (lost,))
+        used = {lost, *(host for stage in stages for host in stage.hosts)}
+        unused = tuple(name for name in names if name not in used)
+        moved = moves(plan.stages, stages, cluster, state, (lost,))
+        found[lost] = Contingency(stages, fallback.step_s, moved, unused)
     missing = [name for name in names if name not in found]
     notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
     return dataclasses.replace(plan, contingencies=found, notes=notes)
@@ -70,17 +78,45 @@ def _without(
     lost: str, plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer, alike: bool
 ) -> Plan | None:
     """The best plan without a host; None if nothing fits."""
-    hosts = [host.name for host in cluster.hosts if host.name != lost]
+    hosts, most = [host.name for host in cluster.hosts if host.name != lost], cluster.hosts[0].num_devices
     whole = 2 ** ((len(hosts) - 1).bit_length() - 1) if len(hosts) > 1 else 0
     for count in dict.fromkeys([len(hosts), whole]):
         if not count:
             continue
         left = without(cluster, [lost, *hosts[count:]])
         table, space = _costs(left, chosen, alike and not cluster.shared)
-        found = proposed(chosen.model, table, left, space, chosen.run, slicer)
-        if found is not None:
-            return _finished(simulated(found, left), left, plan)
+        if alike and len(hosts) > _MANY and all(stage.submesh.devices_per_host == most for stage in plan.stages):
+            table, space = _of_whole_hosts(table, space, most)
+        problem = _shortened(table.slicing_problem(left, space, chosen.run))
+        sliced = slicer.slice(problem)
+        if sliced.found:
+            found = Candidate(chosen.model, table, space, chosen.run, sliced)
+            # As the plan itself was timed; the slicer's objective for inference isn't a time.
+            timed = chosen.timeline is not None or chosen.run.schedule == "inference"
+            return _finished(simulated(found, left) if timed else found, left, plan)
     return None
+
+
+def _of_whole_hosts(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
+    """What there is of stages on whole hosts."""
+    whole = [s for s, submesh in enumerate(space.submeshes) if submesh.devices_per_host == devices]
+    columns = {name: getattr(table, name)[:, :, whole] for name in (*KINDS, "offered", "max_n_succ_stages")}
+    memory = tuple(table.memory[s] for s in whole)
+    return dataclasses.replace(table, **columns, memory=memory), _part(space, whole)
+
+
+def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:
+    chosen, configs = tuple(space.submeshes[s] for s in submeshes), tuple(space.configs[s] for s in submeshes)
+    return SearchSpace(chosen, configs, space.allowed_imbalance)
+
+
+def _shortened(problem: SlicingProblem) -> SlicingProblem:
+    """The same problem, with devices counted in the largest number that all submeshes are multiples of."""
+    unit = math.gcd(problem.num_devices, *problem.submesh_sizes.tolist())
+    if unit == 1 or problem.sites is not None:
+        return problem
+    sizes = problem.submesh_sizes // unit
+    return dataclasses.replace(problem, submesh_sizes=sizes, num_devices=problem.num_devices // unit)
 
 
 def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> Plan:
@@ -101,8 +137,7 @@ def _costs(cluster: Cluster, chosen: Candidate, alike: bool) -> tuple[CostTable,
     assert pricing is not None, "looked at before"
     if not alike or np.isfinite(space.allowed_imbalance):
         fitting = [s for s, submesh in enumerate(space.submeshes) if submesh.num_hosts <= len(cluster.hosts)]
-        submeshes, configs = tuple(space.submeshes[s] for s in fitting), tuple(space.configs[s] for s in fitting)
-        space = SearchSpace(submeshes, configs, space.allowed_imbalance)
+        space = _part(space, fitting)
         prices = pricing.latency, pricing.communication
         return cost_table(chosen.model, cluster, space, chosen.run, *prices, table.margin), space
     if len(cluster.hosts) > 1:

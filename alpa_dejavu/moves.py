@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Cluster, Link, Model, Moves, StagePlan
 
-__all__ = ["devices_of", "layer_state", "moves", "settled"]
+__all__ = ["Settler", "devices_of", "layer_state", "moves"]
 
 FloatArray = NDArray[np.float64]
 _ASKED = 8
@@ -47,31 +47,44 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
     return found
 
 
-def settled(
-    stages: Sequence[StagePlan], before: Sequence[StagePlan], hosts: Mapping[str, int], state: FloatArray
-) -> tuple[StagePlan, ...]:
-    """The stages on those hosts that have most of what they need; all hosts are alike.
+@final
+class Settler:
+    """Puts the stages of a new plan on those hosts that have most of what they need; all hosts are alike.
 
     Args:
-        stages: of the new plan; it stays on its own hosts where the others can't be filled in this way.
+        stages: of the new plan.
         before: the stages of the plan that it follows.
-        hosts: names and numbers of devices of the hosts that there are now.
+        hosts: names and numbers of devices of all hosts, lost ones too.
         state: bytes of each layer, as `layer_state` gives them.
     """
-    names, ends = list(hosts), np.concatenate([[0.0], np.cumsum(state.sum(axis=1))])
-    common = np.array([[_common(new, old, ends) for old in before] for new in stages])
-    there = np.array([[name in old.hosts for name in names] for old in before], dtype=np.float64)
-    held, free = common @ there, np.array(list(hosts.values()))
-    chosen: list[tuple[str, ...]] = [()] * len(stages)
-    for n in sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True):
-        wanted = stages[n].submesh
-        fitting = np.flatnonzero(free >= wanted.devices_per_host)
-        if len(fitting) < wanted.num_hosts:
-            return tuple(stages)
-        best = fitting[np.argsort(-held[n, fitting], kind="stable")][: wanted.num_hosts]
-        free[best] -= wanted.devices_per_host
-        chosen[n] = tuple(names[host] for host in sorted(best))
-    return tuple(dataclasses.replace(stage, hosts=own) for stage, own in zip(stages, chosen, strict=True))
+
+    def __init__(
+        self, stages: Sequence[StagePlan], before: Sequence[StagePlan], hosts: Mapping[str, int], state: FloatArray
+    ) -> None:
+        self._names, self._devices = list(hosts), np.array(list(hosts.values()))
+        ends = np.concatenate([[0.0], np.cumsum(state.sum(axis=1))])
+        common = np.array([[_common(new, old, ends) for old in before] for new in stages])
+        there = np.array([[name in held for name in self._names] for held in (set(old.hosts) for old in before)])
+        self._preferred = np.argsort(-(common @ there), axis=1, kind="stable")
+        self._order = sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True)
+
+    def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
+        """The stages on their hosts; as they are where the hosts can't be filled in this way.
+
+        Args:
+            stages: those of the new plan, or the same on other hosts.
+            lost: hosts that are not there.
+        """
+        free = np.where([name in lost for name in self._names], 0, self._devices)
+        chosen: list[tuple[str, ...]] = [()] * len(stages)
+        for n in self._order:
+            wanted, liked = stages[n].submesh, self._preferred[n]
+            best = liked[free[liked] >= wanted.devices_per_host][: wanted.num_hosts]
+            if len(best) < wanted.num_hosts:
+                return tuple(stages)
+            free[best] -= wanted.devices_per_host
+            chosen[n] = tuple(self._names[host] for host in sorted(best.tolist()))
+        return tuple(dataclasses.replace(stage, hosts=own) for stage, own in zip(stages, chosen, strict=True))
 
 
 def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:
@@ -80,7 +93,13 @@ def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:
     return float(ends[last + 1] - ends[first]) if first <= last else 0.0
 
 
-def moves(before: Sequence[StagePlan], after: Sequence[StagePlan], cluster: Cluster, state: FloatArray) -> Moves:
+def moves(
+    before: Sequence[StagePlan],
+    after: Sequence[StagePlan],
+    cluster: Cluster,
+    state: FloatArray,
+    lost: Collection[str] = (),
+) -> Moves:
     """What hosts take in: each what it hasn't of the layers of its stages.
 
     A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count:
@@ -89,11 +108,11 @@ def moves(before: Sequence[StagePlan], after: Sequence[StagePlan], cluster: Clus
     Args:
         before: the stages of the plan that ran.
         after: the stages of the plan that follows.
-        cluster: the hosts that there are now; the plan's others are lost.
+        cluster: has the hosts of the new plan; those of the old one that it hasn't are lost.
         state: bytes of each layer, as `layer_state` gives them.
+        lost: hosts of the cluster that are lost too.
     """
-    links = _Links(cluster)
-    there = {host.name for host in cluster.hosts}
+    links = _Links(cluster, lost)
     ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
     held, needed = devices_of(before), devices_of(after)
     took: dict[str, float] = {}
@@ -105,7 +124,7 @@ def moves(before: Sequence[StagePlan], after: Sequence[StagePlan], cluster: Clus
             first, last = max(new.layers[0], old.layers[0]), min(new.layers[1], old.layers[1])
             if first > last:
                 continue
-            left = [host for host in had if host in there]
+            left = [host for host in had if host in links.places]
             num_bytes = float((ends[last + 1] - ends[first]) @ _shares(new))
             for n, (host, devices) in enumerate(places.items()):
                 if _has(new, old, devices, had.get(host)) or not num_bytes:
@@ -137,22 +156,22 @@ def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[in
 class _Links:
     """Which way is fastest to a host."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._places = {host.name: n for n, host in enumerate(cluster.hosts)}
+    def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
+        self._links = cluster.links
+        self.places = {host.name: n for n, host in enumerate(cluster.hosts) if host.name not in lost}
         self._slowest: dict[int, Link] = {}
 
     def fastest(self, sources: Sequence[str], host: str, num_bytes: float, turn: int) -> tuple[float, str | None]:
         """Seconds, and from where: of some hosts that have it, others at each turn; None of them: the slowest link."""
-        to, links = self._places[host], self._cluster.links
+        to, links = self.places[host], self._links
         if host in sources:
             return _seconds(links[to][to], num_bytes), host
         if sources:
             asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
-            each = [_seconds(links[self._places[source]][to], num_bytes) for source in asked]
+            each = [_seconds(links[self.places[source]][to], num_bytes) for source in asked]
             return min(each), asked[each.index(min(each))]
         if to not in self._slowest:
-            others = [links[n][to] for n in self._places.values() if n != to] or [links[to][to]]
+            others = [links[n][to] for n in self.places.values() if n != to] or [links[to][to]]
             self._slowest[to] = max(others, key=lambda link: _seconds(link, num_bytes))
         return _seconds(self._slowest[to], num_bytes), None
 

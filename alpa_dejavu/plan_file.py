@@ -178,8 +178,7 @@ def _stage(data: Mapping[str, Any]) -> StagePlan:
 
 def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Where one key says another thing than others do."""
-    for place, said in _of_stages(data["stages"], "stages"):
-        yield place, said
+    yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
     devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
     if expected != data["num_layers"]:
