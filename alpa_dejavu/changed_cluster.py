@@ -10,7 +10,7 @@ from collections.abc import Collection
 from alpa_dejavu._json_file import near
 from alpa_dejavu.problem import Cluster, Device
 
-__all__ = ["slowed", "without"]
+__all__ = ["counted_name", "slowed", "without"]
 
 _COUNTED = re.compile(r"(\d+) x (.+)")
 
@@ -39,9 +39,17 @@ def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
         fewer = sum(host.num_devices for host in kept) / cluster.num_devices
         kept = tuple(dataclasses.replace(host, device=_times(host.device, fewer)) for host in kept)
     links = tuple(tuple(cluster.links[a][b] for b in left) for a in left)
-    counted = _COUNTED.fullmatch(cluster.name)
-    name = f"{len(left)} x {counted[2]}" if counted else cluster.name
-    return dataclasses.replace(cluster, name=name, hosts=kept, links=links)
+    return dataclasses.replace(cluster, name=counted_name(cluster.name, len(left)), hosts=kept, links=links)
+
+
+def counted_name(name: str, hosts: int) -> str:
+    """A cluster's name with another number of hosts, if it says how many there are.
+
+    >>> counted_name("8 x p3.16xlarge", 7)
+    '7 x p3.16xlarge'
+    """
+    counted = _COUNTED.fullmatch(name)
+    return f"{hosts} x {counted[2]}" if counted else name
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:

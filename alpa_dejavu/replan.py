@@ -1,0 +1,192 @@
+"""Another plan for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
+
+Nothing is traced, and no mesh is solved again, so that it takes less than a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Collection, Mapping
+from typing import final
+
+from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._json_file import near
+from alpa_dejavu.calibration import Calibration, Prices, prices
+from alpa_dejavu.changed_cluster import counted_name, slowed
+from alpa_dejavu.changed_cluster import without as without_hosts
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.contingency import with_contingencies
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.kept import Kept
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import COUNTED, with_memory_note
+from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, Plan, SearchSpace, host_kinds
+from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
+from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.space import search_space
+
+__all__ = ["Replanned", "fallback", "replan"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Replanned:
+    """The plan that follows another.
+
+    Attributes:
+        plan: with the same layers, micro-batches and schedule.
+        moves: what its hosts take in, coming from the plan before.
+        seconds: of wall time that it took to plan.
+        kept: what planning again from here needs; None of what was ready.
+    """
+
+    plan: Plan
+    moves: Moves
+    seconds: float
+    kept: Kept | None = None
+
+    @property
+    def kept_layers(self) -> tuple[int, ...]:
+        """Those that stay where they are."""
+        return tuple(sorted(set(range(self.plan.num_layers)) - set(self.moves.layers)))
+
+
+def fallback(plan: Plan, host: str) -> Replanned:
+    """What a plan has ready for the loss of a host.
+
+    Raises:
+        ValueError: the plan isn't for that host, or has nothing ready.
+    """
+    started = time.perf_counter()
+    _check_hosts(plan, [host], [])
+    if host not in plan.contingencies:
+        raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
+    other = plan.contingencies[host]
+    hosts = {name for stage in other.stages for name in stage.hosts}
+    notes = (f"what the plan on {plan.cluster} has ready for the loss of {host}",)
+    if other.unused:
+        notes += (f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}",)
+    made = dataclasses.replace(
+        plan, stages=other.stages, step_s=other.step_s, lower_bound_s=0.0, confidence=None, notes=notes,
+        cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},
+    )  # fmt: skip
+    return Replanned(made, other.moves, time.perf_counter() - started)
+
+
+def replan(
+    plan: Plan,
+    kept: Kept,
+    *,
+    without: Collection[str] = (),
+    cluster: Cluster | None = None,
+    slow: Mapping[str, float] | None = None,
+    slicing: str | Slicer = "dynamic",
+    latency: str | LatencyModel = "analytic",
+    communication: str | CommunicationModel = "alpha-beta",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+) -> Replanned:
+    """The best plan on a cluster that has changed, on those hosts that have most of what they need.
+
+    Layers, micro-batches and schedule stay as they are. Logical meshes that planning never looked at are left out, and
+    the new plan says so.
+
+    Args:
+        plan: that ran.
+        kept: what it was made from (`alpa_dejavu.kept.read_kept`).
+        without: names of hosts that are lost.
+        cluster: the new cluster, in which equal names mean the same hosts; None: the plan's.
+        slow: hosts that take so many times as long as their figures say.
+        slicing: a slicer or its name.
+        latency: the model that priced the plan, or its name.
+        communication: likewise.
+        calibration: likewise, in place of both.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's, or
+            nothing that has changed.
+        NoPlanError: nothing fits.
+    """
+    started = time.perf_counter()
+    if not without and cluster is None and not slow:
+        raise ValueError("nothing has changed: name hosts that are lost or slow, or the new cluster")
+    differences = kept.differences(plan)
+    if differences:
+        raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
+    given = prices(cluster or kept.cluster, calibration, latency, communication)
+    models = type(given.latency).__name__, type(given.communication).__name__
+    if models != kept.models:
+        raise ValueError(
+            f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; give the calibration "
+            "or the models that it was made with"
+        )
+    # What is kept of a cluster has its calibration in it.
+    changed = kept.cluster if cluster is None else given.cluster
+    _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
+    if without:
+        changed = without_hosts(changed, without)
+    for host, factor in (slow or {}).items():
+        changed = slowed(changed, host, factor)
+    made, moved = _planned(plan, kept, dataclasses.replace(given, cluster=changed), slicer(slicing))
+    seconds = time.perf_counter() - started
+    made = dataclasses.replace(made, planning_s={"planning again": seconds})
+    return Replanned(made, moved, seconds, dataclasses.replace(kept, cluster=changed))
+
+
+def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:
+    known = dict.fromkeys([*plan.contingencies, *(host for stage in plan.stages for host in stage.hosts), *more])
+    for name in lost:
+        if name not in known:
+            names = ", ".join(known) if len(known) <= 8 else f"{', '.join(list(known)[:3])} ... ({len(known)} hosts)"
+            raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")
+
+
+def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Plan, Moves]:
+    """The plan with its contingencies, and what moves."""
+    cluster, model, run = given.cluster, kept.model, kept.run
+    micro_batch = kept.batch // run.num_micro_batches
+    whole = search_space(cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
+    space, missing = _known(whole, model)
+    table = cost_table(model, cluster, space, run, given.latency, given.communication, COUNTED)
+    found = proposed(model, table, cluster, space, run, search)
+    if found is None:
+        raise no_plan(model, cluster, space, run, table, search)
+    first = simulated(found, cluster)
+    best: Candidate = min([first, *neighbours(first, cluster, search)], key=lambda one: one.step_s)
+    made = finished_plan(
+        best.slicing.stages, table, cluster, space, run, step_s=best.step_s, lower_bound_s=best.slicing.lower_bound_s,
+        planning_s={}, model=plan.model, batch=plan.batch,
+    )  # fmt: skip
+    state = layer_state(model)
+    if not any(host_kinds(cluster)):
+        devices = {host.name: host.num_devices for host in cluster.hosts}
+        made = dataclasses.replace(
+            made, stages=Settler(made.stages, plan.stages, devices, state).settled(made.stages, ())
+        )
+    if plan.correction is not None:
+        from alpa_dejavu.history import corrected
+
+        made = corrected(made, plan.correction)
+    notes = (f"{missing} logical meshes that planning never looked at are left out",) if missing else ()
+    made = dataclasses.replace(made, layer_option=plan.layer_option, notes=notes)
+    made = with_memory_note(with_contingencies(made, best, cluster, search), COUNTED)
+    return made, moves(plan.stages, made.stages, cluster, state)
+
+
+def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:
+    """The configs whose sharding is kept, and how many aren't."""
+    knows = getattr(getattr(model.sharding, "solved", None), "knows", None)
+    if knows is None:
+        return space, 0
+
+    def chosen(config: MeshConfig | None) -> MeshConfig | None:
+        return config if config is None or knows(config) else None
+
+    configs = tuple(tuple(map(chosen, row)) for row in space.configs)
+    meshes = [
+        {config.shape for config in row if config is not None} for row in (sum(space.configs, ()), sum(configs, ()))
+    ]
+    return dataclasses.replace(space, configs=configs), len(meshes[0] - meshes[1])
