@@ -184,7 +184,7 @@ def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
 
 def test_it_does_not_go_on_for_ever():
     events = {(("step", 2), 1): ["host-1", FAULT]}
-    with pytest.raises(HostsLostError, match="most_losses is 0"):
+    with pytest.raises(HostsLostError, match="once more often than most_losses, which is 0"):
         train(Fake(events), PLAN, 4, most_losses=0)
     alone = dataclasses.replace(PLAN, contingencies={})
     with pytest.raises(HostsLostError, match="host-1 lost, and the plan has no contingency") as caught:
