@@ -79,16 +79,4 @@ def write_outputs(
         texts[trace_path] = json.dumps(trace_events(planned.timeline, planned.plan))
     for path, text in texts.items():
         write_whole(path, text)
-    return [*texts, *_kept(planned, json_path)]
-
-
-def _kept(planned: Planned, json_path: pathlib.Path | None) -> list[pathlib.Path]:
-    """What planning again needs, beside the plan's file; what was there is of another plan."""
-    if json_path is None:
-        return []
-    from alpa_dejavu.kept import Kept, kept_path, write_kept
-
-    if planned.table.pricing is None or planned.plan.batch is None:
-        kept_path(json_path).unlink(missing_ok=True)
-        return []
-    return [write_kept(Kept.of(planned), json_path)]
+    return list(texts)

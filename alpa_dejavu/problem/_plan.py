@@ -159,6 +159,18 @@ class Plan:
         return self.step_s if self.correction is None else self.step_s / self.correction.factor
 
     @property
+    def without_a_host(self) -> str | None:
+        """In a few words what the loss of a host costs, of the host whose loss costs most; None: nobody planned."""
+        if not self.contingencies:
+            return None
+        host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
+        moved = worst.moves
+        return (
+            f"{worst.step_s:.4g} s a step without {host}, after {moved.num_bytes / 2**30:.3g} GiB have moved in "
+            f"{moved.seconds:.3g} s"
+        )
+
+    @property
     def total_planning_s(self) -> float:
         """All steps of the planning together."""
         return sum(self.planning_s.values())
