@@ -67,9 +67,9 @@ def fallback(plan: Plan, host: str) -> Replanned:
         raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
     other = plan.contingencies[host]
     hosts = {name for stage in other.stages for name in stage.hosts}
-    notes = (f"what the plan on {plan.cluster} has ready for the loss of {host}",)
-    if other.unused:
-        notes += (f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}",)
+    ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
+    unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
+    notes = (ready, unused) if other.unused else (ready,)
     made = dataclasses.replace(
         plan, stages=other.stages, step_s=other.step_s, lower_bound_s=0.0, confidence=None, notes=notes,
         cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},

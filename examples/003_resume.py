@@ -20,9 +20,8 @@ import jax
 import numpy as np
 
 from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.alpa_session import AlpaSession
 from alpa_dejavu.local_cluster import local_cluster, lose_host
-from alpa_dejavu.resume import train
+from alpa_dejavu.resume import AlpaSession, train
 from demo.session import Session
 from demo.text import batches, standard_library
 from demo.training import Batch, Job, create_state, make_train_step, train_on_one_device
@@ -34,7 +33,7 @@ def main() -> None:
     """Trains, and kills a host on the way; exits with an error if the losses aren't those of an undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="training steps (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=5, help="steps from checkpoint to checkpoint (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=5, help="steps between checkpoints (default: %(default)s)")
     arguments = parser.parse_args()
     steps, killed_in = arguments.steps, arguments.steps // 2 + 2
     job = Job(micro_batches=4, batch_size=24)

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import ray
 
-from alpa_dejavu.alpa_session import AlpaSession
 from alpa_dejavu.local_cluster import local_cluster, lose_host
 from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.resume import train
+from alpa_dejavu.resume import AlpaSession, train
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
 

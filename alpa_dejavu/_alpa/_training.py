@@ -22,7 +22,7 @@ _PREFIX = "step_"
 
 @final
 class Training:
-    """See `alpa_dejavu.alpa_session.AlpaSession`."""
+    """See `alpa_dejavu.resume.AlpaSession`."""
 
     def __init__(
         self,

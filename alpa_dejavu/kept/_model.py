@@ -76,9 +76,12 @@ def model_of(data: Mapping[str, Any]) -> Model:
     layers = tuple(
         Layer(
             layer["name"],
-            *(operators[layer[part]] for part in _PARTS),
-            *map(float, layer["temporary_bytes"]),
-            exchanged_bytes=tuple(map(float, layer["exchanged_bytes"])),
+            operators[layer["forward"]],
+            operators[layer["backward"]],
+            operators[layer["update"]],
+            float(layer["temporary_bytes"][0]),
+            float(layer["temporary_bytes"][1]),
+            tuple(map(float, layer["exchanged_bytes"])),
         )
         for layer in data["layers"]
     )

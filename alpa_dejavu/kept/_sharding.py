@@ -85,10 +85,11 @@ def _layer_data(one: LayerSharding) -> Data:
 
 def _layer(data: Mapping[str, Any]) -> LayerSharding:
     shape = tuple(map(int, data["mesh_shape"]))
+    arrays: dict[str, Any] = {name: np.array(data[name], dtype=np.bool_).reshape(-1, len(shape)) for name in _CUTS}
+    arrays |= {name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS}
     return LayerSharding(
         mesh_shape=shape,
         collectives=tuple(Collective(*each) for each in data["collectives"]),
         cost=float(data["cost"]),
-        **{name: np.array(data[name], dtype=np.bool_).reshape(-1, len(shape)) for name in _CUTS},
-        **{name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS},
+        **arrays,
     )

@@ -152,7 +152,7 @@ def test_a_second_loss_needs_what_was_kept():
 
 
 def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
-    from alpa_dejavu import resume
+    from alpa_dejavu.resume import _train
 
     asked = []
 
@@ -160,7 +160,7 @@ def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
         asked.append((plan, kept, list(without)))
         return dataclasses.make_dataclass("Made", ["plan"])(dataclasses.replace(PLAN, step_s=99.0))
 
-    monkeypatch.setattr(resume, "replan", replan)
+    monkeypatch.setattr(_train, "replan", replan)
     events = {(("step", 2), 1): ["host-1", FAULT], (("step", 6), 1): ["host-0", FAULT]}
     done = train(Fake(events), PLAN, 12, every=5, kept="kept")
     assert asked == [(PLAN, "kept", ["host-1", "host-0"])]
@@ -170,10 +170,10 @@ def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
 
 
 def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
-    from alpa_dejavu import resume
+    from alpa_dejavu.resume import _train
 
     monkeypatch.setattr(
-        resume, "replan", lambda plan, kept, without: dataclasses.make_dataclass("Made", ["plan"])(PLAN)
+        _train, "replan", lambda plan, kept, without: dataclasses.make_dataclass("Made", ["plan"])(PLAN)
     )
     events = {(("step", 7), 1): ["host-1", FAULT], (("start", 5), 1): ["host-0", FAULT]}
     done = train(Fake(events), PLAN, 12, every=5, kept="kept")

@@ -1,4 +1,4 @@
-"""Training by Alpa on a Ray cluster, for `alpa_dejavu.resume`."""
+"""Training by Alpa on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.resume import Session
-
-__all__ = ["AlpaSession"]
+from alpa_dejavu.resume._session import Session
 
 
 @final
