@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.kept import Kept
-from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.replan import Replanned, replan
 
-__all__ = ["Straggler", "expected_s", "planned_around", "stage_seconds", "stragglers"]
+__all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
 
 FloatArray = NDArray[np.float64]
 _AGREE = 0.75
@@ -52,14 +51,6 @@ def expected_s(plan: Plan) -> tuple[float, ...]:
     )
 
 
-def stage_seconds(step: StepNotes) -> tuple[float, ...]:
-    """What each stage's worker computed for in a step of which every instruction was noted; waiting doesn't count."""
-    return tuple(
-        sum(note.end_s - note.start_s - note.waited_s for note in stage.notes if note.what == "run")
-        for stage in step.stages
-    )
-
-
 def stragglers(
     plan: Plan,
     steps_s: Sequence[Sequence[float]],
@@ -72,8 +63,8 @@ def stragglers(
 
     Args:
         plan: that ran, on at least two hosts.
-        steps_s: seconds that each stage computed for in each of some steps, shape (steps, S), such as `stage_seconds`
-            gives; waiting for other stages must not be in them.
+        steps_s: seconds that each stage computed for in each of some steps, shape (steps, S), such as
+            `Measured.computing_steps_s`; waiting for other stages must not be in them.
         usual_s: what each stage took when all was well, shape (S,); None: what the plan predicts. Where two hosts are
             all there is, a prediction that is wrong for one of them looks like a straggler, and this helps.
         least_factor: what is less slow is no straggler.

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from plans import example_plan, stage
 from test_model_planner import trained
 
+from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.kept import Kept
-from alpa_dejavu.measurement import StepNotes
+from alpa_dejavu.kept import Kept, write_kept
 from alpa_dejavu.measurement._notes import Note, StageNotes
 from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.straggler import Straggler, expected_s, planned_around, stage_seconds, stragglers
+from alpa_dejavu.straggler import Straggler, expected_s, planned_around, stragglers
 
 HOSTS = "abcd"
 PLAN = example_plan(
@@ -113,8 +113,8 @@ def test_what_says_nothing_is_refused(measured, options, said):
 
 def test_waiting_is_not_computing():
     run, wait = Note("run", 0, 1.0, 3.0, 0.5), Note("receive", None, 3.0, 9.0, 6.0)
-    step = StepNotes(0.0, 10.0, (StageNotes(0.0, 10.0, (run, wait, run)), StageNotes(0.0, 1.0)))
-    assert stage_seconds(step) == (3.0, 0)
+    assert StageNotes(0.0, 10.0, (run, wait, run)).computing_s == 3.0
+    assert StageNotes(0.0, 1.0).computing_s == 0.0
 
 
 def test_the_plan_that_would_be_chosen_now():
@@ -124,3 +124,21 @@ def test_the_plan_that_would_be_chosen_now():
     assert now.plan.step_s > planned.plan.step_s
     rates = [each.device.rate("float32") for each in now.kept.cluster.hosts]
     assert rates[0] == pytest.approx(3.0 * rates[1])
+
+
+def test_a_profile_names_a_straggler_and_the_plan_for_it(tmp_path):
+    planned = plan_model(trained, named_cluster("p3.16xlarge", 4), batch=64, micro_batches=4, layers=4)
+    hosts = [host.name for host in planned.cluster.hosts]
+    plan = dataclasses.replace(
+        planned.plan, stages=tuple(stage((n, n), hosts=(host,)) for n, host in enumerate(hosts)), contingencies={}
+    )
+    slow = [[1.0, 1.0, 2.5, 1.0]] * 6
+    path = tmp_path / "plan.json"
+    assert straggler_lines(path, plan, [[1.0] * 4] * 6) == []
+    assert straggler_lines(path, plan, slow[:3]) == []
+    (line,) = straggler_lines(path, plan, slow)
+    assert line.startswith("straggler               p3.16xlarge-2 takes 2.50 times as long as it should (stages 2)")
+    write_kept(Kept.of(planned), path)
+    line, now = straggler_lines(path, plan, slow)
+    assert now.startswith("planned around it       ")
+    assert "--slow p3.16xlarge-2=2.50" in now
