@@ -18,8 +18,8 @@ from alpa_dejavu.slicing import Slicer
 
 __all__ = ["with_contingencies"]
 
-_MANY = 16
-"""On more hosts than this, a plan of whole hosts is followed by one of whole hosts: the search is so much shorter."""
+_MANY = 4
+"""On more hosts than this, no stage gets fewer devices than the plan's smallest: the search is so much shorter."""
 
 
 def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> Plan:
@@ -85,8 +85,9 @@ def _without(
             continue
         left = without(cluster, [lost, *hosts[count:]])
         table, space = _costs(left, chosen, alike and not cluster.shared)
-        if alike and len(hosts) > _MANY and all(stage.submesh.devices_per_host == most for stage in plan.stages):
-            table, space = _of_whole_hosts(table, space, most)
+        if alike and len(hosts) > _MANY:
+            least = min(most, *(stage.submesh.num_devices for stage in plan.stages))
+            table, space = _from(table, space, least)
         problem = _shortened(table.slicing_problem(left, space, chosen.run))
         sliced = slicer.slice(problem)
         if sliced.found:
@@ -97,12 +98,12 @@ def _without(
     return None
 
 
-def _of_whole_hosts(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
-    """What there is of stages on whole hosts."""
-    whole = [s for s, submesh in enumerate(space.submeshes) if submesh.devices_per_host == devices]
-    columns = {name: getattr(table, name)[:, :, whole] for name in (*KINDS, "offered", "max_n_succ_stages")}
-    memory = tuple(table.memory[s] for s in whole)
-    return dataclasses.replace(table, **columns, memory=memory), _part(space, whole)
+def _from(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
+    """What there is of stages on so many devices or more."""
+    chosen = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices >= devices]
+    columns = {name: getattr(table, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
+    memory = tuple(table.memory[s] for s in chosen)
+    return dataclasses.replace(table, **columns, memory=memory), _part(space, chosen)
 
 
 def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:

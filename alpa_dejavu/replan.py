@@ -31,6 +31,9 @@ from alpa_dejavu.space import search_space
 
 __all__ = ["Replanned", "fallback", "replan"]
 
+_FEW = 1024
+"""Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
+
 
 @final
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Replanned:
     Attributes:
         plan: with the same layers, micro-batches and schedule.
         moves: what its hosts take in, coming from the plan before.
-        seconds: of wall time that it took to plan.
+        seconds: of wall time that it took to plan, but for the plan's own contingencies.
         kept: what planning again from here needs; None of what was ready.
     """
 
@@ -130,9 +133,12 @@ def replan(
         changed = without_hosts(changed, without)
     for host, factor in (slow or {}).items():
         changed = slowed(changed, host, factor)
-    made, moved = _planned(plan, kept, dataclasses.replace(given, cluster=changed), slicer(slicing))
+    search = slicer(slicing)
+    made, chosen, moved = _planned(plan, kept, dataclasses.replace(given, cluster=changed), search)
     seconds = time.perf_counter() - started
-    made = dataclasses.replace(made, planning_s={"planning again": seconds})
+    made = with_memory_note(with_contingencies(made, chosen, changed, search), COUNTED)
+    ahead = time.perf_counter() - started - seconds
+    made = dataclasses.replace(made, planning_s={"planning again": seconds, "contingencies": ahead})
     return Replanned(made, moved, seconds, dataclasses.replace(kept, cluster=changed))
 
 
@@ -144,8 +150,8 @@ def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> No
             raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")
 
 
-def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Plan, Moves]:
-    """The plan with its contingencies, and what moves."""
+def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Plan, Candidate, Moves]:
+    """The plan, what it is made of, and what moves."""
     cluster, model, run = given.cluster, kept.model, kept.run
     micro_batch = kept.batch // run.num_micro_batches
     whole = search_space(cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
@@ -154,8 +160,9 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
     found = proposed(model, table, cluster, space, run, search)
     if found is None:
         raise no_plan(model, cluster, space, run, table, search)
-    first = simulated(found, cluster)
-    best: Candidate = min([first, *neighbours(first, cluster, search)], key=lambda one: one.step_s)
+    best = simulated(found, cluster)
+    if model.num_layers * cluster.num_devices <= _FEW:
+        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
     made = finished_plan(
         best.slicing.stages, table, cluster, space, run, step_s=best.step_s, lower_bound_s=best.slicing.lower_bound_s,
         planning_s={}, model=plan.model, batch=plan.batch,
@@ -172,8 +179,7 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
         made = corrected(made, plan.correction)
     notes = (f"{missing} logical meshes that planning never looked at are left out",) if missing else ()
     made = dataclasses.replace(made, layer_option=plan.layer_option, notes=notes)
-    made = with_memory_note(with_contingencies(made, best, cluster, search), COUNTED)
-    return made, moves(plan.stages, made.stages, cluster, state)
+    return made, best, moves(plan.stages, made.stages, cluster, state)
 
 
 def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:

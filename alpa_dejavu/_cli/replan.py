@@ -62,7 +62,9 @@ def replan(
         f"{seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
     )
     print_said(made.plan, to)
-    to.print(f"planned again in        {seconds(made.seconds)}")
+    ahead = made.plan.planning_s.get("contingencies")
+    more = "" if ahead is None else f" (for the loss of another host in {seconds(ahead)})"
+    to.print(f"planned again in        {seconds(made.seconds)}{more}")
     if python_path is not None:
         from alpa_dejavu.alpa_code import alpa_code
 

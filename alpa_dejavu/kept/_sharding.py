@@ -8,6 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu.kept._arrays import packed, unpacked
 from alpa_dejavu.kept._model import Data, Numbered
 from alpa_dejavu.problem import MeshConfig
 from alpa_dejavu.sharded import ModelSharding, solved_for
@@ -47,7 +48,7 @@ def sharding_data(sharding: ModelSharding, configs: Iterable[MeshConfig]) -> Dat
         {
             "variants": [layers.number(one) for one in row.variants],
             "numbers": list(row.numbers),
-            "of_stages": None if row.of_stages is None else row.of_stages.tolist(),
+            "of_stages": None if row.of_stages is None else packed(row.of_stages, np.int16),
         }
         for row in rows.found
     ]
@@ -62,7 +63,7 @@ def sharding_of(data: Mapping[str, Any]) -> ModelSharding:
         StageLayers(
             tuple(layers[n] for n in row["variants"]),
             tuple(row["numbers"]),
-            None if row["of_stages"] is None else np.array(row["of_stages"], dtype=np.intp),
+            None if row["of_stages"] is None else unpacked(row["of_stages"], np.int16).astype(np.intp),
         )
         for row in data["stages"]
     ]
@@ -78,14 +79,14 @@ def _layer_data(one: LayerSharding) -> Data:
         "mesh_shape": list(one.mesh_shape),
         "collectives": [[getattr(each, name) for name in _COLLECTIVE] for each in one.collectives],
         "cost": float(one.cost),
-        **{name: getattr(one, name).astype(int).tolist() for name in _CUTS},
+        **{name: packed(getattr(one, name), np.int8) for name in _CUTS},
         **{name: getattr(one, name).tolist() for name in _PARTS},
     }
 
 
 def _layer(data: Mapping[str, Any]) -> LayerSharding:
     shape = tuple(map(int, data["mesh_shape"]))
-    arrays: dict[str, Any] = {name: np.array(data[name], dtype=np.bool_).reshape(-1, len(shape)) for name in _CUTS}
+    arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
     arrays |= {name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS}
     return LayerSharding(
         mesh_shape=shape,
