@@ -77,6 +77,8 @@ def _times(device: Device, factor: float) -> Device:
         flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},
         vector_flop_per_s=device.vector_flop_per_s / factor,
         memory_bytes_per_s=device.memory_bytes_per_s / factor,
+        dilated_flop_per_s=None if device.dilated_flop_per_s is None else device.dilated_flop_per_s / factor,
+        strided=None if device.strided is None else device.strided.scaled(1 / factor),
         kernel_s=device.kernel_s * factor,
         dispatch_s=device.dispatch_s * factor,
         step_s=device.step_s * factor,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.moves import Settler, layer_state, moves
 from alpa_dejavu.pricing import KINDS, Pricing
-from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan, host_kinds
-from alpa_dejavu.search import Candidate, simulated
+from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan
+from alpa_dejavu.search import Candidate, simulated, sliced
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["with_contingencies"]
 
+_Stages = tuple[StagePlan, ...]
 _MANY = 4
 """On more hosts than this, no stage gets fewer devices than the plan's smallest: the search is so much shorter."""
 
@@ -37,25 +40,22 @@ def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: 
     names, pricing = [host.name for host in cluster.hosts], chosen.table.pricing
     if len(names) == 1 or pricing is None:
         return plan
-    state, kinds = layer_state(chosen.model), host_kinds(cluster)
-    first = {kind: names[kinds.index(kind)] for kind in set(kinds)}
-    planned = {kind: _without(lost, plan, chosen, cluster, slicer, not any(kinds)) for kind, lost in first.items()}
+    state, kinds = layer_state(chosen.model), kinds_of(cluster)
+    planned = [_without(kind, plan, chosen, cluster, slicer) for kind in range(max(kinds) + 1)]
     devices = {host.name: host.num_devices for host in cluster.hosts}
-    settlers = {
-        kind: Settler(fallback.stages, plan.stages, devices, state) for kind, fallback in planned.items() if fallback
-    }
+    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, _ in planned]
     found: dict[str, Contingency] = {}
-    for lost, kind in zip(names, kinds, strict=True):
-        fallback = planned[kind]
-        if fallback is None:
+    for n, lost in enumerate(names):
+        (fallback, step_s), settler = planned[kinds[n]], settlers[kinds[n]]
+        alike = [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[n]]
+        stages = _renamed(fallback, lost, alike)
+        if not stages or not settler:
             continue
-        stages = _renamed(fallback.stages, lost, first[kind])
         if not any(kinds):
-            stages = settlers[kind].settled(stages, (lost,))
+            stages = settler.settled(stages, (lost,))
         used = {lost, *(host for stage in stages for host in stage.hosts)}
         unused = tuple(name for name in names if name not in used)
-        moved = moves(plan.stages, stages, cluster, state, (lost,))
-        found[lost] = Contingency(stages, fallback.step_s, moved, unused)
+        found[lost] = Contingency(stages, step_s, moves(plan.stages, stages, cluster, state, (lost,)), unused)
     missing = [name for name in names if name not in found]
     notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
     return dataclasses.replace(plan, contingencies=found, notes=notes)
@@ -66,44 +66,58 @@ def _note(missing: list[str], count: int) -> str:
     return f"nothing fits without {which}: there is no contingency for that loss"
 
 
-def _renamed(stages: tuple[StagePlan, ...], lost: str, planned: str) -> tuple[StagePlan, ...]:
-    """The stages without one host, of a plan without another of its kind."""
+def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
+    """The stages with a lost host's part on one of its kind that they don't use; none if they use all."""
+    used = {host for stage in stages for host in stage.hosts}
+    spare = next((name for name in alike if name not in used), None)
+    if lost not in used:
+        return stages
+    if spare is None:
+        return ()
     return tuple(
-        dataclasses.replace(stage, hosts=tuple(planned if host == lost else host for host in stage.hosts))
+        dataclasses.replace(stage, hosts=tuple(spare if host == lost else host for host in stage.hosts))
         for stage in stages
     )
 
 
-def _without(
-    lost: str, plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer, alike: bool
-) -> Plan | None:
-    """The best plan without a host; None if nothing fits."""
-    hosts, most = [host.name for host in cluster.hosts if host.name != lost], cluster.hosts[0].num_devices
+def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> tuple[_Stages, float]:
+    """The stages of the best plan without a host of a kind, and the seconds of its step; no stages if nothing fits."""
+    members = members_of_kinds(cluster)
+    if chosen.space.hosts is not None:
+        # By the same costs: on a CPU that is shared, what is left gets more of it than is reckoned with.
+        left = [len(hosts) - (n == kind) for n, hosts in enumerate(members)]
+        problem = chosen.table.slicing_problem(cluster, chosen.space, chosen.run, left)
+        found = sliced(problem, chosen.space, cluster, slicer)
+        if not found.found:
+            return (), 0.0
+        other = dataclasses.replace(chosen, slicing=found, timeline=None, hosts=None)
+        return _finished(simulated(other, cluster), cluster, plan)
+    lost = cluster.hosts[members[kind][0]]
+    hosts = [host.name for host in cluster.hosts if host is not lost]
     whole = 2 ** ((len(hosts) - 1).bit_length() - 1) if len(hosts) > 1 else 0
     for count in dict.fromkeys([len(hosts), whole]):
         if not count:
             continue
-        left = without(cluster, [lost, *hosts[count:]])
-        table, space = _costs(left, chosen, alike and not cluster.shared)
-        if alike and len(hosts) > _MANY:
-            least = min(most, *(stage.submesh.num_devices for stage in plan.stages))
+        cut = without(cluster, [lost.name, *hosts[count:]])
+        table, space = _costs(cut, chosen, len(members) == 1 and not cluster.shared)
+        if len(members) == 1 and len(hosts) > _MANY:
+            least = min(lost.num_devices, *(stage.submesh.num_devices for stage in plan.stages))
             table, space = _from(table, space, least)
-        problem = _shortened(table.slicing_problem(left, space, chosen.run))
-        sliced = slicer.slice(problem)
-        if sliced.found:
-            found = Candidate(chosen.model, table, space, chosen.run, sliced)
+        found = slicer.slice(_shortened(table.slicing_problem(cut, space, chosen.run)))
+        if found.found:
+            other = Candidate(chosen.model, table, space, chosen.run, found)
             # As the plan itself was timed; the slicer's objective for inference isn't a time.
             timed = chosen.timeline is not None or chosen.run.schedule == "inference"
-            return _finished(simulated(found, left) if timed else found, left, plan)
-    return None
+            return _finished(simulated(other, cut) if timed else other, cut, plan)
+    return (), 0.0
 
 
 def _from(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
     """What there is of stages on so many devices or more."""
     chosen = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices >= devices]
     columns = {name: getattr(table, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
-    memory = tuple(table.memory[s] for s in chosen)
-    return dataclasses.replace(table, **columns, memory=memory), _part(space, chosen)
+    memory, limits = tuple(table.memory[s] for s in chosen), table.memory_limit_bytes[chosen]
+    return dataclasses.replace(table, **columns, memory=memory, memory_limit_bytes=limits), _part(space, chosen)
 
 
 def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:
@@ -120,16 +134,16 @@ def _shortened(problem: SlicingProblem) -> SlicingProblem:
     return dataclasses.replace(problem, submesh_sizes=sizes, num_devices=problem.num_devices // unit)
 
 
-def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> Plan:
+def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> tuple[_Stages, float]:
     made = finished_plan(
         found.slicing.stages, found.table, cluster, found.space, found.run, step_s=found.step_s,
         lower_bound_s=found.slicing.lower_bound_s, planning_s={},
     )  # fmt: skip
-    if plan.correction is None:
-        return made
-    from alpa_dejavu.history import corrected
+    if plan.correction is not None:
+        from alpa_dejavu.history import corrected
 
-    return corrected(made, plan.correction)
+        made = corrected(made, plan.correction)
+    return made.stages, made.step_s
 
 
 def _costs(cluster: Cluster, chosen: Candidate, alike: bool) -> tuple[CostTable, SearchSpace]:

@@ -14,6 +14,7 @@ from typing import final
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._json_file import near
+from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Calibration, Prices, prices
 from alpa_dejavu.changed_cluster import counted_name, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
@@ -24,7 +25,7 @@ from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
 from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, Plan, SearchSpace, host_kinds
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, Plan, SearchSpace
 from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.space import search_space
@@ -88,8 +89,8 @@ def replan(
     cluster: Cluster | None = None,
     slow: Mapping[str, float] | None = None,
     slicing: str | Slicer = "dynamic",
-    latency: str | LatencyModel = "analytic",
-    communication: str | CommunicationModel = "alpha-beta",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Replanned:
     """The best plan on a cluster that has changed, on those hosts that have most of what they need.
@@ -168,7 +169,7 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
         planning_s={}, model=plan.model, batch=plan.batch,
     )  # fmt: skip
     state = layer_state(model)
-    if not any(host_kinds(cluster)):
+    if not any(kinds_of(cluster)):
         devices = {host.name: host.num_devices for host in cluster.hosts}
         made = dataclasses.replace(
             made, stages=Settler(made.stages, plan.stages, devices, state).settled(made.stages, ())

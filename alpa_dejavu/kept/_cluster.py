@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts
+from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads
 
 Data = dict[str, Any]
 T = TypeVar("T")
@@ -16,9 +16,7 @@ def cluster_data(cluster: Cluster) -> Data:
     """All of it."""
     devices: list[Device] = []
     links: list[Link] = []
-    hosts = [
-        {**_fields(host), "device": _place(devices, host.device)} for host in cluster.hosts
-    ]
+    hosts = [{**_fields(host), "device": _place(devices, host.device)} for host in cluster.hosts]
     matrix = [[_place(links, link) for link in row] for row in cluster.links]
     return {
         "name": cluster.name,
@@ -43,8 +41,9 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
 
 
 def _device(data: Mapping[str, Any]) -> Device:
-    small = data["small_products"]
-    return Device(**{**data, "small_products": None if small is None else SmallProducts(**small)})
+    parts = {"small_products": SmallProducts, "strided": StridedReads}
+    made = {name: None if data[name] is None else part(**data[name]) for name, part in parts.items()}
+    return Device(**{**data, **made})
 
 
 def _fields(one: Any) -> Data:

@@ -61,11 +61,9 @@ def model_data(model: Model) -> Data:
 def model_of(data: Mapping[str, Any]) -> Model:
     """The model that `model_data` has made such data of, without its sharding."""
     records = [tuple(map(_record, each)) for each in data["records"]]
-    types = {"dtype": np.str_, "is_product": np.bool_, "is_single": np.bool_}
     operators = [
         Operators(
-            records[each["records"]],
-            **{name: np.array(each[name], dtype=types.get(name, np.float64)) for name in _COLUMNS},
+            records[each["records"]], **{name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
         )
         for each in data["operators"]
     ]
@@ -87,6 +85,12 @@ def model_of(data: Mapping[str, Any]) -> Model:
     )
     tensors = tuple(Tensor(float(size), role, int(made), tuple(users)) for size, role, made, users in data["tensors"])
     return Model(layers, tensors, bool(data["training"]))
+
+
+def _type_of(column: str) -> type[np.generic]:
+    if column == "dtype":
+        return np.str_
+    return np.bool_ if column.startswith("is_") else np.float64
 
 
 def _record(values: list[Any]) -> Operator:

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import unlike
 from models import chain, space
 
 import alpa_dejavu
@@ -13,9 +14,10 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
-from alpa_dejavu.problem import Link, Run, StepCorrection
+from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.search import proposed, simulated
 from alpa_dejavu.slicing import slicer
+from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 MODEL = chain(8, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
@@ -89,6 +91,22 @@ def test_unlike_hosts_each_have_their_own():
     assert made.contingencies["host-0"].step_s == made.contingencies["host-1"].step_s
     for lost, other in made.contingencies.items():
         assert lost not in devices_used(other.stages)
+
+
+@pytest.mark.parametrize("cluster", [unlike.two_and_two(), unlike.islands(), unlike.two_and_two(devices=4)])
+def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
+    sites = search_space(cluster, 8)
+    assert sites.hosts is not None
+    made = alpa_dejavu.plan(MODEL, cluster, sites, Run(8))
+    assert list(made.contingencies) == list("abcd")
+    for lost, other in made.contingencies.items():
+        used = devices_used(other.stages)
+        assert lost not in used
+        assert {*used, *other.unused} == {*"abcd"} - {lost}
+        assert all(devices <= cluster.hosts[0].num_devices for devices in used.values())
+    left = without(cluster, ["d"])
+    again = alpa_dejavu.plan(MODEL, left, search_space(left, 8), Run(8))
+    assert made.contingencies["d"].step_s == pytest.approx(again.step_s, rel=0.02)
 
 
 def test_parts_of_one_cpu_share_it_among_fewer():
@@ -165,6 +183,10 @@ def test_a_host_that_is_not_there_is_named():
         slowed(cluster, "x", 2.0)
     with pytest.raises(ValueError, match=r"0\.0 times as slow"):
         slowed(cluster, "host-0", 0.0)
+    strided = dataclasses.replace(cluster.hosts[1].device, strided=StridedReads(4.0, 8.0, 9.0), dilated_flop_per_s=6.0)
+    hosts = (cluster.hosts[0], dataclasses.replace(cluster.hosts[1], device=strided))
+    much = slowed(dataclasses.replace(cluster, hosts=hosts), "host-1", 2.0).hosts[1].device
+    assert (much.strided, much.dilated_flop_per_s) == (StridedReads(2.0, 4.0, 9.0), 3.0)
     slow = slowed(cluster, "host-1", 2.0).hosts
     assert slow[1].device.rate("float32") == cluster.hosts[1].device.rate("float32") / 2
     assert slow[0] == cluster.hosts[0]

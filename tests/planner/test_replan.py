@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_model_planner import trained
@@ -15,7 +16,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link
+from alpa_dejavu.problem import Link, SmallProducts, StridedReads
 from alpa_dejavu.replan import fallback, replan
 
 CLUSTER = named_cluster("p3.16xlarge", 4)
@@ -83,6 +84,15 @@ def test_the_same_cluster_moves_nothing(planned, kept, untraced):
     assert made.moves.layers == ()
     assert made.moves.num_bytes == made.moves.seconds == 0.0
     assert made.kept_layers == (0, 1, 2, 3)
+
+
+def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
+    made = replan(planned.plan, kept, slow={"p3.16xlarge-2": 4.0})
+    assert made.plan.step_s < 4.0 * planned.plan.step_s
+    write_kept(made.kept, tmp_path / "slow.json")
+    again = read_kept(tmp_path / "slow.json")
+    assert again.cluster == made.kept.cluster
+    assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
 
 
 def test_a_larger_cluster_is_used(planned, kept, untraced):
@@ -162,6 +172,28 @@ def test_without_what_is_kept_one_host_may_be_lost(planned, tmp_path):
     assert "has no host 'p3.16xlarge-7'" in result.stderr
     assert run("replan", path).exit_code == 2
     assert run("replan", path, "--slow", "p3.16xlarge-3").exit_code == 2
+
+
+def test_all_that_a_device_says_is_kept(planned, tmp_path):
+    device = dataclasses.replace(
+        CLUSTER.hosts[0].device, strided=StridedReads(4.0, 8.0, 9.0), small_products=SmallProducts(2.0, 0.5)
+    )
+    hosts = tuple(dataclasses.replace(host, device=device, price_per_hour=3.0) for host in CLUSTER.hosts)
+    cluster = dataclasses.replace(CLUSTER, hosts=hosts, cores=7)
+    write_kept(dataclasses.replace(Kept.of(planned), cluster=cluster), tmp_path / "plan.json")
+    assert read_kept(tmp_path / "plan.json").cluster == cluster
+
+
+def test_the_same_operators_come_back(planned, kept):
+    for ours, theirs in zip(planned.model.layers, kept.model.layers, strict=True):
+        for part in ("forward", "backward", "update"):
+            one, other = getattr(ours, part), getattr(theirs, part)
+            assert one.records == other.records
+            for field in dataclasses.fields(one)[1:]:
+                a, b = getattr(one, field.name), getattr(other, field.name)
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(a, b)
+    assert planned.model.tensors == kept.model.tensors
 
 
 def rewritten(path, change):

@@ -121,7 +121,7 @@ def test_the_plan_that_would_be_chosen_now():
     planned = plan_model(trained, named_cluster("p3.16xlarge", 2), batch=64, micro_batches=4, layers=4)
     host = "p3.16xlarge-1"
     now = planned_around(planned.plan, Kept.of(planned), [Straggler((host,), 3.0, (0,)), Straggler((host,), 2.0, (1,))])
-    assert now.plan.step_s > planned.plan.step_s
+    assert now.plan.step_s < 3.0 * planned.plan.step_s
     rates = [each.device.rate("float32") for each in now.kept.cluster.hosts]
     assert rates[0] == pytest.approx(3.0 * rates[1])
 
