@@ -61,12 +61,10 @@ def model_data(model: Model) -> Data:
 def model_of(data: Mapping[str, Any]) -> Model:
     """The model that `model_data` has made such data of, without its sharding."""
     records = [tuple(map(_record, each)) for each in data["records"]]
-    operators = [
-        Operators(
-            records[each["records"]], **{name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
-        )
-        for each in data["operators"]
-    ]
+    operators = []
+    for each in data["operators"]:
+        columns: Data = {name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
+        operators.append(Operators(records[each["records"]], **columns))
     for each in operators:
         lengths = {name: len(getattr(each, name)) for name in _COLUMNS}
         if set(lengths.values()) - {len(each.records)}:
