@@ -18,6 +18,8 @@ _LEAST_STEPS = 5
 def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[str]:
     """The hosts that stand out, and the plan that would be chosen now, if what it takes is kept beside the plan.
 
+    Nothing where too little was measured: few steps, or a stage that seems to compute nothing.
+
     Args:
         path: of the plan's file.
         plan: as it is predicted on the cluster that it ran on.
@@ -25,7 +27,7 @@ def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[f
     """
     from alpa_dejavu.straggler import stragglers
 
-    if len(steps_s) < _LEAST_STEPS:
+    if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
         return []
     found = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
     return [*(f"{'straggler':<24}{one}" for one in found), *(_around(path, plan, found) if found else [])]

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
@@ -118,6 +120,15 @@ def test_a_contingency_becomes_the_plan(planned):
         fallback(dataclasses.replace(planned.plan, contingencies={}), "p3.16xlarge-2")
 
 
+def test_a_history_keeps_plans_without_their_contingencies(planned, tmp_path):
+    assert planned.plan.contingencies
+    run = PastRun(planned.plan, Origin("model", "cluster", "devices", "predictor"), 1.0, (1.0,))
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run)
+    (back,) = store.runs()
+    assert back.plan == dataclasses.replace(planned.plan, contingencies={})
+
+
 def test_what_cannot_be_is_refused(planned, kept):
     plan = planned.plan
     with pytest.raises(ValueError, match=r"has no host 'p3.16xlarge-9'; did you mean 'p3.16xlarge-\d'"):
@@ -145,6 +156,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert "3 x p3.16xlarge (24 devices)" in result.stdout
     assert "moves                   " in result.stdout
     assert "(before: " in result.stdout
+    assert re.search(r"if a host is lost       \S+ s a step without p3\.16xlarge-\d, after \S+ GiB have", result.stdout)
     assert read_plan(path).num_devices == 24
     assert "ManualStageOption" in (tmp_path / "next.py").read_text()
     again = run("replan", path, "--without", "p3.16xlarge-1")

@@ -136,6 +136,7 @@ def test_a_profile_names_a_straggler_and_the_plan_for_it(tmp_path):
     path = tmp_path / "plan.json"
     assert straggler_lines(path, plan, [[1.0] * 4] * 6) == []
     assert straggler_lines(path, plan, slow[:3]) == []
+    assert straggler_lines(path, plan, [[0.0, 1.0, 2.5, 1.0]] * 6) == []
     (line,) = straggler_lines(path, plan, slow)
     assert line.startswith("straggler               p3.16xlarge-2 takes 2.50 times as long as it should (stages 2)")
     write_kept(Kept.of(planned), path)
