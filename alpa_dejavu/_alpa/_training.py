@@ -123,9 +123,10 @@ class Training:
     def _name_nodes(self, plan: Plan) -> None:
         from alpa.device_mesh import get_global_cluster
 
-        used = dict.fromkeys(host for stage in plan.stages for host in stage.hosts)
-        names = list(plan.contingencies) or list(used)
         nodes = [info["NodeID"] for info in get_global_cluster().host_info]
+        used = list(dict.fromkeys(host for stage in plan.stages for host in stage.hosts))
+        # Contingencies have the hosts in the cluster's order, but some of them may be unused.
+        names = list(plan.contingencies) if len(plan.contingencies) == len(nodes) else used
         if len(names) != len(nodes):
             raise RuntimeError(f"the plan is for the hosts {names}, but Alpa has {len(nodes)}; plan for this cluster")
         self._nodes = dict(zip(names, nodes, strict=True))
