@@ -25,8 +25,9 @@ from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
 from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, Plan, SearchSpace
-from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
+from alpa_dejavu.pricing import with_micro_batch
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, NoPlanError, Plan, SearchSpace
+from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.space import search_space
 
@@ -34,6 +35,9 @@ __all__ = ["Replanned", "fallback", "replan"]
 
 _FEW = 1024
 """Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
+_FAIR, _SMALLER = 1.5, 2
+"""A step may take so many times as long as the devices' rates explain, before so many more numbers of micro-batches are
+tried."""
 
 
 @final
@@ -42,7 +46,7 @@ class Replanned:
     """The plan that follows another.
 
     Attributes:
-        plan: with the same layers, micro-batches and schedule.
+        plan: with the same layers and schedule.
         moves: what its hosts take in, coming from the plan before.
         seconds: of wall time that it took to plan, but for the plan's own contingencies.
         kept: what planning again from here needs; None of what was ready.
@@ -95,8 +99,9 @@ def replan(
 ) -> Replanned:
     """The best plan on a cluster that has changed, on those hosts that have most of what they need.
 
-    Layers, micro-batches and schedule stay as they are. Logical meshes that planning never looked at are left out, and
-    the new plan says so.
+    Layers and schedule stay as they are, and the number of micro-batches does unless memory has become so short that
+    a step takes much longer than fewer devices explain: then smaller ones are tried too. Logical meshes that planning
+    never looked at are left out. The new plan says so.
 
     Args:
         plan: that ran.
@@ -140,7 +145,8 @@ def replan(
     made = with_memory_note(with_contingencies(made, chosen, changed, search), COUNTED)
     ahead = time.perf_counter() - started - seconds
     made = dataclasses.replace(made, planning_s={"planning again": seconds, "contingencies": ahead})
-    return Replanned(made, moved, seconds, dataclasses.replace(kept, cluster=changed))
+    next_kept = dataclasses.replace(kept, model=chosen.model, run=chosen.run, cluster=changed)
+    return Replanned(made, moved, seconds, next_kept)
 
 
 def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> None:
@@ -153,20 +159,22 @@ def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> No
 
 def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Plan, Candidate, Moves]:
     """The plan, what it is made of, and what moves."""
-    cluster, model, run = given.cluster, kept.model, kept.run
-    micro_batch = kept.batch // run.num_micro_batches
-    whole = search_space(cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
-    space, missing = _known(whole, model)
-    table = cost_table(model, cluster, space, run, given.latency, given.communication, COUNTED)
-    found = proposed(model, table, cluster, space, run, search)
-    if found is None:
-        raise no_plan(model, cluster, space, run, table, search)
-    best = simulated(found, cluster)
-    if model.num_layers * cluster.num_devices <= _FEW:
-        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
+    cluster = given.cluster
+    best, missing = _best(kept, given, search)
+    fair = _FAIR * plan.uncorrected_s * _rate(kept.cluster) / _rate(cluster)
+    # Where memory has become short, smaller micro-batches leave more of it.
+    for count in [each for each in micro_batch_counts(kept.batch) if each > kept.run.num_micro_batches][:_SMALLER]:
+        if isinstance(best, Candidate) and best.step_s <= fair:
+            break
+        other, unknown = _best(_divided(kept, count), given, search)
+        if isinstance(other, Candidate) and (isinstance(best, NoPlanError) or other.step_s < best.step_s):
+            best, missing = other, unknown
+    if isinstance(best, NoPlanError):
+        raise best
+    model, run = best.model, best.run
     made = finished_plan(
-        best.slicing.stages, table, cluster, space, run, step_s=best.step_s, lower_bound_s=best.slicing.lower_bound_s,
-        planning_s={}, model=plan.model, batch=plan.batch,
+        best.slicing.stages, best.table, cluster, best.space, run, step_s=best.step_s,
+        lower_bound_s=best.slicing.lower_bound_s, planning_s={}, model=plan.model, batch=plan.batch,
     )  # fmt: skip
     state = layer_state(model)
     if not any(kinds_of(cluster)):
@@ -178,9 +186,38 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
         from alpa_dejavu.history import corrected
 
         made = corrected(made, plan.correction)
-    notes = (f"{missing} logical meshes that planning never looked at are left out",) if missing else ()
-    made = dataclasses.replace(made, layer_option=plan.layer_option, notes=notes)
+    notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
+    if run.num_micro_batches != plan.num_micro_batches:
+        notes.append(f"{run.num_micro_batches} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
+    made = dataclasses.replace(made, layer_option=plan.layer_option, notes=tuple(notes))
     return made, best, moves(plan.stages, made.stages, cluster, state)
+
+
+def _divided(kept: Kept, count: int) -> Kept:
+    """The same batch in another number of micro-batches."""
+    model = with_micro_batch(kept.model, kept.run.num_micro_batches / count)
+    return dataclasses.replace(kept, model=model, run=dataclasses.replace(kept.run, num_micro_batches=count))
+
+
+def _rate(cluster: Cluster) -> float:
+    """Operations a second of all devices."""
+    return sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+
+
+def _best(kept: Kept, given: Prices, search: Slicer) -> tuple[Candidate | NoPlanError, int]:
+    """The best plan, or why there is none; and how many logical meshes are left out."""
+    cluster, model, run = given.cluster, kept.model, kept.run
+    micro_batch = kept.batch // run.num_micro_batches
+    whole = search_space(cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
+    space, missing = _known(whole, model)
+    table = cost_table(model, cluster, space, run, given.latency, given.communication, COUNTED)
+    found = proposed(model, table, cluster, space, run, search)
+    if found is None:
+        return no_plan(model, cluster, space, run, table, search), missing
+    best = simulated(found, cluster)
+    if model.num_layers * cluster.num_devices <= _FEW:
+        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
+    return best, missing
 
 
 def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:

@@ -8,8 +8,10 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from models import chain
 from test_model_planner import trained
 
+import alpa_dejavu
 from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
@@ -18,8 +20,10 @@ from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, SmallProducts, StridedReads
+from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
 from alpa_dejavu.replan import fallback, replan
+from alpa_dejavu.space import search_space
+from alpa_dejavu.testing import example_cluster
 
 CLUSTER = named_cluster("p3.16xlarge", 4)
 
@@ -95,6 +99,21 @@ def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
     again = read_kept(tmp_path / "slow.json")
     assert again.cluster == made.kept.cluster
     assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
+
+
+def test_where_memory_is_short_micro_batches_become_smaller():
+    # What waits for the backward of a micro-batch fills 6 of the 8 GiB; half of the devices have half of them.
+    model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
+    made = alpa_dejavu.plan(model, cluster, search_space(cluster, 16), Run(2))
+    plan = dataclasses.replace(made, batch=32)
+    assert plan.contingencies == {}
+    short = replan(plan, Kept(model, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
+    assert short.plan.num_micro_batches in (4, 8)
+    assert f"{short.plan.num_micro_batches} micro-batches instead of 2, for memory's sake" in short.plan.notes
+    assert short.kept.differences(short.plan) == []
+    much = chain(8, flop=1e12, parameter_bytes=2.0**29, activation_bytes=0.75 * 2.0**30)
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        replan(plan, Kept(much, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
 
 
 def test_a_larger_cluster_is_used(planned, kept, untraced):
