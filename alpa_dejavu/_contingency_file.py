@@ -20,10 +20,12 @@ def contingencies_data(
     known: dict[tuple[Any, ...], int] = {}
     hosts: dict[str, Data] = {}
     for lost, other in contingencies.items():
-        key = other.step_s, tuple((s.layers, s.submesh, s.logical_mesh, s.remat, s.zero) for s in other.stages)
+        stages = tuple((s.layers, s.submesh, s.logical_mesh, s.remat, s.zero) for s in other.stages)
+        key = other.step_s, other.num_micro_batches, stages
         if key not in known:
             known[key] = len(plans)
-            plans.append({"iteration_time_s": other.step_s, "stages": [stage_data(stage) for stage in other.stages]})
+            figures = {"iteration_time_s": other.step_s, "num_micro_batches": other.num_micro_batches}
+            plans.append({**figures, "stages": [stage_data(stage) for stage in other.stages]})
         hosts[lost] = {
             "plan": known[key],
             "hosts": [list(stage.hosts) for stage in other.stages],
@@ -39,13 +41,16 @@ def contingencies_of(
     data: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StagePlan]
 ) -> dict[str, Contingency]:
     """What `contingencies_data` has made such data of."""
-    plans = [(tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"])) for plan in data["plans"]]
+    plans = [
+        (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
+        for plan in data["plans"]
+    ]
     found = {}
     for lost, own in data["hosts"].items():
-        stages, step_s = plans[int(own["plan"])]
+        stages, step_s, count = plans[int(own["plan"])]
         there = tuple(dataclasses.replace(s, hosts=tuple(on)) for s, on in zip(stages, own["hosts"], strict=True))
         moved = Moves(tuple(map(int, own["moved_layers"])), float(own["moved_bytes"]), float(own["moved_s"]))
-        found[lost] = Contingency(there, step_s, moved, tuple(own["unused"]))
+        found[lost] = Contingency(there, step_s, count, moved, tuple(own["unused"]))
     return found
 
 

@@ -10,7 +10,9 @@ from collections.abc import Collection
 from alpa_dejavu._json_file import near
 from alpa_dejavu.problem import Cluster, Device
 
-__all__ = ["counted_name", "slowed", "without"]
+__all__ = ["counted_name", "fair_ratio", "slowed", "without"]
+
+_FAIR = 1.5
 
 _COUNTED = re.compile(r"(\d+) x (.+)")
 
@@ -68,6 +70,17 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
         for each in cluster.hosts
     )
     return dataclasses.replace(cluster, hosts=hosts)
+
+
+def fair_ratio(before: Cluster, after: Cluster) -> float:
+    """How many times as long a step may take after a change, before something else than the devices' rates is at fault.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
+    2.25
+    """
+    rates = [sum(host.num_devices * host.device.rate("float32") for host in each.hosts) for each in (before, after)]
+    return _FAIR * rates[0] / rates[1]
 
 
 def _times(device: Device, factor: float) -> Device:

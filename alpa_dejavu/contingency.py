@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
-from alpa_dejavu.changed_cluster import without
+from alpa_dejavu.changed_cluster import fair_ratio, without
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.moves import Settler, layer_state, moves
 from alpa_dejavu.pricing import KINDS, Pricing
@@ -21,11 +21,14 @@ from alpa_dejavu.slicing import Slicer
 __all__ = ["with_contingencies"]
 
 _Stages = tuple[StagePlan, ...]
+_SMALLER = 2
 _MANY = 4
 """On more hosts than this, no stage gets fewer devices than the plan's smallest: the search is so much shorter."""
 
 
-def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> Plan:
+def with_contingencies(
+    plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer, others: Sequence[Candidate] = ()
+) -> Plan:
     """The plan with what is run instead without each single host: of interchangeable hosts, one is planned for.
 
     A contingency takes all devices that are left. Where no choice of submeshes can, it leaves out as many whole hosts
@@ -36,17 +39,20 @@ def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: 
         chosen: what the plan was made of.
         cluster: that it is for; a single host has nothing to fall back on.
         slicer: the search.
+        others: of other numbers of micro-batches; those with more are tried where memory becomes short: where nothing
+            fits, or a step takes much longer than fewer devices explain.
     """
     names, pricing = [host.name for host in cluster.hosts], chosen.table.pricing
     if len(names) == 1 or pricing is None:
         return plan
     state, kinds = layer_state(chosen.model), kinds_of(cluster)
-    planned = [_without(kind, plan, chosen, cluster, slicer) for kind in range(max(kinds) + 1)]
+    smaller = _smaller(chosen, others)
+    planned = [_at_last(kind, plan, [chosen, *smaller], cluster, slicer) for kind in range(max(kinds) + 1)]
     devices = {host.name: host.num_devices for host in cluster.hosts}
-    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, _ in planned]
+    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, *_ in planned]
     found: dict[str, Contingency] = {}
     for n, lost in enumerate(names):
-        (fallback, step_s), settler = planned[kinds[n]], settlers[kinds[n]]
+        (fallback, step_s, count), settler = planned[kinds[n]], settlers[kinds[n]]
         alike = [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[n]]
         stages = _renamed(fallback, lost, alike)
         if not stages or not settler:
@@ -55,7 +61,7 @@ def with_contingencies(plan: Plan, chosen: Candidate, cluster: Cluster, slicer: 
             stages = settler.settled(stages, (lost,))
         used = {lost, *(host for stage in stages for host in stage.hosts)}
         unused = tuple(name for name in names if name not in used)
-        found[lost] = Contingency(stages, step_s, moves(plan.stages, stages, cluster, state, (lost,)), unused)
+        found[lost] = Contingency(stages, step_s, count, moves(plan.stages, stages, cluster, state, (lost,)), unused)
     missing = [name for name in names if name not in found]
     notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
     return dataclasses.replace(plan, contingencies=found, notes=notes)
@@ -78,6 +84,31 @@ def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
         dataclasses.replace(stage, hosts=tuple(spare if host == lost else host for host in stage.hosts))
         for stage in stages
     )
+
+
+def _smaller(chosen: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
+    """One for each of the next larger numbers of micro-batches, with the same layers."""
+    found: dict[int, Candidate] = {}
+    for other in others:
+        count = other.run.num_micro_batches
+        if count > chosen.run.num_micro_batches and other.model.num_layers == chosen.model.num_layers:
+            found.setdefault(count, other)
+    return [found[count] for count in sorted(found)][:_SMALLER]
+
+
+def _at_last(
+    kind: int, plan: Plan, tried: Sequence[Candidate], cluster: Cluster, slicer: Slicer
+) -> tuple[_Stages, float, int]:
+    """The first one that memory does for, or the fastest: stages, seconds of a step, and micro-batches."""
+    left = without(cluster, [cluster.hosts[members_of_kinds(cluster)[kind][0]].name])
+    best: tuple[_Stages, float, int] = (), math.inf, 0
+    for one in tried:
+        stages, step_s = _without(kind, plan, one, cluster, slicer)
+        if stages and step_s < best[1]:
+            best = stages, step_s, one.run.num_micro_batches
+        if best[1] <= plan.step_s * fair_ratio(cluster, left):
+            break
+    return best
 
 
 def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> tuple[_Stages, float]:

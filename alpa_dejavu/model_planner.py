@@ -182,7 +182,7 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     notes = *plan.notes, *unused_hosts(found[0], question.cluster, question.slicer, factor)
     clock.lap("slicing")
     sure = dataclasses.replace(plan, confidence=known, notes=notes)
-    sure = with_contingencies(sure, found[0], question.cluster, question.slicer)
+    sure = with_contingencies(sure, found[0], question.cluster, question.slicer, found[1:])
     clock.lap("contingencies")
     return with_memory_note(dataclasses.replace(sure, planning_s=dict(clock.seconds)), question.margin)
 

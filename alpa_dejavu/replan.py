@@ -16,7 +16,7 @@ from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._json_file import near
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Calibration, Prices, prices
-from alpa_dejavu.changed_cluster import counted_name, slowed
+from alpa_dejavu.changed_cluster import counted_name, fair_ratio, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
@@ -35,9 +35,8 @@ __all__ = ["Replanned", "fallback", "replan"]
 
 _FEW = 1024
 """Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
-_FAIR, _SMALLER = 1.5, 2
-"""A step may take so many times as long as the devices' rates explain, before so many more numbers of micro-batches are
-tried."""
+_SMALLER = 2
+"""So many more numbers of micro-batches are tried where memory is short."""
 
 
 @final
@@ -79,8 +78,8 @@ def fallback(plan: Plan, host: str) -> Replanned:
     unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
     notes = (ready, unused) if other.unused else (ready,)
     made = dataclasses.replace(
-        plan, stages=other.stages, step_s=other.step_s, lower_bound_s=0.0, confidence=None, notes=notes,
-        cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},
+        plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
+        confidence=None, notes=notes, cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},
     )  # fmt: skip
     return Replanned(made, other.moves, time.perf_counter() - started)
 
@@ -161,7 +160,7 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
     """The plan, what it is made of, and what moves."""
     cluster = given.cluster
     best, missing = _best(kept, given, search)
-    fair = _FAIR * plan.uncorrected_s * _rate(kept.cluster) / _rate(cluster)
+    fair = plan.uncorrected_s * fair_ratio(kept.cluster, cluster)
     # Where memory has become short, smaller micro-batches leave more of it.
     for count in [each for each in micro_batch_counts(kept.batch) if each > kept.run.num_micro_batches][:_SMALLER]:
         if isinstance(best, Candidate) and best.step_s <= fair:
@@ -197,11 +196,6 @@ def _divided(kept: Kept, count: int) -> Kept:
     """The same batch in another number of micro-batches."""
     model = with_micro_batch(kept.model, kept.run.num_micro_batches / count)
     return dataclasses.replace(kept, model=model, run=dataclasses.replace(kept.run, num_micro_batches=count))
-
-
-def _rate(cluster: Cluster) -> float:
-    """Operations a second of all devices."""
-    return sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
 
 
 def _best(kept: Kept, given: Prices, search: Slicer) -> tuple[Candidate | NoPlanError, int]:

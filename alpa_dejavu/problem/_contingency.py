@@ -34,16 +34,18 @@ class Moves:
 @final
 @dataclasses.dataclass(frozen=True)
 class Contingency:
-    """What is run without one of the hosts, with the plan's layers, micro-batches and schedule.
+    """What is run without one of the hosts, with the plan's layers and schedule.
 
     Attributes:
         stages: in the order of the layers, on the hosts that are left.
         step_s: predicted seconds of a step.
+        num_micro_batches: the plan's, or more where memory would be short.
         moves: what the hosts take in, coming from the plan.
         unused: hosts that are left, but that no choice of submeshes can use up too.
     """
 
     stages: tuple[StagePlan, ...]
     step_s: float
+    num_micro_batches: int
     moves: Moves
     unused: tuple[str, ...] = ()

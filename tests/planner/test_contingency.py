@@ -10,11 +10,14 @@ from models import chain, space
 import alpa_dejavu
 from alpa_dejavu.changed_cluster import slowed, without
 from alpa_dejavu.communication import communication_model
+from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
+from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
+from alpa_dejavu.replan import fallback
 from alpa_dejavu.search import proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
@@ -67,6 +70,25 @@ def test_what_does_not_fit_on_fewer_hosts_is_said():
     made = planned(example_cluster(num_hosts=2), model)
     assert made.contingencies == {}
     assert any("nothing fits without any one of its hosts" in note for note in made.notes)
+
+
+def test_where_memory_is_short_more_micro_batches_are_taken():
+    model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
+    prices = AnalyticLatency(), communication_model("alpha-beta")
+
+    def candidate(count):
+        smaller = with_micro_batch(model, 2 / count)
+        offered, run = search_space(cluster, 32 // count), Run(count)
+        table = cost_table(smaller, cluster, offered, run, *prices)
+        return simulated(proposed(smaller, table, cluster, offered, run, slicer("dynamic")), cluster)
+
+    chosen = candidate(2)
+    made = alpa_dejavu.plan(model, cluster, search_space(cluster, 16), Run(2))
+    assert made.contingencies == {}
+    again = with_contingencies(made, chosen, cluster, slicer("dynamic"), [candidate(2), candidate(8), candidate(4)])
+    assert {other.num_micro_batches for other in again.contingencies.values()} <= {4, 8}
+    assert set(again.contingencies) == {"host-0", "host-1"}
+    assert fallback(again, "host-0").plan.num_micro_batches == again.contingencies["host-0"].num_micro_batches
 
 
 def test_hosts_that_cannot_be_filled_are_left_out():
