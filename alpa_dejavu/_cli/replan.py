@@ -11,6 +11,7 @@ from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu._cli.tables import counted, print_plan, print_said
 from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.plan_file import plan_text, read_plan
+from alpa_dejavu.problem import Cluster
 
 
 @click.command()
@@ -37,7 +38,6 @@ def replan(
     It goes by what `plan --json` has kept beside the plan; without that, one lost host is met by the plan's own
     contingency.
     """
-    from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.kept import kept_path, read_kept, write_kept
     from alpa_dejavu.replan import fallback
     from alpa_dejavu.replan import replan as plan_again
@@ -51,7 +51,7 @@ def replan(
         made = fallback(before, without[0])
     else:
         kept = read_kept(path)
-        named = None if cluster is None else named_cluster(cluster, hosts or len(kept.cluster.hosts))
+        named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         made = plan_again(before, kept, without=without, cluster=named, slow=slower, calibration=calibration)
     to = console()
     print_plan(made.plan, to)
@@ -75,6 +75,14 @@ def replan(
         if made.kept is not None:
             write_kept(made.kept, json_path)
         to.print(f"wrote {json_path}")
+
+
+def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
+    """Of so many hosts, or as many as before; a cluster's file says how many it has."""
+    from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.clusters._cluster_file import is_cluster_file
+
+    return named_cluster(cluster, hosts or (1 if is_cluster_file(cluster) else before))
 
 
 def _factor(given: str) -> tuple[str, float]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads
 
 Data = dict[str, Any]
-T = TypeVar("T")
 
 
 def cluster_data(cluster: Cluster) -> Data:
     """All of it."""
-    devices: list[Device] = []
-    links: list[Link] = []
-    hosts = [{**_fields(host), "device": _place(devices, host.device)} for host in cluster.hosts]
-    matrix = [[_place(links, link) for link in row] for row in cluster.links]
+    devices: dict[Device, int] = {}
+    links: dict[Link, int] = {}
+    hosts = [{**_fields(host), "device": devices.setdefault(host.device, len(devices))} for host in cluster.hosts]
+    matrix = [[links.setdefault(link, len(links)) for link in row] for row in cluster.links]
     return {
         "name": cluster.name,
         "cores": cluster.cores,
+        "media": dict(cluster.media),
         "hosts": hosts,
         "matrix": matrix,
         "devices": [dataclasses.asdict(device) for device in devices],
@@ -31,12 +31,13 @@ def cluster_data(cluster: Cluster) -> Data:
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
     """The cluster that `cluster_data` has made such data of."""
     devices = [_device(each) for each in data["devices"]]
-    links = [Link(**each) for each in data["links"]]
+    links = [Link(**{**each, "shares": tuple(each["shares"])}) for each in data["links"]]
     return Cluster(
         name=data["name"],
         hosts=tuple(Host(**{**host, "device": devices[host["device"]]}) for host in data["hosts"]),
         links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
         cores=data["cores"],
+        media=data["media"],
     )
 
 
@@ -48,10 +49,3 @@ def _device(data: Mapping[str, Any]) -> Device:
 
 def _fields(one: Any) -> Data:
     return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
-
-
-def _place(found: list[T], one: T) -> int:
-    """Where it is among those that differ; it is added if it is new."""
-    if one not in found:
-        found.append(one)
-    return found.index(one)

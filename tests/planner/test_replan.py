@@ -15,7 +15,7 @@ import alpa_dejavu
 from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
-from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
 from alpa_dejavu.model_planner import plan_model
@@ -185,6 +185,10 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert other.exit_code == 0, other.output
     assert "2 x p4d.24xlarge (16 devices)" in other.stdout
     assert "0 layers of 4 stay" in other.stdout
+    write_cluster(dataclasses.replace(without(CLUSTER, ["p3.16xlarge-1"]), name="ours"), tmp_path / "ours.json")
+    ours = run("replan", plan_path, "--cluster", tmp_path / "ours.json")
+    assert ours.exit_code == 0, ours.output
+    assert "on ours (24 devices)" in ours.stdout
     slower = run("replan", plan_path, "--slow", "p3.16xlarge-0=3")
     assert slower.exit_code == 0, slower.output
 
@@ -210,7 +214,11 @@ def test_all_that_a_device_says_is_kept(planned, tmp_path):
         CLUSTER.hosts[0].device, strided=StridedReads(4.0, 8.0, 9.0), small_products=SmallProducts(2.0, 0.5)
     )
     hosts = tuple(dataclasses.replace(host, device=device, price_per_hour=3.0) for host in CLUSTER.hosts)
-    cluster = dataclasses.replace(CLUSTER, hosts=hosts, cores=7)
+    links = tuple(
+        tuple(dataclasses.replace(link, shares=(f"from {a}", f"to {b}")) for b, link in enumerate(row))
+        for a, row in enumerate(CLUSTER.links)
+    )
+    cluster = dataclasses.replace(CLUSTER, hosts=hosts, links=links, cores=7, media={"from 0": 5.0})
     write_kept(dataclasses.replace(Kept.of(planned), cluster=cluster), tmp_path / "plan.json")
     assert read_kept(tmp_path / "plan.json").cluster == cluster
 
