@@ -35,6 +35,7 @@ __all__ = ["Replanned", "fallback", "replan"]
 
 _FEW = 1024
 """Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
+_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links"}
 _SMALLER = 2
 """So many more numbers of micro-batches are tried where memory is short."""
 
@@ -110,7 +111,7 @@ def replan(
         slow: hosts that take so many times as long as their figures say.
         slicing: a slicer or its name.
         latency: the model that priced the plan, or its name.
-        communication: likewise.
+        communication: likewise; "auto": as it was, where that had a name.
         calibration: likewise, in place of both.
 
     Raises:
@@ -124,6 +125,8 @@ def replan(
     differences = kept.differences(plan)
     if differences:
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
+    if communication == "auto" and calibration is None:
+        communication = _COMMUNICATION.get(kept.models[1], communication)
     given = prices(cluster or kept.cluster, calibration, latency, communication)
     models = type(given.latency).__name__, type(given.communication).__name__
     if models != kept.models:

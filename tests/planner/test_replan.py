@@ -101,6 +101,13 @@ def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
     assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
 
 
+def test_the_communication_model_is_the_plan_s(planned, kept):
+    free = dataclasses.replace(kept, models=("AnalyticLatency", "Free"))
+    made = replan(planned.plan, free, without=["p3.16xlarge-0"])
+    asked = replan(planned.plan, free, without=["p3.16xlarge-0"], communication="free")
+    assert made.plan.step_s == asked.plan.step_s < replan(planned.plan, kept, without=["p3.16xlarge-0"]).plan.step_s
+
+
 def test_where_memory_is_short_micro_batches_become_smaller():
     # What waits for the backward of a micro-batch fills 6 of the 8 GiB; half of the devices have half of them.
     model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
