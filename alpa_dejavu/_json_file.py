@@ -69,23 +69,28 @@ def write_whole(path: pathlib.Path, text: str) -> None:
     Raises:
         ValueError: it can't be written, and why.
     """
+    write_whole_bytes(path, text.encode("utf-8"))
+
+
+def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
+    """As `write_whole`."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
     try:
-        _replace(path, folder, text)
+        _replace(path, folder, content)
     except OSError as error:
         why = error.strerror or error
         raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
 
 
-def _replace(path: pathlib.Path, folder: pathlib.Path, text: str) -> None:
+def _replace(path: pathlib.Path, folder: pathlib.Path, content: bytes) -> None:
     umask = os.umask(0)
     os.umask(umask)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             os.fchmod(file.fileno(), 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:

@@ -17,6 +17,7 @@ from alpa_dejavu._cli.explain import explain
 from alpa_dejavu._cli.history import history
 from alpa_dejavu._cli.plan import plan
 from alpa_dejavu._cli.profile import profile
+from alpa_dejavu._cli.replan import replan
 from alpa_dejavu.doctor import installed_version
 
 __all__ = ["main"]
@@ -28,5 +29,5 @@ def main() -> None:
     """Plans parallel training for Alpa, with or without devices."""
 
 
-for _command in (plan, estimate, explain, diff, profile, history, calibrate, calibration, doctor):
+for _command in (plan, replan, estimate, explain, diff, profile, history, calibrate, calibration, doctor):
     main.add_command(_command)

@@ -14,6 +14,7 @@ from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
@@ -168,7 +169,8 @@ def decisive_plan(
     )  # fmt: skip
     notes = (_note(state, table, budget_s), *_memory_notes(search, state, margin))
     own = [n for n, stage in enumerate(chosen.slicing.stages) if stage in state.peaks]
-    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), search.table.margin, own)
+    made = with_contingencies(dataclasses.replace(made, confidence=sure, notes=notes), chosen, cluster, slicer)
+    return with_memory_note(made, search.table.margin, own)
 
 
 def _measured(

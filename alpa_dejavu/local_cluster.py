@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["local_cluster"]
+__all__ = ["local_cluster", "lose_host"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,31 @@ def local_cluster(devices: int = 4, hosts: int = 1) -> Iterator[None]:
                 started = _processes_of_ray(directory)
                 _stop(ray, nodes)
                 _kill(started)
+
+
+def lose_host() -> str:
+    """Kills one host of a local cluster of several, with all that runs on it, as if its power had failed.
+
+    Returns:
+        Ray's id of its node; that of the driver is never taken.
+
+    Raises:
+        RuntimeError: there is no such host.
+    """
+    ray = _ray()
+    here = ray.get_runtime_context().get_node_id()
+    others = sorted(
+        (node["NodeID"], node["RayletSocketName"]) for node in ray.nodes() if node["Alive"] and node["NodeID"] != here
+    )
+    running = _descendants(os.getpid())
+    for node, socket in others:
+        found = [pid for pid, _ in running if f"--raylet_socket_name={socket}" in _command(pid).split("\0")]
+        if found:
+            for pid in [*found, *(pid for raylet in found for pid, _ in _descendants(raylet))]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return str(node)
+    raise RuntimeError("no host of a local cluster can be lost: start one by local_cluster(hosts=2) or more")
 
 
 @contextlib.contextmanager

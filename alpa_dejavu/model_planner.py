@@ -14,6 +14,7 @@ from alpa_dejavu._question import Clock, Question, Source
 from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planned import OBJECTIVES, Planned, RunnerUp
@@ -172,7 +173,7 @@ def _planned(
 
 
 def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clock) -> Plan:
-    """The plan, which is the first candidate's, with how sure it is and what is known of its memory."""
+    """The plan, which is the first candidate's, with how sure it is, what is run without a host, and its memory."""
     known = confidence(found, question.cluster)
     if known is not None and plan.correction is not None:
         known = known.times(plan.correction.factor)
@@ -180,8 +181,10 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     factor = 1.0 if plan.correction is None else plan.correction.factor
     notes = *plan.notes, *unused_hosts(found[0], question.cluster, question.slicer, factor)
     clock.lap("slicing")
-    sure = dataclasses.replace(plan, confidence=known, notes=notes, planning_s=dict(clock.seconds))
-    return with_memory_note(sure, question.margin)
+    sure = dataclasses.replace(plan, confidence=known, notes=notes)
+    sure = with_contingencies(sure, found[0], question.cluster, question.slicer, found[1:])
+    clock.lap("contingencies")
+    return with_memory_note(dataclasses.replace(sure, planning_s=dict(clock.seconds)), question.margin)
 
 
 def _corrected(plans: Sequence[Plan], correction: Correction, question: Question, any_one: Candidate) -> list[Plan]:

@@ -1,18 +1,20 @@
 """Plans as JSON files, version 1; `schemas/plan-1.json` has every key.
 
 Keys that a plan can be run and shown without may be left out: they are 0, `auto_sharding` follows the logical mesh, and
-nothing is said of `confidence` and `notes`.
+nothing is said of `confidence`, `notes` and `contingencies`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from alpa_dejavu._contingency_file import contingencies_data, contingencies_of, contingency_contradictions
 from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
 from alpa_dejavu.problem import Confidence, Plan, StagePlan, StepCorrection, Submesh
 
@@ -56,6 +58,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         **_said_data(plan),
         **({} if plan.correction is None else {"correction": dataclasses.asdict(plan.correction)}),
         "stages": [_stage_data(stage) for stage in plan.stages],
+        **_fallbacks_data(plan),
     }
 
 
@@ -109,7 +112,14 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
         confidence=_confidence(data.get("confidence")),
         notes=tuple(data.get("notes", ())),
         correction=None if correction is None else StepCorrection(**correction),
+        contingencies=contingencies_of(data["contingencies"], _stage) if "contingencies" in data else {},
     )
+
+
+def _fallbacks_data(plan: Plan) -> dict[str, Any]:
+    if not plan.contingencies:
+        return {}
+    return {"contingencies": contingencies_data(plan.contingencies, _stage_data)}
 
 
 def _said_data(plan: Plan) -> dict[str, Any]:
@@ -168,22 +178,9 @@ def _stage(data: Mapping[str, Any]) -> StagePlan:
 
 def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Where one key says another thing than others do."""
-    expected, devices = 0, 0
-    for n, stage in enumerate(data["stages"]):
-        (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]
-        key = f"stages[{n}]"
-        if first != expected or last < first:
-            yield ("stages", n, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
-        size = 1
-        for length in stage["logical_mesh"]:
-            size *= length
-        if size != hosts * per_host:
-            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
-            yield ("stages", n, "logical_mesh"), f"{said}{hosts * per_host}"
-        if len(stage["hosts"]) != hosts:
-            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
-            yield ("stages", n, "hosts"), said
-        expected, devices = last + 1, devices + size
+    yield from _of_stages(data["stages"], "stages")
+    expected = data["stages"][-1]["layers"][1] + 1
+    devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
     if expected != data["num_layers"]:
         yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
     if devices != data["num_devices"]:
@@ -194,3 +191,23 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     batch, parts = data["batch"], data["num_micro_batches"]
     if batch is not None and batch % parts:
         yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"
+    if "contingencies" in data:
+        yield from contingency_contradictions(data["contingencies"], expected, _of_stages)
+
+
+def _of_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[Path, str]]:
+    """Of a list of stages; places begin with `stages`."""
+    expected = 0
+    for n, stage in enumerate(stages):
+        (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]
+        key, place = f"{name}[{n}]", ("stages", n)
+        if first != expected or last < first:
+            yield (*place, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
+        size = math.prod(stage["logical_mesh"])
+        if size != hosts * per_host:
+            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
+            yield (*place, "logical_mesh"), f"{said}{hosts * per_host}"
+        if len(stage["hosts"]) != hosts:
+            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
+            yield (*place, "hosts"), said
+        expected = last + 1

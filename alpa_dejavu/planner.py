@@ -9,6 +9,7 @@ from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
@@ -51,6 +52,7 @@ def plan(
         chosen = simulated(chosen, cluster)
     found = time.perf_counter()
     sure = confidence([chosen, *beside(chosen, cluster, search)], cluster)
+    sure_s = time.perf_counter()
     made = finished_plan(
         chosen.slicing.stages,
         table,
@@ -62,11 +64,13 @@ def plan(
         planning_s={
             "cost table": costed - started,
             "slicing": found - costed,
-            "confidence": time.perf_counter() - found,
+            "confidence": sure_s - found,
         },
     )
     notes = unused_hosts(chosen, cluster, search)
-    return with_memory_note(dataclasses.replace(made, confidence=sure, notes=notes), margin)
+    made = with_contingencies(dataclasses.replace(made, confidence=sure, notes=notes), chosen, cluster, search)
+    made = dataclasses.replace(made, planning_s={**made.planning_s, "contingencies": time.perf_counter() - sure_s})
+    return with_memory_note(made, margin)
 
 
 def _step_s(chosen: Candidate, run: Run) -> float:

@@ -19,7 +19,7 @@ from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Opera
 from alpa_dejavu.sharding._layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
 
-__all__ = ["ModelSharding", "Solved"]
+__all__ = ["ModelSharding", "Solved", "solved_for"]
 
 Solved = Callable[[int, int, bool], Sequence[StageLayers]]
 """From lengths of the axes, and whether the batch is forced onto the first, to the layers at each of `ZERO`."""
@@ -43,12 +43,12 @@ class ModelSharding:
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
         """On one mesh, at one ZeRO level."""
-        solved = self.solved(*_solved_for(config))[ZERO.index(config.zero)]
+        solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
         return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
         """Solves for these meshes."""
-        for mesh in dict.fromkeys([_ALONE, *map(_solved_for, configs)]):
+        for mesh in dict.fromkeys([_ALONE, *map(solved_for, configs)]):
             self.solved(*mesh)
 
     def _scaled(self, solved: StageLayers, length: int) -> StageLayers:
@@ -69,7 +69,8 @@ class ModelSharding:
         return {}
 
 
-def _solved_for(config: MeshConfig) -> tuple[int, int, bool]:
+def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
+    """The mesh that says how the layers are cut on another: lengths of its axes, and whether the batch is forced."""
     forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
     return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
 

@@ -145,7 +145,8 @@ def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
 def _said(chosen: Plan) -> list[str]:
     """What is known of a plan beside its figures."""
-    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *chosen.notes]
+    lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
+    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *lost, *chosen.notes]
 
 
 def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:

@@ -70,6 +70,10 @@ def plan(
             objective=objective,
         )
     written = write_outputs(planned, *paths)
+    if json_path is not None:
+        from alpa_dejavu.kept import Kept, write_kept
+
+        written.append(write_kept(Kept.of(planned), json_path))
     to = console()
     print_planned(planned, to)
     if history is not None and planned.plan.correction is None:

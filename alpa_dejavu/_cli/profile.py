@@ -13,6 +13,7 @@ from rich.table import Table
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
 from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option
+from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu._cli.tables import counted, new_table, print_plan
 from alpa_dejavu._history_file import history_path
 from alpa_dejavu._json_file import write_whole
@@ -72,6 +73,8 @@ def profile(
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
     for line in measured_lines(given, planned.plan, found):
         to.print(line)
+    for line in straggler_lines(plan_path, planned.plan, found.computing_steps_s):
+        to.print(line, soft_wrap=True)
     if store is not None:
         by = estimator.prices
         runs = store.append(past_run(planned, found, by.latency, by.communication, by.calibration))

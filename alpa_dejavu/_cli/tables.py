@@ -71,6 +71,8 @@ def print_said(plan: Plan, to: Console) -> None:
     """How sure the plan is, and what else is said of it."""
     if plan.confidence is not None:
         to.print(f"confidence              {plan.confidence.summary}", soft_wrap=True)
+    if plan.without_a_host is not None:
+        to.print(f"if a host is lost       {plan.without_a_host}", soft_wrap=True)
     for note in plan.notes:
         to.print(note, soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from alpa_dejavu.problem import Plan, StepCorrection
+from alpa_dejavu.problem import Contingency, Plan, StagePlan, StepCorrection
 from alpa_dejavu.simulate import Timeline
 
 
@@ -16,12 +16,23 @@ def corrected(plan: Plan, correction: StepCorrection) -> Plan:
     factor = (1.0 if used is None else used.factor) / before
     return dataclasses.replace(
         plan,
-        stages=tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in plan.stages),
+        stages=_of_stages(plan.stages, factor),
         step_s=plan.step_s * factor,
         lower_bound_s=plan.lower_bound_s * factor,
         correction=used,
         confidence=None if plan.confidence is None else plan.confidence.times(factor),
+        contingencies={host: _of_contingency(other, factor) for host, other in plan.contingencies.items()},
     )
+
+
+def _of_contingency(contingency: Contingency, factor: float) -> Contingency:
+    """What moves takes as long as it did."""
+    stages, step_s = _of_stages(contingency.stages, factor), contingency.step_s * factor
+    return dataclasses.replace(contingency, stages=stages, step_s=step_s)
+
+
+def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan, ...]:
+    return tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in stages)
 
 
 def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:

@@ -49,7 +49,7 @@ class PastRun:
     """What a plan was predicted to take, and took.
 
     Attributes:
-        plan: that ran.
+        plan: that ran; a file keeps it without its contingencies.
         origin: what it ran, where, and what predicted it.
         predicted_s: of a step, before any correction by other runs.
         steps_s: measured, after warming up.

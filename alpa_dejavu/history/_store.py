@@ -182,7 +182,7 @@ def _row(run: PastRun) -> dict[str, Any]:
         "batch": plan.batch,
         "num_micro_batches": plan.num_micro_batches,
         "schedule": plan.schedule,
-        "plan": json.dumps(plan_data(plan), allow_nan=False),
+        "plan": json.dumps(plan_data(dataclasses.replace(plan, contingencies={})), allow_nan=False),
         "predicted_s": run.predicted_s,
         "measured_s": run.measured_s,
         "num_steps": len(run.steps_s),

@@ -30,6 +30,7 @@ class Measured:
             does for it besides (starting it, sending, receiving) in it, too.
         answer_s: from a step's last stage being done to the program's knowing it.
         timeline: of the noted step that is next to the median.
+        computing_steps_s: of each noted step, what each stage computed for; shape (noted steps, S).
     """
 
     steps_s: tuple[float, ...]
@@ -38,6 +39,7 @@ class Measured:
     computing_s: tuple[tuple[float, float], ...]
     answer_s: float
     timeline: Timeline
+    computing_steps_s: tuple[tuple[float, ...], ...] = ()
 
     @property
     def step_s(self) -> float:
@@ -98,6 +100,7 @@ def measured(
         computing_s=computing,
         answer_s=statistics.median(step.answer_s for step in noted),
         timeline=_timeline(noted[middle], tasks[middle], stages, num_micro_batches, schedule),
+        computing_steps_s=tuple(tuple(stage.computing_s for stage in step.stages) for step in noted),
     )
 
 

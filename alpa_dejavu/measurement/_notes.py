@@ -62,6 +62,11 @@ class StageNotes:
     end_s: float
     notes: tuple[Note, ...] = ()
 
+    @property
+    def computing_s(self) -> float:
+        """Of all its computations; what they waited for doesn't count."""
+        return sum(note.end_s - note.start_s - note.waited_s for note in self.notes if note.what == RUN)
+
 
 @final
 @dataclasses.dataclass(frozen=True)

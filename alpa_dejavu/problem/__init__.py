@@ -6,6 +6,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
+from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
@@ -22,6 +23,7 @@ __all__ = [
     "PHASES",
     "Cluster",
     "Confidence",
+    "Contingency",
     "Device",
     "Division",
     "Exchange",
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryShares",
     "MeshConfig",
     "Model",
+    "Moves",
     "NoPlanError",
     "Operator",
     "Operators",

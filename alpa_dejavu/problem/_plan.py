@@ -8,6 +8,7 @@ from typing import Any, final
 
 from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._confidence import Confidence
+from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 
 LAYER_OPTIONS = ("auto", "manual")
@@ -120,6 +121,8 @@ class Plan:
         confidence: how sure the prediction is; None where nobody asked.
         notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
         correction: by which all seconds here have been multiplied; None: they are as predicted.
+        contingencies: by the name of a host, what is run instead once it is lost; empty for a single host, and where
+            nobody planned for it.
     """
 
     stages: tuple[StagePlan, ...]
@@ -135,6 +138,7 @@ class Plan:
     confidence: Confidence | None = None
     notes: tuple[str, ...] = ()
     correction: StepCorrection | None = None
+    contingencies: Mapping[str, Contingency] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
@@ -153,6 +157,18 @@ class Plan:
     def uncorrected_s(self) -> float:
         """Of a step, as it was predicted before past runs corrected it."""
         return self.step_s if self.correction is None else self.step_s / self.correction.factor
+
+    @property
+    def without_a_host(self) -> str | None:
+        """In a few words what the loss of a host costs, of the host whose loss costs most; None: nobody planned."""
+        if not self.contingencies:
+            return None
+        host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
+        moved = worst.moves
+        return (
+            f"{worst.step_s:.4g} s a step without {host}, after {moved.num_bytes / 2**30:.3g} GiB have moved in "
+            f"{moved.seconds:.3g} s"
+        )
 
     @property
     def total_planning_s(self) -> float:

@@ -43,6 +43,7 @@ def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
         ("waiting in bubbles", f"{np.mean(timeline.bubble_shares):.1%} (mean of the stages)"),
         ("planned in", f"{plan.total_planning_s:.3g} s"),
         *sure,
+        *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
         *(("note", note) for note in plan.notes),
     ]
 

@@ -105,7 +105,8 @@ def test_everything_asked_for_is_written(run, tmp_path):
     paths = {kind: tmp_path / f"plan.{kind}" for kind in ("json", "python", "html", "trace")}
     result = run(*ASKED, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
     assert result.exit_code == 0
-    assert [f"wrote {path}" for path in paths.values()] == result.stdout.splitlines()[-4:]
+    kept = tmp_path / "plan.kept.json.gz"
+    assert [f"wrote {path}" for path in (*paths.values(), kept)] == result.stdout.splitlines()[-5:]
     assert read_plan(paths["json"]).model == "tiny"
     assert "ManualStageOption" in paths["python"].read_text()
     assert "<html" in paths["html"].read_text()[:200]

@@ -16,7 +16,7 @@ def test_a_plan_covers_layers_and_devices():
     assert sum(stage.submesh.num_devices for stage in made.stages) == 8
     assert made.num_layers == 6
     assert made.step_s >= made.lower_bound_s > 0
-    assert set(made.planning_s) == {"cost table", "slicing", "confidence"}
+    assert set(made.planning_s) == {"cost table", "slicing", "confidence", "contingencies"}
     assert made.after({"features": 1.0}).total_planning_s > 1.0
 
 

@@ -1,0 +1,102 @@
+"""A cluster that has changed: hosts are lost, or one has become slower."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection
+
+from alpa_dejavu._json_file import near
+from alpa_dejavu.problem import Cluster, Device
+
+__all__ = ["counted_name", "fair_ratio", "slowed", "without"]
+
+_FAIR = 1.5
+
+_COUNTED = re.compile(r"(\d+) x (.+)")
+
+
+def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
+    """The cluster without some of its hosts.
+
+    Devices that are parts of one CPU share it among fewer.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, or no host would be left.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> without(named_cluster("p3.16xlarge", 4), ["p3.16xlarge-1"]).name
+    '3 x p3.16xlarge'
+    """
+    names = [host.name for host in cluster.hosts]
+    for name in hosts:
+        if name not in names:
+            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, names)}; it has {_some(names)}")
+    left = [n for n, name in enumerate(names) if name not in hosts]
+    if not left:
+        raise ValueError(f"cluster {cluster.name} has only {_some(names)}: nothing is left without them")
+    kept = tuple(cluster.hosts[n] for n in left)
+    if cluster.shared:
+        fewer = sum(host.num_devices for host in kept) / cluster.num_devices
+        kept = tuple(dataclasses.replace(host, device=_times(host.device, fewer)) for host in kept)
+    links = tuple(tuple(cluster.links[a][b] for b in left) for a in left)
+    return dataclasses.replace(cluster, name=counted_name(cluster.name, len(left)), hosts=kept, links=links)
+
+
+def counted_name(name: str, hosts: int) -> str:
+    """A cluster's name with another number of hosts, if it says how many there are.
+
+    >>> counted_name("8 x p3.16xlarge", 7)
+    '7 x p3.16xlarge'
+    """
+    counted = _COUNTED.fullmatch(name)
+    return f"{hosts} x {counted[2]}" if counted else name
+
+
+def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
+    """The cluster with one host's devices taking so many times as long.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, or a factor that isn't a finite number above 0.
+    """
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"host {host} is {factor!r} times as slow, but that must be a finite number above 0")
+    names = [each.name for each in cluster.hosts]
+    if host not in names:
+        raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")
+    hosts = tuple(
+        dataclasses.replace(each, device=_times(each.device, factor)) if each.name == host else each
+        for each in cluster.hosts
+    )
+    return dataclasses.replace(cluster, hosts=hosts)
+
+
+def fair_ratio(before: Cluster, after: Cluster) -> float:
+    """How many times as long a step may take after a change, before something else than the devices' rates is at fault.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
+    2.25
+    """
+    rates = [sum(host.num_devices * host.device.rate("float32") for host in each.hosts) for each in (before, after)]
+    return _FAIR * rates[0] / rates[1]
+
+
+def _times(device: Device, factor: float) -> Device:
+    """The device, for which everything takes so many times as long."""
+    return dataclasses.replace(
+        device,
+        flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},
+        vector_flop_per_s=device.vector_flop_per_s / factor,
+        memory_bytes_per_s=device.memory_bytes_per_s / factor,
+        dilated_flop_per_s=None if device.dilated_flop_per_s is None else device.dilated_flop_per_s / factor,
+        strided=None if device.strided is None else device.strided.scaled(1 / factor),
+        kernel_s=device.kernel_s * factor,
+        dispatch_s=device.dispatch_s * factor,
+        step_s=device.step_s * factor,
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])} ... {names[-1]} ({len(names)} hosts)"

@@ -1,0 +1,198 @@
+"""What is run when a host is lost: planned with the plan, from the same costs, so that nobody has to wait for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._kinds import kinds_of, members_of_kinds
+from alpa_dejavu.changed_cluster import fair_ratio, without
+from alpa_dejavu.cost_table import CostTable, cost_table
+from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.pricing import KINDS, Pricing
+from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan
+from alpa_dejavu.search import Candidate, simulated, sliced
+from alpa_dejavu.slicing import Slicer
+
+__all__ = ["with_contingencies"]
+
+_Stages = tuple[StagePlan, ...]
+_SMALLER = 2
+_MANY = 4
+"""On more hosts than this, no stage gets fewer devices than the plan's smallest: the search is so much shorter."""
+
+
+def with_contingencies(
+    plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer, others: Sequence[Candidate] = ()
+) -> Plan:
+    """The plan with what is run instead without each single host: of interchangeable hosts, one is planned for.
+
+    A contingency takes all devices that are left. Where no choice of submeshes can, it leaves out as many whole hosts
+    as it takes to have a power of two of them. A host without which nothing fits has none, and the plan says so.
+
+    Args:
+        plan: of the candidate, its seconds corrected or not.
+        chosen: what the plan was made of.
+        cluster: that it is for; a single host has nothing to fall back on.
+        slicer: the search.
+        others: of other numbers of micro-batches; those with more are tried where memory becomes short: where nothing
+            fits, or a step takes much longer than fewer devices explain.
+    """
+    names, pricing = [host.name for host in cluster.hosts], chosen.table.pricing
+    if len(names) == 1 or pricing is None:
+        return plan
+    state, kinds = layer_state(chosen.model), kinds_of(cluster)
+    smaller = _smaller(chosen, others)
+    planned = [_at_last(kind, plan, [chosen, *smaller], cluster, slicer) for kind in range(max(kinds) + 1)]
+    devices = {host.name: host.num_devices for host in cluster.hosts}
+    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, *_ in planned]
+    found: dict[str, Contingency] = {}
+    for n, lost in enumerate(names):
+        (fallback, step_s, count), settler = planned[kinds[n]], settlers[kinds[n]]
+        alike = [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[n]]
+        stages = _renamed(fallback, lost, alike)
+        if not stages or not settler:
+            continue
+        if not any(kinds):
+            stages = settler.settled(stages, (lost,))
+        used = {lost, *(host for stage in stages for host in stage.hosts)}
+        unused = tuple(name for name in names if name not in used)
+        found[lost] = Contingency(stages, step_s, count, moves(plan.stages, stages, cluster, state, (lost,)), unused)
+    missing = [name for name in names if name not in found]
+    notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
+    return dataclasses.replace(plan, contingencies=found, notes=notes)
+
+
+def _note(missing: list[str], count: int) -> str:
+    which = "any one of its hosts" if len(missing) == count else " or ".join(missing)
+    return f"nothing fits without {which}: there is no contingency for that loss"
+
+
+def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
+    """The stages with a lost host's part on one of its kind that they don't use; none if they use all."""
+    used = {host for stage in stages for host in stage.hosts}
+    spare = next((name for name in alike if name not in used), None)
+    if lost not in used:
+        return stages
+    if spare is None:
+        return ()
+    return tuple(
+        dataclasses.replace(stage, hosts=tuple(spare if host == lost else host for host in stage.hosts))
+        for stage in stages
+    )
+
+
+def _smaller(chosen: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
+    """One for each of the next larger numbers of micro-batches, with the same layers."""
+    found: dict[int, Candidate] = {}
+    for other in others:
+        count = other.run.num_micro_batches
+        if count > chosen.run.num_micro_batches and other.model.num_layers == chosen.model.num_layers:
+            found.setdefault(count, other)
+    return [found[count] for count in sorted(found)][:_SMALLER]
+
+
+def _at_last(
+    kind: int, plan: Plan, tried: Sequence[Candidate], cluster: Cluster, slicer: Slicer
+) -> tuple[_Stages, float, int]:
+    """The first one that memory does for, or the fastest: stages, seconds of a step, and micro-batches."""
+    left = without(cluster, [cluster.hosts[members_of_kinds(cluster)[kind][0]].name])
+    best: tuple[_Stages, float, int] = (), math.inf, 0
+    for one in tried:
+        stages, step_s = _without(kind, plan, one, cluster, slicer)
+        if stages and step_s < best[1]:
+            best = stages, step_s, one.run.num_micro_batches
+        if best[1] <= plan.step_s * fair_ratio(cluster, left):
+            break
+    return best
+
+
+def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer: Slicer) -> tuple[_Stages, float]:
+    """The stages of the best plan without a host of a kind, and the seconds of its step; no stages if nothing fits."""
+    members = members_of_kinds(cluster)
+    if chosen.space.hosts is not None:
+        # By the same costs: on a CPU that is shared, what is left gets more of it than is reckoned with.
+        left = [len(hosts) - (n == kind) for n, hosts in enumerate(members)]
+        problem = chosen.table.slicing_problem(cluster, chosen.space, chosen.run, left)
+        found = sliced(problem, chosen.space, cluster, slicer)
+        if not found.found:
+            return (), 0.0
+        other = dataclasses.replace(chosen, slicing=found, timeline=None, hosts=None)
+        return _finished(simulated(other, cluster), cluster, plan)
+    lost = cluster.hosts[members[kind][0]]
+    hosts = [host.name for host in cluster.hosts if host is not lost]
+    whole = 2 ** ((len(hosts) - 1).bit_length() - 1) if len(hosts) > 1 else 0
+    for count in dict.fromkeys([len(hosts), whole]):
+        if not count:
+            continue
+        cut = without(cluster, [lost.name, *hosts[count:]])
+        table, space = _costs(cut, chosen, len(members) == 1 and not cluster.shared)
+        if len(members) == 1 and len(hosts) > _MANY:
+            least = min(lost.num_devices, *(stage.submesh.num_devices for stage in plan.stages))
+            table, space = _from(table, space, least)
+        found = slicer.slice(_shortened(table.slicing_problem(cut, space, chosen.run)))
+        if found.found:
+            other = Candidate(chosen.model, table, space, chosen.run, found)
+            # As the plan itself was timed; the slicer's objective for inference isn't a time.
+            timed = chosen.timeline is not None or chosen.run.schedule == "inference"
+            return _finished(simulated(other, cut) if timed else other, cut, plan)
+    return (), 0.0
+
+
+def _from(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
+    """What there is of stages on so many devices or more."""
+    chosen = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices >= devices]
+    columns = {name: getattr(table, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
+    memory, limits = tuple(table.memory[s] for s in chosen), table.memory_limit_bytes[chosen]
+    return dataclasses.replace(table, **columns, memory=memory, memory_limit_bytes=limits), _part(space, chosen)
+
+
+def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:
+    chosen, configs = tuple(space.submeshes[s] for s in submeshes), tuple(space.configs[s] for s in submeshes)
+    return SearchSpace(chosen, configs, space.allowed_imbalance)
+
+
+def _shortened(problem: SlicingProblem) -> SlicingProblem:
+    """The same problem, with devices counted in the largest number that all submeshes are multiples of."""
+    unit = math.gcd(problem.num_devices, *problem.submesh_sizes.tolist())
+    if unit == 1 or problem.sites is not None:
+        return problem
+    sizes = problem.submesh_sizes // unit
+    return dataclasses.replace(problem, submesh_sizes=sizes, num_devices=problem.num_devices // unit)
+
+
+def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> tuple[_Stages, float]:
+    made = finished_plan(
+        found.slicing.stages, found.table, cluster, found.space, found.run, step_s=found.step_s,
+        lower_bound_s=found.slicing.lower_bound_s, planning_s={},
+    )  # fmt: skip
+    if plan.correction is not None:
+        from alpa_dejavu.history import corrected
+
+        made = corrected(made, plan.correction)
+    return made.stages, made.step_s
+
+
+def _costs(cluster: Cluster, chosen: Candidate, alike: bool) -> tuple[CostTable, SearchSpace]:
+    """The costs on what is left; where hosts are alike, nearly all of them are what they were."""
+    table, space, pricing = chosen.table, chosen.space, chosen.table.pricing
+    assert pricing is not None, "looked at before"
+    if not alike or np.isfinite(space.allowed_imbalance):
+        fitting = [s for s, submesh in enumerate(space.submeshes) if submesh.num_hosts <= len(cluster.hosts)]
+        space = _part(space, fitting)
+        prices = pricing.latency, pricing.communication
+        return cost_table(chosen.model, cluster, space, chosen.run, *prices, table.margin), space
+    if len(cluster.hosts) > 1:
+        return table, space
+    # What crosses from stage to stage stays within the one host.
+    inside = Pricing(chosen.model, cluster, pricing.device, pricing.latency, pricing.communication)
+    ahead, back = table.boundary_forward_s.copy(), table.boundary_backward_s.copy()
+    for s, submesh in enumerate(space.submeshes):
+        if submesh.num_hosts == 1:
+            both = inside.boundary_s(submesh)
+            ahead[:, :, s], back[:, :, s] = both[0][..., None], both[1][..., None]
+    return dataclasses.replace(table, boundary_forward_s=ahead, boundary_backward_s=back), space

@@ -1,0 +1,51 @@
+"""A cluster as what JSON has: devices and links that are alike are written once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads
+
+Data = dict[str, Any]
+
+
+def cluster_data(cluster: Cluster) -> Data:
+    """All of it."""
+    devices: dict[Device, int] = {}
+    links: dict[Link, int] = {}
+    hosts = [{**_fields(host), "device": devices.setdefault(host.device, len(devices))} for host in cluster.hosts]
+    matrix = [[links.setdefault(link, len(links)) for link in row] for row in cluster.links]
+    return {
+        "name": cluster.name,
+        "cores": cluster.cores,
+        "media": dict(cluster.media),
+        "hosts": hosts,
+        "matrix": matrix,
+        "devices": [dataclasses.asdict(device) for device in devices],
+        "links": [_fields(link) for link in links],
+    }
+
+
+def cluster_of(data: Mapping[str, Any]) -> Cluster:
+    """The cluster that `cluster_data` has made such data of."""
+    devices = [_device(each) for each in data["devices"]]
+    links = [Link(**{**each, "shares": tuple(each["shares"])}) for each in data["links"]]
+    return Cluster(
+        name=data["name"],
+        hosts=tuple(Host(**{**host, "device": devices[host["device"]]}) for host in data["hosts"]),
+        links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
+        cores=data["cores"],
+        media=data["media"],
+    )
+
+
+def _device(data: Mapping[str, Any]) -> Device:
+    parts = {"small_products": SmallProducts, "strided": StridedReads}
+    made = {name: None if data[name] is None else part(**data[name]) for name, part in parts.items()}
+    return Device(**{**data, **made})
+
+
+def _fields(one: Any) -> Data:
+    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}

@@ -1,0 +1,69 @@
+"""What a plan was made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.problem import Cluster, Model, Plan, Run
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planned import Planned
+
+DEFAULT_MODELS = ("AnalyticLatency", "AlphaBeta")
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+    """All that planning again needs, but for the models of seconds.
+
+    Attributes:
+        model: its layers, for a micro-batch of the run; `sharding` knows the meshes that it was asked for.
+        cluster: that the plan is for.
+        run: its micro-batches and schedule.
+        batch: samples of a step.
+        remat, zero: what stages may have.
+        submeshes: as `alpa_dejavu.space.submeshes` takes it.
+        imbalance: as `SearchSpace.allowed_imbalance`.
+        models: the latency and the communication model that priced the plan, by the names of their classes.
+    """
+
+    model: Model
+    cluster: Cluster
+    run: Run
+    batch: int
+    remat: tuple[str, ...]
+    zero: tuple[int, ...]
+    submeshes: str = "power_of_two"
+    imbalance: float = float("inf")
+    models: tuple[str, str] = DEFAULT_MODELS
+
+    @classmethod
+    def of(cls, planned: Planned) -> Kept:
+        """Of a plan of a known batch, whose costs are still there.
+
+        Raises:
+            ValueError: they aren't.
+        """
+        pricing, batch = planned.table.pricing, planned.plan.batch
+        if pricing is None or batch is None:
+            raise ValueError("what the plan was made from isn't known: its batch, or its costs")
+        configs = [config for row in planned.space.configs for config in row if config is not None]
+        return cls(
+            model=planned.model,
+            cluster=planned.cluster,
+            run=planned.run,
+            batch=batch,
+            remat=tuple(dict.fromkeys(config.remat for config in configs)),
+            zero=tuple(sorted({config.zero for config in configs})),
+            imbalance=planned.space.allowed_imbalance,
+            models=(type(pricing.latency).__name__, type(pricing.communication).__name__),
+        )
+
+    def differences(self, plan: Plan) -> list[str]:
+        """Where a plan is another one than this was kept for."""
+        ours = self.batch, self.run.num_micro_batches, self.run.schedule, self.model.num_layers, self.cluster.name
+        theirs = plan.batch, plan.num_micro_batches, plan.schedule, plan.num_layers, plan.cluster
+        names = "batch", "num_micro_batches", "schedule", "num_layers", "cluster"
+        return [f"{name} is {a!r}, not {b!r}" for name, a, b in zip(names, ours, theirs, strict=True) if a != b]

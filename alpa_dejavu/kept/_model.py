@@ -1,0 +1,96 @@
+"""A model as what JSON has: its layers' operators, which alike layers share, and its tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
+
+Data = dict[str, Any]
+_PARTS = ("forward", "backward", "update")
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Operators) if field.name != "records")
+_FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
+_SHAPES = ("input_shapes", "output_shapes")
+
+
+@final
+class Numbered:
+    """Objects by their number, each written once."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, one: Any) -> int:
+        """Of an object, which lives as long as this does."""
+        if id(one) not in self._numbers:
+            self._numbers[id(one)] = len(self.found)
+            self.found.append(one)
+        return self._numbers[id(one)]
+
+
+def model_data(model: Model) -> Data:
+    """All but the sharding."""
+    operators, records = Numbered(), Numbered()
+    layers = [
+        {
+            "name": layer.name,
+            **{part: operators.number(getattr(layer, part)) for part in _PARTS},
+            "temporary_bytes": [layer.forward_temporary_bytes, layer.backward_temporary_bytes],
+            "exchanged_bytes": list(layer.exchanged_bytes),
+        }
+        for layer in model.layers
+    ]
+    columns = [
+        {"records": records.number(each.records), **{name: getattr(each, name).tolist() for name in _COLUMNS}}
+        for each in operators.found
+    ]
+    return {
+        "training": model.training,
+        "layers": layers,
+        "operators": columns,
+        "records": [[[getattr(one, name) for name in _FIGURES] for one in each] for each in records.found],
+        "tensors": [[one.num_bytes, one.role, one.producer, list(one.users)] for one in model.tensors],
+    }
+
+
+def model_of(data: Mapping[str, Any]) -> Model:
+    """The model that `model_data` has made such data of, without its sharding."""
+    records = [tuple(map(_record, each)) for each in data["records"]]
+    operators = []
+    for each in data["operators"]:
+        columns: Data = {name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
+        operators.append(Operators(records[each["records"]], **columns))
+    for each in operators:
+        lengths = {name: len(getattr(each, name)) for name in _COLUMNS}
+        if set(lengths.values()) - {len(each.records)}:
+            raise ValueError(f"there are {len(each.records)} records of operators, but columns of {lengths}")
+    layers = tuple(
+        Layer(
+            layer["name"],
+            operators[layer["forward"]],
+            operators[layer["backward"]],
+            operators[layer["update"]],
+            float(layer["temporary_bytes"][0]),
+            float(layer["temporary_bytes"][1]),
+            tuple(map(float, layer["exchanged_bytes"])),
+        )
+        for layer in data["layers"]
+    )
+    tensors = tuple(Tensor(float(size), role, int(made), tuple(users)) for size, role, made, users in data["tensors"])
+    return Model(layers, tensors, bool(data["training"]))
+
+
+def _type_of(column: str) -> type[np.generic]:
+    if column == "dtype":
+        return np.str_
+    return np.bool_ if column.startswith("is_") else np.float64
+
+
+def _record(values: list[Any]) -> Operator:
+    figures = dict(zip(_FIGURES, values, strict=True))
+    return Operator(**figures | {name: tuple(map(tuple, figures[name])) for name in _SHAPES})

@@ -1,0 +1,181 @@
+"""What moves when one plan follows another: parameters and the optimizer's state of layers that change their host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Cluster, Link, Model, Moves, StagePlan
+
+__all__ = ["Settler", "devices_of", "layer_state", "moves"]
+
+FloatArray = NDArray[np.float64]
+_ASKED = 8
+"""Among so many hosts that have what another lacks, the one with the fastest link is looked for."""
+
+
+def layer_state(model: Model) -> FloatArray:
+    """Bytes of parameters and of the optimizer's state of each layer, shape (L, 2).
+
+    What several layers use is counted with the first of them.
+    """
+    found = np.zeros((model.num_layers, 2))
+    for tensor in model.tensors:
+        if tensor.role in ("parameter", "optimizer") and tensor.users:
+            layer = min(model.layer_of(position) for position in tensor.users)
+            found[layer, int(tensor.role == "optimizer")] += tensor.num_bytes
+    return found
+
+
+def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
+    """For each stage and host the first of its devices there, and how many: the largest stages take theirs first.
+
+    References:
+        Alpa's `get_sliced_virtual_submeshes`.
+    """
+    taken: dict[str, int] = {}
+    found: list[dict[str, tuple[int, int]]] = [{} for _ in stages]
+    for n in sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True):
+        count = stages[n].submesh.devices_per_host
+        for host in stages[n].hosts:
+            found[n][host] = taken.get(host, 0), count
+            taken[host] = taken.get(host, 0) + count
+    return found
+
+
+@final
+class Settler:
+    """Puts the stages of a new plan on those hosts that have most of what they need; all hosts are alike.
+
+    Args:
+        stages: of the new plan.
+        before: the stages of the plan that it follows.
+        hosts: names and numbers of devices of all hosts, lost ones too.
+        state: bytes of each layer, as `layer_state` gives them.
+    """
+
+    def __init__(
+        self, stages: Sequence[StagePlan], before: Sequence[StagePlan], hosts: Mapping[str, int], state: FloatArray
+    ) -> None:
+        self._names, self._devices = list(hosts), np.array(list(hosts.values()))
+        ends = np.concatenate([[0.0], np.cumsum(state.sum(axis=1))])
+        common = np.array([[_common(new, old, ends) for old in before] for new in stages])
+        there = np.array([[name in held for name in self._names] for held in (set(old.hosts) for old in before)])
+        self._preferred = np.argsort(-(common @ there), axis=1, kind="stable")
+        self._order = sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True)
+
+    def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
+        """The stages on their hosts; as they are where the hosts can't be filled in this way.
+
+        Args:
+            stages: those of the new plan, or the same on other hosts.
+            lost: hosts that are not there.
+        """
+        free = np.where([name in lost for name in self._names], 0, self._devices)
+        chosen: list[tuple[str, ...]] = [()] * len(stages)
+        for n in self._order:
+            wanted, liked = stages[n].submesh, self._preferred[n]
+            best = liked[free[liked] >= wanted.devices_per_host][: wanted.num_hosts]
+            if len(best) < wanted.num_hosts:
+                return tuple(stages)
+            free[best] -= wanted.devices_per_host
+            chosen[n] = tuple(self._names[host] for host in sorted(best.tolist()))
+        return tuple(dataclasses.replace(stage, hosts=own) for stage, own in zip(stages, chosen, strict=True))
+
+
+def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:
+    """Bytes of the layers that both stages have."""
+    first, last = max(one.layers[0], other.layers[0]), min(one.layers[1], other.layers[1])
+    return float(ends[last + 1] - ends[first]) if first <= last else 0.0
+
+
+def moves(
+    before: Sequence[StagePlan],
+    after: Sequence[StagePlan],
+    cluster: Cluster,
+    state: FloatArray,
+    lost: Collection[str] = (),
+) -> Moves:
+    """What hosts take in: each what it hasn't of the layers of its stages.
+
+    A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count:
+    what is divided among data-parallel devices, each host has a part of.
+
+    Args:
+        before: the stages of the plan that ran.
+        after: the stages of the plan that follows.
+        cluster: has the hosts of the new plan; those of the old one that it hasn't are lost.
+        state: bytes of each layer, as `layer_state` gives them.
+        lost: hosts of the cluster that are lost too.
+    """
+    links = _Links(cluster, lost)
+    ends = np.concatenate([np.zeros((1, 2)), np.cumsum(state, axis=0)])
+    held, needed = devices_of(before), devices_of(after)
+    took: dict[str, float] = {}
+    gave: dict[str, float] = {}
+    moved: set[int] = set()
+    total = 0.0
+    for new, places in zip(after, needed, strict=True):
+        for old, had in zip(before, held, strict=True):
+            first, last = max(new.layers[0], old.layers[0]), min(new.layers[1], old.layers[1])
+            if first > last:
+                continue
+            left = [host for host in had if host in links.places]
+            num_bytes = float((ends[last + 1] - ends[first]) @ _shares(new))
+            for n, (host, devices) in enumerate(places.items()):
+                if _has(new, old, devices, had.get(host)) or not num_bytes:
+                    continue
+                seconds, source = links.fastest(left, host, num_bytes, turn=n)
+                took[host] = took.get(host, 0.0) + seconds
+                if source is not None:
+                    gave[source] = gave.get(source, 0.0) + seconds
+                moved.update(range(first, last + 1))
+                total += num_bytes
+    return Moves(tuple(sorted(moved)), total, max([*took.values(), *gave.values()], default=0.0))
+
+
+def _shares(stage: StagePlan) -> FloatArray:
+    """Of parameters and of the optimizer's state, what each host of the stage keeps together."""
+    among = 1.0 / len(stage.hosts)
+    return np.array([among if stage.zero == 3 else 1.0, among if stage.zero else 1.0])
+
+
+def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[int, int] | None) -> bool:
+    """Whether a host's devices hold already what they need of the layers of both stages."""
+    if had is None or (new.zero, new.logical_mesh[1:]) != (old.zero, old.logical_mesh[1:]):
+        return False
+    inside = had[0] <= devices[0] and devices[0] + devices[1] <= had[0] + had[1]
+    return inside and (not new.zero or new.logical_mesh == old.logical_mesh)
+
+
+@final
+class _Links:
+    """Which way is fastest to a host."""
+
+    def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
+        self._links = cluster.links
+        self.places = {host.name: n for n, host in enumerate(cluster.hosts) if host.name not in lost}
+        self._slowest: dict[int, Link] = {}
+
+    def fastest(self, sources: Sequence[str], host: str, num_bytes: float, turn: int) -> tuple[float, str | None]:
+        """Seconds, and from where: of some hosts that have it, others at each turn; None of them: the slowest link."""
+        to, links = self.places[host], self._links
+        if host in sources:
+            return _seconds(links[to][to], num_bytes), host
+        if sources:
+            asked = [sources[(turn + n) % len(sources)] for n in range(min(len(sources), _ASKED))]
+            each = [_seconds(links[self.places[source]][to], num_bytes) for source in asked]
+            return min(each), asked[each.index(min(each))]
+        if to not in self._slowest:
+            others = [links[n][to] for n in self.places.values() if n != to] or [links[to][to]]
+            self._slowest[to] = max(others, key=lambda link: _seconds(link, num_bytes))
+        return _seconds(self._slowest[to], num_bytes), None
+
+
+def _seconds(link: Link, num_bytes: float) -> float:
+    latency_s, bytes_per_s = link.sending
+    return latency_s + num_bytes / bytes_per_s

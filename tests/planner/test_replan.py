@@ -1,0 +1,274 @@
+"""Planning again for a cluster that has changed: from what was kept, as from scratch, and nothing is traced."""
+
+import dataclasses
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from models import chain
+from test_model_planner import trained
+
+import alpa_dejavu
+from alpa_dejavu import layers
+from alpa_dejavu.changed_cluster import without
+from alpa_dejavu.cli import main
+from alpa_dejavu.clusters import named_cluster, write_cluster
+from alpa_dejavu.history import Origin, PastRun, Store
+from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
+from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
+from alpa_dejavu.replan import fallback, replan
+from alpa_dejavu.space import search_space
+from alpa_dejavu.testing import example_cluster
+
+CLUSTER = named_cluster("p3.16xlarge", 4)
+
+
+def asked(cluster, micro_batches=4):
+    return plan_model(trained, cluster, batch=64, micro_batches=micro_batches, layers=4)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return asked(CLUSTER)
+
+
+@pytest.fixture(scope="module")
+def plan_path(planned, tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    write_plan(planned.plan, path)
+    write_kept(Kept.of(planned), path)
+    return path
+
+
+@pytest.fixture
+def kept(plan_path):
+    return read_kept(plan_path)
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    def fails(*_, **__):
+        pytest.fail("nothing is traced again")
+
+    monkeypatch.setattr(layers, "trace", fails)
+
+
+def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, untraced):
+    lost = ["p3.16xlarge-1", "p3.16xlarge-3"]
+    made = replan(planned.plan, kept, without=lost)
+    assert {host for stage in made.plan.stages for host in stage.hosts} == {"p3.16xlarge-0", "p3.16xlarge-2"}
+    assert made.plan.cluster == "2 x p3.16xlarge"
+    assert set(made.plan.contingencies) == {"p3.16xlarge-0", "p3.16xlarge-2"}
+    assert made.plan.num_micro_batches == 4
+
+
+def test_it_is_the_plan_from_scratch(planned, kept):
+    made = replan(planned.plan, kept, without=["p3.16xlarge-1", "p3.16xlarge-3"])
+    scratch = asked(without(CLUSTER, ["p3.16xlarge-1", "p3.16xlarge-3"]))
+    assert made.plan.step_s == pytest.approx(scratch.plan.step_s, rel=1e-9)
+    assert made.plan.layer_ids == scratch.plan.layer_ids
+    assert [dataclasses.replace(s, hosts=()) for s in made.plan.stages] == [
+        dataclasses.replace(s, hosts=()) for s in scratch.plan.stages
+    ]
+
+
+def test_links_that_have_changed_change_the_plan(planned, kept, untraced):
+    slow = Link(1e-2, 1e6)
+    links = tuple(tuple(slow if a != b else link for b, link in enumerate(row)) for a, row in enumerate(CLUSTER.links))
+    made = replan(planned.plan, kept, cluster=dataclasses.replace(CLUSTER, links=links))
+    assert made.plan.step_s > planned.plan.step_s
+
+
+def test_the_same_cluster_moves_nothing(planned, kept, untraced):
+    made = replan(planned.plan, kept, cluster=CLUSTER)
+    assert made.plan.step_s == pytest.approx(planned.plan.step_s, rel=1e-9)
+    assert made.moves.layers == ()
+    assert made.moves.num_bytes == made.moves.seconds == 0.0
+    assert made.kept_layers == (0, 1, 2, 3)
+
+
+def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
+    made = replan(planned.plan, kept, slow={"p3.16xlarge-2": 4.0})
+    assert made.plan.step_s < 4.0 * planned.plan.step_s
+    write_kept(made.kept, tmp_path / "slow.json")
+    again = read_kept(tmp_path / "slow.json")
+    assert again.cluster == made.kept.cluster
+    assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
+
+
+def test_the_communication_model_is_the_plan_s(planned, kept):
+    free = dataclasses.replace(kept, models=("AnalyticLatency", "Free"))
+    made = replan(planned.plan, free, without=["p3.16xlarge-0"])
+    asked = replan(planned.plan, free, without=["p3.16xlarge-0"], communication="free")
+    assert made.plan.step_s == asked.plan.step_s < replan(planned.plan, kept, without=["p3.16xlarge-0"]).plan.step_s
+
+
+def test_where_memory_is_short_micro_batches_become_smaller():
+    # What waits for the backward of a micro-batch fills 6 of the 8 GiB; half of the devices have half of them.
+    model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
+    made = alpa_dejavu.plan(model, cluster, search_space(cluster, 16), Run(2))
+    plan = dataclasses.replace(made, batch=32)
+    assert plan.contingencies == {}
+    short = replan(plan, Kept(model, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
+    assert short.plan.num_micro_batches in (4, 8)
+    assert f"{short.plan.num_micro_batches} micro-batches instead of 2, for memory's sake" in short.plan.notes
+    assert short.kept.differences(short.plan) == []
+    much = chain(8, flop=1e12, parameter_bytes=2.0**29, activation_bytes=0.75 * 2.0**30)
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        replan(plan, Kept(much, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
+
+
+def test_a_larger_cluster_is_used(planned, kept, untraced):
+    made = replan(planned.plan, kept, cluster=named_cluster("p3.16xlarge", 8))
+    assert made.plan.num_devices == 64
+
+
+def test_from_the_new_plan_it_goes_on(planned, kept, untraced, tmp_path):
+    first = replan(planned.plan, kept, without=["p3.16xlarge-0"])
+    write_kept(first.kept, tmp_path / "next.json")
+    second = replan(first.plan, read_kept(tmp_path / "next.json"), without=["p3.16xlarge-2"])
+    both = replan(planned.plan, kept, without=["p3.16xlarge-0", "p3.16xlarge-2"])
+    assert second.plan.step_s == pytest.approx(both.plan.step_s, rel=1e-9)
+
+
+def test_a_contingency_becomes_the_plan(planned):
+    made = fallback(planned.plan, "p3.16xlarge-2")
+    ready = planned.plan.contingencies["p3.16xlarge-2"]
+    assert (made.plan.stages, made.plan.step_s, made.moves) == (ready.stages, ready.step_s, ready.moves)
+    assert made.plan.cluster == "3 x p3.16xlarge"
+    assert made.plan.num_layers == 4
+    with pytest.raises(ValueError, match=r"has no contingency for the loss of p3.16xlarge-2"):
+        fallback(dataclasses.replace(planned.plan, contingencies={}), "p3.16xlarge-2")
+
+
+def test_a_history_keeps_plans_without_their_contingencies(planned, tmp_path):
+    assert planned.plan.contingencies
+    run = PastRun(planned.plan, Origin("model", "cluster", "devices", "predictor"), 1.0, (1.0,))
+    store = Store(tmp_path / "history.sqlite")
+    store.append(run)
+    (back,) = store.runs()
+    assert back.plan == dataclasses.replace(planned.plan, contingencies={})
+
+
+def test_what_cannot_be_is_refused(planned, kept):
+    plan = planned.plan
+    with pytest.raises(ValueError, match=r"has no host 'p3.16xlarge-9'; did you mean 'p3.16xlarge-\d'"):
+        replan(plan, kept, without=["p3.16xlarge-9"])
+    with pytest.raises(ValueError, match=r"has no host 'elsewhere'; it has p3.16xlarge-0, p3.16xlarge-1"):
+        fallback(plan, "elsewhere")
+    with pytest.raises(ValueError, match="nothing has changed"):
+        replan(plan, kept)
+    with pytest.raises(ValueError, match=r"another plan: batch is 64, not 32"):
+        replan(dataclasses.replace(plan, batch=32), kept, without=["p3.16xlarge-0"])
+    with pytest.raises(ValueError, match="priced by AnalyticLatency and AlphaBeta, not by AnalyticLatency and Free"):
+        replan(plan, kept, without=["p3.16xlarge-0"], communication="free")
+    with pytest.raises(ValueError, match="nothing is left"):
+        replan(plan, kept, without=[host.name for host in CLUSTER.hosts])
+
+
+def run(*args):
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned, tmp_path, untraced):
+    path = tmp_path / "next.json"
+    result = run("replan", plan_path, "--without", "p3.16xlarge-0", "--json", path, "--python", tmp_path / "next.py")
+    assert result.exit_code == 0, result.output
+    assert "3 x p3.16xlarge (24 devices)" in result.stdout
+    assert "moves                   " in result.stdout
+    assert "(before: " in result.stdout
+    assert re.search(r"if a host is lost       \S+ s a step without p3\.16xlarge-\d, after \S+ GiB have", result.stdout)
+    assert read_plan(path).num_devices == 24
+    assert "ManualStageOption" in (tmp_path / "next.py").read_text()
+    again = run("replan", path, "--without", "p3.16xlarge-1")
+    assert again.exit_code == 0, again.output
+    assert "2 x p3.16xlarge (16 devices)" in again.stdout
+    other = run("replan", plan_path, "--cluster", "p4d.24xlarge", "--hosts", 2)
+    assert other.exit_code == 0, other.output
+    assert "2 x p4d.24xlarge (16 devices)" in other.stdout
+    assert "0 layers of 4 stay" in other.stdout
+    write_cluster(dataclasses.replace(without(CLUSTER, ["p3.16xlarge-1"]), name="ours"), tmp_path / "ours.json")
+    ours = run("replan", plan_path, "--cluster", tmp_path / "ours.json")
+    assert ours.exit_code == 0, ours.output
+    assert "on ours (24 devices)" in ours.stdout
+    slower = run("replan", plan_path, "--slow", "p3.16xlarge-0=3")
+    assert slower.exit_code == 0, slower.output
+
+
+def test_without_what_is_kept_one_host_may_be_lost(planned, tmp_path):
+    path = write_plan(planned.plan, tmp_path / "alone.json")
+    result = run("replan", path, "--without", "p3.16xlarge-3")
+    assert result.exit_code == 0, result.output
+    assert "has ready for the loss of p3.16xlarge-3" in result.stdout
+    for options in (["--without", "p3.16xlarge-3", "--without", "p3.16xlarge-2"], ["--cluster", "p3.16xlarge"]):
+        result = run("replan", path, *options)
+        assert result.exit_code == 1
+        assert "alone.kept.json.gz, which is kept for planning again, can't be read" in result.stderr
+    result = run("replan", path, "--without", "p3.16xlarge-7")
+    assert result.exit_code == 1
+    assert "has no host 'p3.16xlarge-7'" in result.stderr
+    assert run("replan", path).exit_code == 2
+    assert run("replan", path, "--slow", "p3.16xlarge-3").exit_code == 2
+
+
+def test_all_that_a_device_says_is_kept(planned, tmp_path):
+    device = dataclasses.replace(
+        CLUSTER.hosts[0].device, strided=StridedReads(4.0, 8.0, 9.0), small_products=SmallProducts(2.0, 0.5)
+    )
+    hosts = tuple(dataclasses.replace(host, device=device, price_per_hour=3.0) for host in CLUSTER.hosts)
+    links = tuple(
+        tuple(dataclasses.replace(link, shares=(f"from {a}", f"to {b}")) for b, link in enumerate(row))
+        for a, row in enumerate(CLUSTER.links)
+    )
+    cluster = dataclasses.replace(CLUSTER, hosts=hosts, links=links, cores=7, media={"from 0": 5.0})
+    write_kept(dataclasses.replace(Kept.of(planned), cluster=cluster), tmp_path / "plan.json")
+    assert read_kept(tmp_path / "plan.json").cluster == cluster
+
+
+def test_the_same_operators_come_back(planned, kept):
+    for ours, theirs in zip(planned.model.layers, kept.model.layers, strict=True):
+        for part in ("forward", "backward", "update"):
+            one, other = getattr(ours, part), getattr(theirs, part)
+            assert one.records == other.records
+            for field in dataclasses.fields(one)[1:]:
+                a, b = getattr(one, field.name), getattr(other, field.name)
+                assert a.dtype == b.dtype
+                np.testing.assert_array_equal(a, b)
+    assert planned.model.tensors == kept.model.tensors
+
+
+def rewritten(path, change):
+    data = json.loads(gzip.decompress(kept_path(path).read_bytes()))
+    change(data)
+    kept_path(path).write_bytes(gzip.compress(json.dumps(data).encode()))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.update(version=2), "version is 2, but must be 1"),
+        (lambda data: data.pop("cluster"), "KeyError.*cluster"),
+        (lambda data: data["model"]["operators"][0].update(records=99), "IndexError"),
+        (lambda data: data["model"]["operators"][0]["flop"].append(1.0), "but columns of"),
+        (lambda data: data["cluster"]["links"][0].update(bytes_per_s=-1.0), "bytes_per_s is -1.0"),
+        (lambda data: data["sharding"]["layers"][0].update(memory_parts=[1.0]), "ValueError"),
+    ],
+)
+def test_a_broken_file_is_named(planned, tmp_path, change, said):
+    path = tmp_path / "plan.json"
+    write_kept(Kept.of(planned), path)
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=rf"plan\.kept\.json\.gz.*{said}.*plan once more"):
+        read_kept(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"no json"), gzip.compress(b"[]")[:-4]])
+def test_what_is_no_such_file_is_refused(tmp_path, content):
+    kept_path(tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"plan\.kept\.json\.gz.*plan once more"):
+        read_kept(tmp_path / "plan.json")

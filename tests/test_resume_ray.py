@@ -1,0 +1,83 @@
+"""A host is killed while Alpa trains on it: training goes on by the contingency, and computes what it would have."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+import ray
+
+from alpa_dejavu.local_cluster import local_cluster, lose_host
+from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.resume import AlpaSession, train
+
+SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
+
+
+def state():
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(SIZE, SIZE)).astype(np.float32) / SIZE**0.5 for _ in range(LAYERS)]
+    return {"weights": weights, "momentum": [np.zeros_like(weight) for weight in weights]}
+
+
+def batch(number):
+    return np.random.default_rng(number).normal(size=(BATCH, SIZE)).astype(np.float32)
+
+
+def step(state, x):
+    def loss(weights):
+        made = x
+        for weight in weights:
+            made = jax.numpy.tanh(made @ weight)
+        return ((made - x) ** 2).mean()
+
+    value, gradients = jax.value_and_grad(loss)(state["weights"])
+    momentum = jax.tree_util.tree_map(lambda m, g: 0.9 * m + g, state["momentum"], gradients)
+    weights = jax.tree_util.tree_map(lambda w, m: w - 0.5 * m, state["weights"], momentum)
+    return {"weights": weights, "momentum": momentum}, value
+
+
+def model(batch_size):
+    shapes = jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state())
+    return step, (shapes, jax.ShapeDtypeStruct((batch_size, SIZE), np.float32))
+
+
+def undisturbed():
+    now, losses, alone = state(), [], jax.jit(step)
+    for number in range(STEPS):
+        now, loss = alone(now, batch(number))
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
+    from alpa_dejavu._alpa._cluster import connected_cluster
+
+    with local_cluster(devices=1, hosts=3):
+        import alpa
+
+        planned = plan_model(model, connected_cluster(), batch=BATCH, micro_batches=2, layers=2)
+        alpa.shutdown()
+        killed = []
+
+        def sabotaged(number):
+            if number == 5 and not killed:
+                killed.append(lose_host())
+            return batch(number)
+
+        session = AlpaSession(step, state, sabotaged, tmp_path)
+        done = train(session, planned.plan, STEPS, every=EVERY)
+        assert killed[0] not in {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        lose_host()
+        with pytest.raises(RuntimeError, match="no host of a local cluster can be lost"):
+            lose_host()
+    assert not ray.is_initialized()
+    assert "RAY_TMPDIR" not in os.environ
+    (recovery,) = done.recoveries
+    print(recovery)
+    assert (recovery.failed_step, recovery.resumed_step) == (5, 3)
+    assert recovery.seconds < 60
+    assert done.plan.stages == planned.plan.contingencies[recovery.hosts[0]].stages
+    np.testing.assert_allclose(done.losses, undisturbed(), rtol=1e-4)
