@@ -24,8 +24,8 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, NoPlanError, Plan, SearchSpace
 from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated
 from alpa_dejavu.slicing import Slicer, slicer
