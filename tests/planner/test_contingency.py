@@ -14,8 +14,8 @@ from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
 from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
-from alpa_dejavu.pricing import with_micro_batch
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.replan import fallback
 from alpa_dejavu.search import proposed, simulated
