@@ -60,7 +60,8 @@ def show(choice: str, plots: pathlib.Path | None) -> None:
         with progress().status(f"drawing into {plots}"):
             from alpa_dejavu.calibration._plots import draw
 
-            written = draw(found, plots)
+            measured = pathlib.Path(f"{choice}.measurements.jsonl")
+            written = draw(found, plots, measured if measured.is_file() else None)
         for path in written:
             to.print(f"wrote {path}")
         if not written:

@@ -19,7 +19,7 @@ from alpa_dejavu._json_file import near
 from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
 from alpa_dejavu.calibration._operators import Program
 
-__all__ = ["Measurement", "Measurements"]
+__all__ = ["Measurement", "Measurements", "kept_measurements"]
 
 _log = logging.getLogger(__name__)
 _VERSION = 2
@@ -93,6 +93,21 @@ class Measurements:
             raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
 
 
+def kept_measurements(path: pathlib.Path) -> list[Measurement]:
+    """What a file has that didn't fail, of whichever cluster; half a line at its end is passed over.
+
+    Raises:
+        ValueError: the file can't be read, or a line is wrong; says which.
+    """
+    lines = _whole_lines(path)[0]
+    header = _object(path, 1, lines[0]) if lines else {}
+    cluster = header.get("cluster")
+    _check_header(path, lines[0] if lines else "{}", cluster if isinstance(cluster, dict) else {})
+    devices = list(cluster.get("devices", ())) if isinstance(cluster, dict) else []
+    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    return [row for row in rows if not row.error]
+
+
 def _line(measurement: Measurement) -> dict[str, Any]:
     place = measurement.place
     found = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
@@ -101,22 +116,27 @@ def _line(measurement: Measurement) -> dict[str, Any]:
 
 def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
     """What is there; half a line at the end is taken away. What failed is left out: it is tried again."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror or error}; begin anew without --resume") from None
-    whole, half = content[: content.rfind(b"\n") + 1], content[content.rfind(b"\n") + 1 :]
+    lines, half = _whole_lines(path)
     if half:
-        _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, len(half))
+        _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, half)
         with path.open("r+b") as file:
-            file.truncate(len(whole))
-    lines = whole.decode("utf-8", errors="replace").splitlines()
+            file.truncate(path.stat().st_size - half)
     if not lines:
         raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
     _check_header(path, lines[0], cluster)
     rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
     _warn_of_repeats(path, rows)
     return [row for row in rows if not row.error]
+
+
+def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
+    """The lines, and how many bytes there are of one that was written by half."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror or error}; begin anew without --resume") from None
+    end = content.rfind(b"\n") + 1
+    return content[:end].decode("utf-8", errors="replace").splitlines(), len(content) - end
 
 
 def _warn_of_repeats(path: pathlib.Path, rows: Sequence[Measurement]) -> None:

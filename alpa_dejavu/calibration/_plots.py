@@ -16,6 +16,7 @@ import numpy as np
 from alpa_dejavu._left_out import Array
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._matrix_plots import matrix_pages
+from alpa_dejavu.calibration._measured_plots import measured_pages
 from alpa_dejavu.calibration._pages import write_pages
 from alpa_dejavu.communication import COLLECTIVES, Group
 from alpa_dejavu.problem import Cluster
@@ -33,11 +34,18 @@ Lines = dict[str, tuple[Array, Array, Array]]
 """Mean, lower and upper end of each curve of a page, by what it stands for."""
 
 
-def draw(calibration: Calibration, folder: pathlib.Path) -> list[pathlib.Path]:
+def draw(
+    calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
+) -> list[pathlib.Path]:
     """Writes the pages and returns their files.
 
+    Args:
+        calibration: whose fits are drawn.
+        folder: is made if it isn't there.
+        measurements: what `alpa-dejavu calibrate` measured for it; None: the fits alone.
+
     Raises:
-        ValueError: they can't be written.
+        ValueError: they can't be written, or a measurement is wrong.
     """
     curves = (
         (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
@@ -45,7 +53,8 @@ def draw(calibration: Calibration, folder: pathlib.Path) -> list[pathlib.Path]:
     )
     links = calibration.host_links
     maps = () if links is None else matrix_pages(links, calibration.name)
-    return write_pages(folder, itertools.chain(curves, maps))
+    measured = () if measurements is None else measured_pages(calibration, measurements)
+    return write_pages(folder, itertools.chain(curves, maps, measured))
 
 
 def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lines]]:
