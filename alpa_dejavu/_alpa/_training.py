@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import pathlib
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any, final
 
+from alpa_dejavu._alpa._cluster import alpa_hosts, host_names
 from alpa_dejavu._alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa_code import remat_layers
 from alpa_dejavu.layer_option import DejavuLayerOption
@@ -53,7 +55,7 @@ class Training:
             num_micro_batches=plan.num_micro_batches,
             pipeline_schedule=plan.schedule,
             layer_option=DejavuLayerOption(layers, remat_layers(plan)),
-            stage_option=DejavuStageOption(plan=plan),
+            stage_option=DejavuStageOption(plan=self._on_their_hosts(plan)),
         )
         self._step = alpa.parallelize(with_marked_gradients(self._function), method=method, donate_argnums=(0,))
         state = self._fresh()
@@ -119,6 +121,20 @@ class Training:
 
     def _path(self, number: int) -> pathlib.Path:
         return self._folder / f"{_PREFIX}{number}"
+
+    def _on_their_hosts(self, plan: Plan) -> Plan:
+        """The plan with the names that hosts have now: nodes of one machine are counted anew when one is gone."""
+        from alpa.device_mesh import get_global_virtual_physical_mesh
+
+        mesh = get_global_virtual_physical_mesh()
+        named = zip(alpa_hosts(mesh), host_names(mesh), strict=True)
+        now = {host.info["NodeID"]: name for host, name in named}
+        names = {before: now[node] for before, node in self._nodes.items() if node in now}
+        stages = [
+            dataclasses.replace(stage, hosts=tuple(names.get(host, host) for host in stage.hosts))
+            for stage in plan.stages
+        ]
+        return dataclasses.replace(plan, stages=tuple(stages))
 
     def _name_nodes(self, plan: Plan) -> None:
         from alpa.device_mesh import get_global_cluster

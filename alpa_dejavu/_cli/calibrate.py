@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -146,10 +146,10 @@ def link_table(found: Calibration) -> Table:
 
 
 def _figure(device: object, name: str) -> str:
-    field, _, dtype = name.rstrip("]").partition("[")
+    field, _, part = name.rstrip("]").partition("[")
     value = getattr(device, field)
-    if dtype:
-        value = value[dtype]
+    if part:
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
     value = getattr(value, "share", value)
     return "-" if value is None else f"{value:.3g}"
 
