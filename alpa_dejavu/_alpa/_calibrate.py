@@ -176,7 +176,7 @@ def _prepare(worker: Any, program: Program) -> None:
     import jax
 
     with jax.default_device(worker.local_devices[0]):
-        runs = [one.compiled() for one in program.passes]
+        runs = [one.compiled() for one in program.passes()]
     for run in runs:
         run()
     setattr(worker, _PROGRAM, runs)

@@ -59,7 +59,6 @@ class Program:
     def __str__(self) -> str:
         return f"{self.name} {'x'.join(map(str, self.sizes))} {self.phase} {self.dtype}"
 
-    @functools.cached_property
     def passes(self) -> list[Pass]:
         """The programs that are run one after another: forward, and backward of "gradient"."""
         import jax
@@ -96,7 +95,7 @@ def _largest_bytes(of: Operators) -> float:
 @functools.cache
 def operators(program: Program) -> Operators:
     """What is known of a program's operators without running it."""
-    return Operators.of([record for one in program.passes for record in one.operators.records])
+    return Operators.of([record for one in program.passes() for record in one.operators.records])
 
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:

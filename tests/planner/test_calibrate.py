@@ -334,7 +334,7 @@ def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     output = tmp_path / "c.json"
-    command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "60"]
+    command = ["calibrate", "--output", str(output), "--local", "2", "--budget", "25"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert not ray.is_initialized()
