@@ -128,7 +128,7 @@ class _Server:
         self.close()
         with tempfile.TemporaryDirectory() as directory:
             file = os.path.join(directory, "links.json")
-            calibrate.main(["--links", "--every-pair", file], standalone_mode=False)
+            calibrate.main(["--links", "--every-pair", "--output", file], standalone_mode=False)
             return read_calibration(file).host_links
 
     def launch(self, places: list[Place]) -> list[list[int]]:
