@@ -5,7 +5,8 @@
 Four hosts of one device each are network namespaces on this machine, each with a Ray node of its own. Links between
 them are shaped by `tc`, and each host's device has a share of a core by the CPU quota of a cgroup, once everything is
 compiled. This needs root and Linux; without, it says so, and nothing counts as shown. The plans of the enumeration
-are written to the JSON file before ours is known. Cases that the file has already are not measured again.
+are written to the JSON file before ours is known. Cases that the file has already are not measured again. Last, a host
+is killed while Alpa trains: training goes on without it, and its losses are those of an undisturbed run.
 
 Links within a host that are slower than between hosts can't be made on one machine.
 """
@@ -28,9 +29,12 @@ from _measured_runs import ENVIRONMENT
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
 from hetero._commands import NotShownError
+from hetero._killed import killed, killed_misses, killed_table
 from hetero._report import figures, misses, table
 from hetero._trial import Effort, trial
 
+KILLED = "killed host"
+"""The last case: the cluster has a host less afterwards."""
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM
 
 
@@ -42,15 +46,20 @@ def main() -> int:
         signal.signal(number, _stop)
     signal.alarm(60 * arguments.minutes)
     result = _begun(arguments)
-    missing = [name for name in arguments.cases if "figures" not in result["cases"].get(name, {})]
+    names = [name for name in arguments.cases if name != KILLED]
     try:
-        _measure(missing, result, arguments)
+        _measure([name for name in names if "figures" not in result["cases"].get(name, {})], result, arguments)
+        if KILLED in arguments.cases and KILLED not in result:
+            _kill(result, arguments)
     except NotShownError as error:
         print(f"Not shown: {error}")
         return 2
-    said = [miss for name in arguments.cases for miss in misses(result["cases"][name])]
-    for name in arguments.cases:
+    said = [miss for name in names for miss in misses(result["cases"][name])]
+    for name in names:
         print("\n" + table(result["cases"][name]))
+    if KILLED in arguments.cases:
+        said += killed_misses(result[KILLED])
+        print("\n" + killed_table(result[KILLED]))
     print("\n".join(["", *said] if said else ["", "All figures are as they were to be."]))
     return 1 if said else 0
 
@@ -65,12 +74,22 @@ def _measure(names: list[str], result: dict[str, Any], arguments: argparse.Names
 
     def written(case: dict[str, Any]) -> None:
         result["cases"][case["name"]] = case
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        _write(result, arguments.json)
 
     with bench(NUM_HOSTS, ENVIRONMENT) as cluster:
         for name in names:
             measured = trial(CASES[name], cluster, effort, result["autos"], written)
             written({**measured, "figures": figures(measured)})
+
+
+def _kill(result: dict[str, Any], arguments: argparse.Namespace) -> None:
+    with bench(NUM_HOSTS, ENVIRONMENT) as cluster:
+        result[KILLED] = killed(CASES["uniform"], cluster)
+    _write(result, arguments.json)
+
+
+def _write(result: dict[str, Any], file: Path) -> None:
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def _begun(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -97,7 +116,8 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=Path("hetero_cluster.json"), help="default: %(default)s")
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="default: all")
+    names = [*CASES, KILLED]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names, help="default: all")
     parser.add_argument("--plans", type=int, default=12, help="of an enumeration, at most (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="of all plans (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=2, help="of a plan in a round (default: %(default)s)")

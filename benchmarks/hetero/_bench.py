@@ -9,6 +9,7 @@ from typing import Any, final
 from _measured_jobs import Job
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.resume import Trained
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed
@@ -66,6 +67,13 @@ class Bench:
         self._launched = ()
         self._compiled.clear()
         return self._driver.auto(job, count)
+
+    def train_and_kill(self, case: Case, plan: Plan, host: int) -> tuple[Trained, list[float]]:
+        """Trains with the links of a case, while a host is killed; what came out, and an undisturbed run's losses."""
+        self.set(case)
+        self._launched = ()
+        self._compiled.clear()
+        return self._driver.train_and_kill(case.job, plan, host)
 
     def group(self, plan: Plan) -> tuple[Place, ...]:
         """The meshes that a plan's workers are started with: plans of the same group take turns."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.latency import measured_cpu
@@ -18,7 +19,7 @@ _BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
 
 def cluster_of(case: Case, links: HostLinks) -> Cluster:
     """The hosts with measured links: a core is measured, too, and each host has its share of one."""
-    core = measured_cpu(1)
+    core = measured_cpu(os.cpu_count() or 1)
     hosts = tuple(Host(name, _part(core, share), 1) for name, share in zip(links.hosts, case.shares, strict=True))
     unknown = tuple((_BEFORE,) * len(hosts) for _ in hosts)
     return links.applied_to(Cluster(case.name, hosts, unknown), "links")

@@ -20,7 +20,7 @@ from typing import final
 from hetero._commands import NotShownError, ran
 from hetero._owner import is_leftover, own_name
 
-__all__ = ["Network", "end_processes", "enter", "network", "path"]
+__all__ = ["Network", "end_host", "end_processes", "enter", "network", "path"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +32,10 @@ _END_S = 10.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Hosts, and the driver as one more."""
+    """Hosts, and the driver as one more; their namespaces' names begin with whose they are."""
 
     num_hosts: int
+    prefix: str = dataclasses.field(default_factory=lambda: own_name(""))
 
     @property
     def driver(self) -> int:
@@ -48,7 +49,7 @@ class Network:
 
     def namespace(self, place: int) -> str:
         """The name of a host's namespace."""
-        return own_name(str(place))
+        return f"{self.prefix}{place}"
 
     def address(self, place: int) -> str:
         """A host's address in all namespaces."""
@@ -85,7 +86,12 @@ def network(num_hosts: int) -> Iterator[Network]:
 def end_processes(net: Network) -> None:
     """Ends all that runs in the namespaces."""
     for place in net.places:
-        _end_all(net.namespace(place))
+        end_host(net, place)
+
+
+def end_host(net: Network, place: int) -> None:
+    """Ends all that runs in a namespace, at once."""
+    _end_all(net.namespace(place))
 
 
 def _join(net: Network, a: int, b: int) -> None:

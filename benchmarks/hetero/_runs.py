@@ -16,8 +16,9 @@ from _measured_jobs import Job
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.child_process import child_process
 from alpa_dejavu.problem import Plan
+from alpa_dejavu.resume import Trained
 from hetero._meshes import Place
-from hetero._namespaces import Network, enter
+from hetero._namespaces import Network, end_host, enter
 from hetero._nodes import Nodes
 
 __all__ = ["Driver", "driver"]
@@ -58,6 +59,11 @@ class Driver:
         """AutoStageOption's plan of a job for so many micro-batches, and the seconds that it took."""
         return dict(self._asked("auto", job, count))
 
+    def train_and_kill(self, job: Job, plan: Plan, host: int) -> tuple[Trained, list[float]]:
+        """Trains while a host is killed; what came out, and the losses of an undisturbed run."""
+        trained, expected = self._asked("train_and_kill", job, plan, host)
+        return trained, list(expected)
+
     def _asked(self, what: str, *arguments: Any) -> Any:
         """What the other process answers.
 
@@ -77,15 +83,13 @@ class Driver:
 @contextlib.contextmanager
 def driver(net: Network, nodes: Nodes) -> Iterator[Driver]:
     """A process in the driver's namespace, connected to the nodes; gone when the block ends."""
-    arguments = net.namespace(net.driver), net.address(net.driver), nodes.address, nodes.environment
+    arguments = net, nodes.address, nodes.environment
     with child_process(_serve, *arguments, name="driver", patience_s=_PATIENCE_S) as connection:
         yield Driver(connection)
 
 
-def _serve(
-    connection: Connection, namespace: str, own_address: str, address: str, environment: Mapping[str, str]
-) -> None:
-    enter(namespace)
+def _serve(connection: Connection, net: Network, address: str, environment: Mapping[str, str]) -> None:
+    enter(net.namespace(net.driver))
     os.environ.update(environment)
     os.environ.pop("RAY_ADDRESS", None)
     import ray
@@ -93,8 +97,9 @@ def _serve(
     # AutoStageOption leaves its profile in the working directory.
     with tempfile.TemporaryDirectory() as directory:
         os.chdir(directory)
-        ray.init(address=address, _node_ip_address=own_address, log_to_driver=False, logging_level="warning")
-        server = _Server()
+        own = net.address(net.driver)
+        ray.init(address=address, _node_ip_address=own, log_to_driver=False, logging_level="warning")
+        server = _Server(net)
         while True:
             try:
                 what, *asked = connection.recv()
@@ -110,6 +115,7 @@ def _serve(
 @final
 @dataclasses.dataclass
 class _Server:
+    net: Network
     meshes: Any = None
     runs: list[Any] = dataclasses.field(default_factory=list)
 
@@ -161,6 +167,12 @@ class _Server:
 
         self._connect_anew()
         return auto_plan(job, count)
+
+    def train_and_kill(self, job: Job, plan: Plan, host: int) -> tuple[Trained, list[float]]:
+        from hetero._training import disturbed, undisturbed
+
+        self.close()
+        return disturbed(job, plan, lambda: end_host(self.net, host)), undisturbed(job)
 
     def close(self) -> None:
         import alpa

@@ -24,6 +24,7 @@ from hetero._bench import bench
 from hetero._cases import CASES, Case
 from hetero._chosen import cluster_of
 from hetero._commands import NotShownError
+from hetero._killed import killed_misses, killed_table
 from hetero._layouts import Layout, alpas_places, drawn, enumeration, label
 from hetero._namespaces import Network, network
 from hetero._owner import is_leftover, own_name
@@ -81,8 +82,10 @@ def links_of(case):
 
 def test_the_planners_cluster_is_the_cases(monkeypatch):
     core, case = Device("core", 1e9, {"float32": 1e10}, 1e9, 1e10, kernel_s=1e-6), CASES["both"]
-    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
+    asked = []
+    monkeypatch.setattr(_chosen, "measured_cpu", lambda count: asked.append(count) or core)
     cluster = cluster_of(case, links_of(case))
+    assert asked == [os.cpu_count()], "a device of one core, not of the machine"
     whole = cluster.hosts[0].device
     assert whole.rate("float32") == pytest.approx(case.shares[0] * 1e10)
     assert whole.kernel_s == pytest.approx(1e-6 / case.shares[0])
@@ -128,6 +131,26 @@ def test_a_missed_figure_is_told(seconds, said):
     broken = {"roles": {"ours": "ours", "alpa": "broken", "amp": "best"}, "errors": {"broken": "and its end"}}
     with pytest.raises(RuntimeError, match="the plan of alpa could not be run: and its end"):
         figures({**case, **broken})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, []),
+        ({"recoveries": []}, ["0 times"]),
+        ({"difference": 2e-4}, ["2.0e-04 of it"]),
+        ({"difference": float("nan")}, ["nan of it"]),
+    ],
+)
+def test_a_training_that_did_not_go_on_is_told(changed, said):
+    recovery = {"hosts": ["b"], "failed_step": 7, "resumed_step": 4, "steps_lost": 3}
+    recovery |= {"seconds": 59.0, "noticed_s": 20.0, "started_s": 30.0}
+    found = {"plan": "before", "plan_afterwards": "after", "losses": [2.0, 1.0], "difference": 1e-5}
+    found |= {"recoveries": [recovery], **changed}
+    assert [part in line for part, line in zip(said, killed_misses(found), strict=True)] == [True] * len(said)
+    assert "losses from 2.0000 to 1.0000" in killed_table(found)
+    slow = {**found, "recoveries": [{**recovery, "seconds": 61.0}]}
+    assert "after 61.0 s, at most 60" in killed_misses(slow)[0]
 
 
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
@@ -180,7 +203,11 @@ def test_two_hosts_and_a_slow_link(monkeypatch):
             for name, plan in plans.items():
                 cluster.steps(job, plan, 1)
                 found[links[0], name] = statistics.median(cluster.steps(job, plan, 3))
+        apart = dataclasses.replace(case, bytes_per_s=((4e6, 4e6),) * 2)
+        measured = cluster.calibrated(apart)
     # Four micro-batches of 64 KiB, there and back: 0.16 s each way at the slow rate.
     assert found[4e5, "crossing"] - found[4e7, "crossing"] > 0.5
     assert found[4e5, "alone"] < found[4e5, "crossing"]
+    assert [measured.links[a][b].sending[1] for a, b in ((0, 1), (1, 0))] == pytest.approx([4e6, 4e6], rel=0.3)
+    assert list(measured.hosts) == cluster.names
     assert not any(name.startswith(own_name("")) for name in os.listdir("/run/netns"))
