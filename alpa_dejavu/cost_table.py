@@ -136,12 +136,12 @@ class CostTable:
     ) -> SlicingProblem:
         """What a slicer is asked.
 
-        On unlike hosts a plan may leave some unused. `hosts` says how many there are of each kind (`host_kinds`), if
-        not all may be used.
+        On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
 
         Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
-        seconds are those of all of them computing at a time. What a micro-batch waits for between stages is hidden by
-        the work on others, except while the pipeline fills and drains: once a step it counts in full.
+        seconds are those of all of them computing at a time, so all of them are used. What a micro-batch waits for
+        between stages is hidden by the work on others, except while the pipeline fills and drains: once a step it
+        counts in full.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         objective = "inference" if run.schedule == "inference" else "training"
@@ -154,7 +154,7 @@ class CostTable:
             num_micro_batches=run.num_micro_batches,
             max_n_succ_stages=self.max_n_succ_stages,
             per_step_s=self.per_step_s * share + self.boundary_s * (1 - share),
-            devices="exactly" if self.crossings is None else "at most",
+            devices="exactly" if self.crossings is None or cluster.shared else "at most",
             objective="work" if cluster.shared else objective,
             sites=None if self.crossings is None else self._sites(self.crossings, cluster, space, run, available),
         )

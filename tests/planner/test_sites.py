@@ -385,6 +385,15 @@ def test_steps_are_drawn_by_the_links_between_the_stages():
     assert 0 <= confidence([one, found], where).probability <= 1
 
 
+def test_hosts_that_share_a_cpu_are_all_used_since_the_others_would_not_be_faster():
+    where = islands(devices=1)
+    assert table_of(where).slicing_problem(where, search_space(where, 8), RUN).devices == "at most"
+    shared = dataclasses.replace(where, cores=4)
+    made = plan(chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e3, exchanged=(1e3,)), shared,
+                search_space(shared, 8), RUN)  # fmt: skip
+    assert {host for stage in made.stages for host in stage.hosts} == {host.name for host in shared.hosts}
+
+
 def test_a_report_shows_which_hosts_a_submesh_stands_for():
     from alpa_dejavu.report import html_report
 
