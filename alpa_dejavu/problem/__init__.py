@@ -13,6 +13,7 @@ from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem._mesh import MeshConfig, SearchSpace, Submesh
 from alpa_dejavu.problem._model import Model, Tensor
+from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._run import Run
@@ -35,6 +36,7 @@ __all__ = [
     "Model",
     "Moves",
     "NoPlanError",
+    "Objective",
     "Operator",
     "Operators",
     "Plan",

@@ -17,6 +17,12 @@ def not_negative(owner: str, field: str, value: float) -> None:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number of at least 0")
 
 
+def count(owner: str, field: str, value: float) -> None:
+    """Raises ValueError unless the value is a whole number above zero."""
+    if not (math.isfinite(value) and value >= 1 and value == int(value)):
+        raise ValueError(f"{owner}: {field} is {value!r}, but must be a whole number of at least 1")
+
+
 def one_of(owner: str, field: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises ValueError unless the value is one of the choices."""
     if value not in choices:

@@ -6,16 +6,18 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._sites import Sites
 
 NO_LIMIT = 2**20
 """A number of succeeding stages that no pipeline reaches: Alpa's word for "memory sets no limit"."""
+OBJECTIVES = ("training", "inference", "work")
 
 
 @final
@@ -37,7 +39,8 @@ class SlicingProblem:
     Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
     plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
     is for devices that share one CPU, where a pipeline takes as long as all its stages have work: the number of
-    micro-batches times the sum of the costs, plus each stage's per-step cost once.
+    micro-batches times the sum of the costs, plus each stage's per-step cost once. Any other is an `Objective`, as
+    `alpa_dejavu.makespan.Makespan` is.
 
     Attributes:
         costs_s: shape (L, L, S, C), forward and backward of one micro-batch for layers i..j; inf where not offered.
@@ -65,7 +68,7 @@ class SlicingProblem:
     per_step_s: NDArray[np.float64] | None = None
     num_stages: int | None = None
     devices: str = "exactly"
-    objective: str = "training"
+    objective: str | Objective = "training"
     sites: Sites | None = None
 
     def __post_init__(self) -> None:
@@ -85,16 +88,22 @@ class SlicingProblem:
         for field, dtype in (("max_n_succ_stages", np.int64), ("per_step_s", np.float64)):
             value = getattr(self, field)
             if value is not None:
-                value = np.asarray(value, dtype=dtype)
+                value = np.asarray(value)
+                if field == "max_n_succ_stages":
+                    _check_whole(owner, field, value)
+                value = value.astype(dtype)
                 object.__setattr__(self, field, value)
                 if value.shape != costs.shape:
                     raise ValueError(f"{owner}: {field} is {value.shape}, but costs_s is {costs.shape}")
         if self.per_step_s is not None and not (self.per_step_s >= 0).all():
             raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
-        _check.positive(owner, "num_devices", self.num_devices)
-        _check.positive(owner, "num_micro_batches", self.num_micro_batches)
+        for field in ("num_devices", "num_micro_batches", "num_stages"):
+            if field != "num_stages" or self.num_stages is not None:
+                _check.count(owner, field, getattr(self, field))
         _check.one_of(owner, "devices", self.devices, ("exactly", "at most"))
-        _check.one_of(owner, "objective", self.objective, ("training", "inference", "work"))
+        if not isinstance(self.objective, Objective) and self.objective not in OBJECTIVES:
+            names = ", ".join(map(repr, OBJECTIVES))
+            raise ValueError(f"{owner}: objective is {self.objective!r}, but must be one of {names}, or an Objective")
         if self.sites is not None:
             self.sites.check(costs.shape[0], sizes, self.num_devices)
 
@@ -116,13 +125,24 @@ class SlicingProblem:
         return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
 
     def total_s(self, stages: tuple[StageChoice, ...]) -> float:
-        """The objective of some stages; infinite if they aren't a slicing that the problem allows."""
+        """The objective of some stages; infinite if they aren't a slicing that the problem allows.
+
+        Raises:
+            ValueError: the objective gave no number.
+        """
         if not self._allows(stages):
             return math.inf
         costs = self.stage_costs_s(stages)
         if self.objective == "inference":
             return len(costs) * max(costs)
-        once = sum(float(self.once_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+        once = 0.0
+        if self.per_step_s is not None:
+            once = sum(float(self.per_step_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+        if isinstance(self.objective, Objective):
+            total = float(self.objective.total_s(self, stages)) if math.isfinite(sum(costs) + once) else math.inf
+            if math.isnan(total):
+                raise ValueError(f"slicing problem: the objective {self.objective!r} gave nan for {stages}")
+            return total
         if self.objective == "work":
             return self.num_micro_batches * sum(costs) + once
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
@@ -139,7 +159,7 @@ class SlicingProblem:
         starts = [s.first for s in stages]
         ends = [s.last + 1 for s in stages]
         used = sum(int(self.submesh_sizes[s.submesh]) for s in stages)
-        room = self.room
+        room = self.max_n_succ_stages
         return (
             bool(stages)
             and starts == [0, *ends[:-1]]
@@ -148,8 +168,20 @@ class SlicingProblem:
             and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
             and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
             and self.num_stages in (None, len(stages))
-            and all(len(stages) - 1 - n <= room[s.first, s.last, s.submesh, s.config] for n, s in enumerate(stages))
+            and (
+                room is None
+                or all(len(stages) - 1 - n <= room[s.first, s.last, s.submesh, s.config] for n, s in enumerate(stages))
+            )
         )
+
+
+def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
+    """Raises ValueError unless all are whole numbers, of whatever type."""
+    wrong = ~(np.isfinite(value) & (value == np.floor(value)))
+    if wrong.any():
+        where = tuple(int(x) for x in np.argwhere(wrong)[0])
+        said = f"{field}{where} is {value[where]}"
+        raise ValueError(f"{owner}: {said}; give whole numbers: -1 where it never fits, {NO_LIMIT} for no limit")
 
 
 @final

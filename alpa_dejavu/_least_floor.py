@@ -1,0 +1,185 @@
+"""The least floor of a step that any plan has: a dynamic program within a threshold, and a search for the threshold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.slicing._choices import Choices
+
+__all__ = ["LeastFloor", "Occupied"]
+
+FloatArray = NDArray[np.float64]
+
+CLOSE = 1e-6
+"""The threshold is found to this fraction."""
+MOST_WORK = 30_000_000
+"""What takes more sums than that for a threshold is left out; so many take less than a second."""
+MOST_PLACES = 5_000
+"""With more ways than that to have devices of each kind of host in use, kinds are not told apart."""
+_ROUNDING = 1e-12
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Occupied:
+    """How long a stage, or the link to it, has work at least from when its first micro-batch sets out to it.
+
+    Attributes:
+        num_micro_batches: B.
+        blocking: what crosses to a stage holds it up.
+        ahead_only: nothing goes back, and nothing is updated.
+    """
+
+    num_micro_batches: int
+    blocking: bool
+    ahead_only: bool
+
+    @property
+    def updates(self) -> bool:
+        """Whether something comes once a step, after all that goes back."""
+        return not self.ahead_only
+
+    def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
+        """From what a micro-batch takes on the stage and on the way to it, there and back; arrays of one shape."""
+        size = self.num_micro_batches
+        if self.blocking:
+            return np.asarray(size * (np.asarray(cost_s) + crossed_s))
+        ways = size if self.ahead_only else (size + 1) / 2
+        return np.maximum(crossed_s + size * np.asarray(cost_s), cost_s + ways * np.asarray(crossed_s))
+
+
+@final
+class LeastFloor:
+    """The search for one problem.
+
+    States are (layer, group of the stage before, devices in use); heads are the least sums of stages before them.
+    """
+
+    def __init__(self, problem: SlicingProblem, occupied: Occupied) -> None:
+        self._problem, self._occupied = problem, occupied
+        sites = _sites(problem)
+        choices = Choices(dataclasses.replace(problem, sites=sites, num_stages=None, objective="training"), sites)
+        self._choices, self._group, self._crossing = choices, choices.group, choices.crossing_s
+        self._usable = [int(q) for q in np.flatnonzero((choices.uses <= choices.available).all(axis=1))]
+        self._places(choices)
+        num_layers, num_groups, num_classes = self._crossing.shape
+        work = num_layers**2 / 2 * num_classes * self._num_states
+        if num_groups * work > MOST_WORK:
+            self._group = np.zeros_like(self._group)
+            self._crossing = self._crossing.min(axis=1, keepdims=True)
+            num_groups = 1
+        smallest = int(problem.submesh_sizes.min())
+        self._most = min(num_layers, problem.num_devices // smallest, problem.num_stages or num_layers)
+        left = np.arange(num_layers - 1, -1, -1)[None, :, None, None]
+        limited = bool((np.isfinite(choices.costs_s) & (choices.room < left)).any())
+        counts = limited or problem.num_stages is not None
+        self._counted = counts and num_groups * work * self._most <= MOST_WORK
+        self._once = np.zeros_like(choices.costs_s[0])
+        if occupied.updates:
+            offered = np.isfinite(choices.costs_s[0])
+            np.subtract(choices.weights[0], choices.costs_s[0], out=self._once, where=offered)
+        self._cheapest: dict[int, FloatArray] = {}
+
+    def find(self) -> float:
+        """The least floor, or less; infinite if there is no plan."""
+        if self._most < (self._problem.num_stages or 1):
+            return math.inf
+        low = self._least_sum(math.inf)
+        if math.isinf(low):
+            return math.inf
+        high = low * self._problem.num_micro_batches
+        while high > low * (1 + CLOSE):
+            middle = math.sqrt(low) * math.sqrt(high)
+            if math.isfinite(self._least_sum(middle)):
+                high = middle
+            else:
+                low = middle
+        return low * (1 - _ROUNDING)
+
+    def _places(self, choices: Choices) -> None:
+        """Which states of use a stage of each class may come to, and which it leads to."""
+        sizes = choices.available + 1
+        self._num_states = math.prod(sizes.tolist())
+        strides = np.append(np.cumprod(sizes[::-1])[-2::-1], 1)
+        in_use = np.indices(sizes).reshape(len(sizes), -1)
+        self._full = int(strides @ choices.available)
+        self._before, self._after = {}, {}
+        for q in self._usable:
+            fits = (in_use + choices.uses[q][:, None] <= choices.available[:, None]).all(axis=0)
+            self._before[q] = np.flatnonzero(fits)
+            self._after[q] = self._before[q] + int(strides @ choices.uses[q])
+
+    def _least_sum(self, threshold: float) -> float:
+        """The least sum of stages, and of what crosses, of all plans within a threshold; infinite if there are none."""
+        choices = self._choices
+        ends = np.arange(choices.num_layers) + choices.reach(
+            threshold / self._problem.num_micro_batches * (1 + _ROUNDING)
+        )
+        nothing = np.full((choices.num_layers + 1, self._crossing.shape[1], self._num_states), np.inf)
+        heads = nothing.copy()
+        if not self._counted:
+            self._begin(heads, threshold, 0)
+            self._go_on(heads, heads, threshold, ends, 0)
+        for left in range(self._most, 0, -1) if self._counted else ():
+            after = nothing.copy()
+            if self._problem.num_stages in (None, left):
+                self._begin(after, threshold, left - 1)
+            self._go_on(heads, after, threshold, ends, left - 1)
+            heads = after
+        whole = heads[-1] if self._problem.devices == "at most" else heads[-1, :, self._full]
+        return float(whole.min())
+
+    def _begin(self, heads: FloatArray, threshold: float, successors: int) -> None:
+        """First stages, which so many others may follow at least; they alone count what comes once a step."""
+        choices = self._choices
+        costs = np.where(choices.room[0] >= successors, choices.costs_s[0], np.inf)
+        fits = self._occupied.seconds(costs, 0.0) + self._once <= threshold
+        least = np.where(fits, costs + self._once, np.inf).min(axis=2)
+        for q in self._usable:
+            used = self._after[q][0]
+            place = heads[1:, self._group[q], used]
+            np.minimum(place, least[:, q], out=place)
+
+    def _go_on(
+        self, heads: FloatArray, after: FloatArray, threshold: float, ends: NDArray[np.int64], successors: int
+    ) -> None:
+        """Next stages, which so many others may follow at least; by layers, so `after` may be the heads themselves."""
+        costs = self._least_costs(successors)
+        for layer in range(1, len(costs)):
+            if np.isinf(heads[layer]).all():
+                continue
+            lasts = slice(layer, int(ends[layer]))
+            for q in self._usable:
+                cost, crossed = costs[layer, lasts, q][None, :], self._crossing[layer, :, q][:, None]
+                if np.isinf(cost).all():
+                    continue
+                head = heads[layer][:, None, self._before[q]]
+                sums = head + (cost + crossed)[:, :, None]
+                sums[head + self._occupied.seconds(cost, crossed)[:, :, None] > threshold] = np.inf
+                place = after[layer + 1 : lasts.stop + 1, self._group[q]]
+                to = self._after[q]
+                place[:, to] = np.minimum(place[:, to], sums.min(axis=0))
+
+    def _least_costs(self, successors: int) -> FloatArray:
+        """Of each first and last layer and class; shape (L, L, Q)."""
+        if successors not in self._cheapest:
+            allowed = self._choices.room >= successors
+            self._cheapest[successors] = np.where(allowed, self._choices.costs_s, np.inf).min(axis=3)
+        return self._cheapest[successors]
+
+
+def _sites(problem: SlicingProblem) -> Sites:
+    """Where devices are, told apart by kind if that isn't too much; anywhere, if the problem doesn't say."""
+    sizes, sites = problem.submesh_sizes, problem.sites
+    every = np.array([problem.num_devices])
+    if sites is None:
+        return Sites(sizes[:, None], every, np.zeros((len(sizes),) * 2), np.zeros((problem.num_layers, 1)))
+    if math.prod((sites.available + 1).tolist()) > MOST_PLACES:
+        return dataclasses.replace(sites, uses=sizes[:, None], available=every)
+    return sites

@@ -1,0 +1,29 @@
+"""What a slicing may be measured by, besides the objectives that have a name."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from alpa_dejavu.problem._slicing import SlicingProblem, StageChoice
+
+
+class Objective(abc.ABC):
+    """Seconds of a whole slicing, of any kind: `SlicingProblem.objective` takes one in place of a name.
+
+    Slicers that try plans ("exhaustive", "mcmc", "uniform") work with any; those that need a recurrence raise
+    ValueError where they have none for it.
+    """
+
+    @abc.abstractmethod
+    def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
+        """What the stages cost together; the less, the better.
+
+        Args:
+            problem: what is cut.
+            stages: in the order of the layers; known to be allowed, each at a finite cost.
+
+        Returns:
+            Seconds, at least 0; infinite if the objective itself rules the stages out.
+        """
