@@ -7,19 +7,31 @@ from alpa_dejavu.slicing._amp_pipe import AmpPipe
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
 from alpa_dejavu.slicing._exhaustive import Exhaustive
+from alpa_dejavu.slicing._mcmc import Mcmc
 from alpa_dejavu.slicing._placed import Effort
 from alpa_dejavu.slicing._uniform import Uniform
+from alpa_dejavu.slicing._why_none import why_none
 
-__all__ = ["AmpPipe", "Dynamic", "Effort", "Exhaustive", "Slicer", "Uniform", "slicer"]
+__all__ = ["SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Mcmc", "Slicer", "Uniform", "slicer", "why_none"]
+
+SLICERS: dict[str, type[Slicer]] = {
+    "amp_pipe": AmpPipe,
+    "dynamic": Dynamic,
+    "exhaustive": Exhaustive,
+    "mcmc": Mcmc,
+    "uniform": Uniform,
+}
+"""All of them, by the names that options and the command line take."""
 
 
 def slicer(choice: str | Slicer) -> Slicer:
-    """The slicer of a name ("amp_pipe", "dynamic", "exhaustive", "uniform"), or the given one.
+    """The slicer of a name in `SLICERS`, or the given one.
+
+    Raises:
+        ValueError: there is none of that name; says which there are.
+        TypeError: it is no slicer.
 
     >>> slicer("dynamic")
     Dynamic()
     """
-    known: dict[str, type[Slicer]] = {
-        "amp_pipe": AmpPipe, "dynamic": Dynamic, "exhaustive": Exhaustive, "uniform": Uniform,
-    }  # fmt: skip
-    return resolve("slicer", choice, known, Slicer)  # type: ignore[type-abstract]
+    return resolve("slicer", choice, SLICERS, Slicer)  # type: ignore[type-abstract]

@@ -1,0 +1,157 @@
+"""FlexFlow's search: a random walk over plans that takes what is better, and at times what is worse.
+
+With what chance it takes the worse falls as it goes on (simulated annealing).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import time
+from typing import final
+
+from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
+from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._random_moves import RandomMoves, Stages
+from alpa_dejavu.slicing._uniform import Uniform
+
+Energy = tuple[int, float]
+"""What a plan breaks of the rules, then what it costs."""
+COLDEST = 1e-4
+"""At the end, what is worse by this fraction of the best is taken once in e times."""
+PER_VIOLATION = 0.25
+"""One more rule broken counts as this fraction of the best. What is allowed can lie scattered in what isn't."""
+MOST_KNOWN = 20_000
+"""So many plans are remembered with what they cost."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Mcmc(Slicer):
+    """Simulated annealing by moves of cuts, submeshes and configs; takes any objective, and knows no lower bound.
+
+    Attributes:
+        proposals: how many moves are tried, all chains together.
+        seconds: if given, go on for that long instead of counting. What is found then depends on the machine, and isn't
+            always the same.
+        seed: of the moves. The same seed gives the same plan.
+        chains: independent walks, one after the other, each with its part of the budget.
+        start: of the first chain: "uniform" (equal stages, where they are allowed) or "random". The others' is random.
+        hottest: at the start, what is worse by this fraction of the best is taken once in e times.
+
+    Raises ValueError for numbers that aren't above 0, and another start.
+
+    References:
+        Jia et al., Beyond Data and Model Parallelism for Deep Neural Networks, MLSys 2019, section 6.2.
+        Kirkpatrick et al., Optimization by Simulated Annealing, Science 220, 1983.
+
+    >>> Mcmc(proposals=100, seed=1)
+    Mcmc(proposals=100, seconds=None, seed=1, chains=4, start='uniform', hottest=0.1)
+    """
+
+    proposals: int = 10_000
+    seconds: float | None = None
+    seed: int = 0
+    chains: int = 4
+    start: str = "uniform"
+    hottest: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check.count("mcmc", "proposals", self.proposals)
+        _check.count("mcmc", "chains", self.chains)
+        _check.positive("mcmc", "hottest", self.hottest)
+        if self.seconds is not None:
+            _check.positive("mcmc", "seconds", self.seconds)
+        _check.one_of("mcmc", "start", self.start, ("uniform", "random"))
+
+    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        rng = random.Random(self.seed)
+        walk = _Walk(problem, RandomMoves(problem, rng), rng)
+        first = Uniform().slice(problem).stages if self.start == "uniform" else ()
+        for chain in range(self.chains):
+            budget = _Budget.part(self, chain)
+            if not walk.begin(first if chain == 0 else ()):
+                break
+            while (progress := budget.progress()) < 1:
+                # As long as nothing allowed is found there is nothing to settle on.
+                walk.step(self.hottest * (COLDEST / self.hottest) ** (progress if walk.best else 0.0))
+        return walk.best, 0.0, walk.steps
+
+
+@final
+class _Budget:
+    """A chain's: how much of it is gone."""
+
+    def __init__(self, proposals: int, seconds: float | None) -> None:
+        self._proposals, self._seconds = proposals, seconds
+        self._done, self._started = 0, time.perf_counter()
+
+    @classmethod
+    def part(cls, whole: Mcmc, chain: int) -> _Budget:
+        """One chain's part; a few of them have one proposal more."""
+        proposals = len(range(chain, whole.proposals, whole.chains))
+        return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains)
+
+    def progress(self) -> float:
+        """Before each step, from 0 up; 1: it is all gone."""
+        if self._seconds is not None:
+            return (time.perf_counter() - self._started) / self._seconds
+        self._done += 1
+        return (self._done - 1) / self._proposals if self._proposals else 1.0
+
+
+@final
+class _Walk:
+    """Where the walk is, the best plan that it came by (nothing if none was allowed), and how many steps it took."""
+
+    def __init__(self, problem: SlicingProblem, moves: RandomMoves, rng: random.Random) -> None:
+        self._problem, self._moves, self._rng = problem, moves, rng
+        self._known: dict[Stages, Energy] = {}
+        self._here: Stages = ()
+        self._energy: Energy = (0, math.inf)
+        self.best: Stages = ()
+        self._best_s = math.inf
+        self.steps = 0
+
+    def begin(self, stages: Stages) -> bool:
+        """Goes to a plan, or to any if there is none; whether there is one."""
+        self._here = stages or self._moves.plan()
+        if self._here:
+            self._energy = self._of(self._here)
+            self._keep()
+        return bool(self._here)
+
+    def step(self, temperature: float) -> None:
+        """Tries one move."""
+        self.steps += 1
+        proposed = self._moves.moved(self._here)
+        energy = self._of(proposed)
+        if energy <= self._energy or self._rng.random() < self._chance(energy, temperature):
+            self._here, self._energy = proposed, energy
+            self._keep()
+
+    def _chance(self, energy: Energy, temperature: float) -> float:
+        """Of what is worse to be taken."""
+        violations, cost_s = energy
+        if violations:
+            worse = PER_VIOLATION * (violations - self._energy[0])
+        elif self._best_s > 0:
+            worse = (cost_s - self._energy[1]) / self._best_s
+        else:
+            return 0.0
+        return math.exp(-worse / temperature)
+
+    def _of(self, stages: Stages) -> Energy:
+        known = self._known.get(stages)
+        if known is None:
+            total_s = self._problem.total_s(stages)
+            known = 0 if math.isfinite(total_s) else max(self._moves.violations(stages), 1), total_s
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[stages] = known
+        return known
+
+    def _keep(self) -> None:
+        if self._energy[0] == 0 and self._energy[1] < self._best_s:
+            self.best, self._best_s = self._here, self._energy[1]

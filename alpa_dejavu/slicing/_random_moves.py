@@ -1,0 +1,134 @@
+"""Plans drawn at random, and plans a random move away from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.slicing._fill import Fill, Use
+
+Stages = tuple[StageChoice, ...]
+
+CUT, CONFIG, SWAP = 0.35, 0.15, 0.15
+"""How often a boundary moves, a config changes, and two stages swap their submeshes; else some stages are made anew."""
+MOST_REMADE = 3
+"""At most so many neighbours are made anew at a time."""
+
+
+@final
+class RandomMoves:
+    """Of one problem. Each plan covers the layers and has the devices that it should have; a stage may be infinite."""
+
+    def __init__(self, problem: SlicingProblem, rng: random.Random) -> None:
+        self._problem, self._rng = problem, rng
+        sites = problem.sites
+        uses = problem.submesh_sizes[:, None] if sites is None else sites.uses
+        self._uses: list[Use] = [tuple(row) for row in uses.tolist()]
+        self._available: Use = (problem.num_devices,) if sites is None else tuple(sites.available.tolist())
+        self._fill = Fill(self._uses, problem.devices == "exactly", rng)
+        self._offered: dict[tuple[int, int, int], list[int]] = {}
+
+    def plan(self) -> Stages:
+        """Any number of stages that is allowed, cut anywhere, on any submeshes; nothing if none was found."""
+        problem, rng = self._problem, self._rng
+        most = min(problem.num_layers, problem.num_devices // int(problem.submesh_sizes.min()))
+        counts = range(1, most + 1) if problem.num_stages is None else range(problem.num_stages, problem.num_stages + 1)
+        for count in rng.sample(counts, len(counts)):
+            submeshes = self._fill.draw(count, self._available) if count <= most else []
+            if submeshes:
+                return self._made(0, problem.num_layers, submeshes)
+        return ()
+
+    def moved(self, stages: Stages) -> Stages:
+        """The plan after one move; the same plan if that move can't be made."""
+        kind, several = self._rng.random(), len(stages) > 1
+        if kind < CUT and several:
+            return self._cut(stages)
+        if CUT <= kind < CUT + CONFIG and self._problem.costs_s.shape[3] > 1:
+            return self._reconfigured(stages)
+        if CUT + CONFIG <= kind < CUT + CONFIG + SWAP and several:
+            return self._swapped(stages)
+        return self._remade(stages)
+
+    def violations(self, stages: Stages) -> int:
+        """How many stages aren't offered, and how many stages too many follow some for their memory's sake."""
+        costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
+        total = 0
+        for n, stage in enumerate(stages):
+            entry = stage.first, stage.last, stage.submesh, stage.config
+            total += not math.isfinite(costs[entry])
+            if room is not None:
+                total += max(len(stages) - 1 - n - int(room[entry]), 0)
+        return total
+
+    def _cut(self, stages: Stages) -> Stages:
+        """A boundary goes by one layer, or anywhere between its neighbours."""
+        rng, n = self._rng, self._rng.randrange(1, len(stages))
+        before, after = stages[n - 1], stages[n]
+        low, high = before.first + 1, after.last
+        cut = after.first + rng.choice((-1, 1)) if rng.random() < 0.5 else rng.randint(low, high)
+        if not low <= cut <= high:
+            return stages
+        pair = self._kept(before, before.first, cut - 1), self._kept(after, cut, after.last)
+        return (*stages[: n - 1], *pair, *stages[n + 1 :])
+
+    def _reconfigured(self, stages: Stages) -> Stages:
+        n = self._rng.randrange(len(stages))
+        stage = stages[n]
+        config = self._config(stage.first, stage.last, stage.submesh)
+        return (*stages[:n], dataclasses.replace(stage, config=config), *stages[n + 1 :])
+
+    def _swapped(self, stages: Stages) -> Stages:
+        n, m = self._rng.sample(range(len(stages)), 2)
+        changed = list(stages)
+        for to, source in ((n, stages[m]), (m, stages[n])):
+            changed[to] = self._kept(source, stages[to].first, stages[to].last)
+        return tuple(changed)
+
+    def _remade(self, stages: Stages) -> Stages:
+        """A few neighbours become as many, one more or one less, on other submeshes with the same devices."""
+        rng, num = self._rng, len(stages)
+        width = rng.randint(1, min(MOST_REMADE, num))
+        start = rng.randrange(num - width + 1)
+        window, kept = stages[start : start + width], (*stages[:start], *stages[start + width :])
+        first, end = window[0].first, window[-1].last + 1
+        used = [self._uses[stage.submesh] for stage in kept]
+        left = tuple(have - sum(column) for have, *column in zip(self._available, *used, strict=True))
+        count = width
+        if self._problem.num_stages is None:
+            count = rng.randint(max(width - 1, 1), min(width + 1, end - first))
+        submeshes = self._fill.draw(count, left)
+        if not submeshes:
+            return stages
+        cuts = [stage.first for stage in window[1:]] if count == width else None
+        return (*stages[:start], *self._made(first, end, submeshes, cuts), *stages[start + width :])
+
+    def _made(self, first: int, end: int, submeshes: Sequence[int], cuts: Sequence[int] | None = None) -> Stages:
+        """Stages on these submeshes with any configs, cut there, or anywhere."""
+        if cuts is None:
+            cuts = sorted(self._rng.sample(range(first + 1, end), len(submeshes) - 1))
+        places = zip([first, *cuts], [*cuts, end], submeshes, strict=True)
+        return tuple(StageChoice(a, b - 1, submesh, self._config(a, b - 1, submesh)) for a, b, submesh in places)
+
+    def _kept(self, stage: StageChoice, first: int, last: int) -> StageChoice:
+        """These layers on the stage's submesh, with its config if that is offered."""
+        if stage.config in self._configs(first, last, stage.submesh):
+            return StageChoice(first, last, stage.submesh, stage.config)
+        return StageChoice(first, last, stage.submesh, self._config(first, last, stage.submesh))
+
+    def _config(self, first: int, last: int, submesh: int) -> int:
+        """One that is offered, if any is."""
+        configs = self._configs(first, last, submesh)
+        return self._rng.choice(configs) if configs else 0
+
+    def _configs(self, first: int, last: int, submesh: int) -> list[int]:
+        key = first, last, submesh
+        if key not in self._offered:
+            self._offered[key] = np.flatnonzero(np.isfinite(self._problem.costs_s[key])).tolist()
+        return self._offered[key]

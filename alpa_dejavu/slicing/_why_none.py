@@ -1,0 +1,69 @@
+"""Which of a problem's constraints leaves it without a slicing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing._dynamic import Dynamic
+
+__all__ = ["why_none"]
+
+
+def why_none(problem: SlicingProblem) -> str:
+    """What forbids every slicing, and would not if it were lifted; empty if there is one, or none was forbidden.
+
+    >>> why_none(SlicingProblem(np.ones((2, 2, 1, 1)), np.array([2]), num_devices=3, num_micro_batches=4))
+    'no slicing takes exactly 3 devices; with devices="at most" there is one'
+    """
+    problem = dataclasses.replace(problem, objective="training")
+    if _solved(problem):
+        return ""
+    constraints = _constraints(problem)
+    alone = [said for said, change in constraints if _solved(dataclasses.replace(problem, **change))]
+    if alone:
+        return "; or: ".join(alone)
+    every: dict[str, Any] = {}
+    for _, change in constraints:
+        every |= change
+    if every and _solved(dataclasses.replace(problem, **every)):
+        return "several constraints together forbid every slicing: " + "; and: ".join(said for said, _ in constraints)
+    return _not_offered(problem)
+
+
+def _solved(problem: SlicingProblem) -> bool:
+    return Dynamic().slice(problem).found
+
+
+def _constraints(problem: SlicingProblem) -> list[tuple[str, dict[str, Any]]]:
+    """What forbids slicings, in words, and the change that lifts it."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    if problem.num_stages is not None:
+        said = f"no slicing has num_stages={problem.num_stages}; with any number of stages there is one"
+        found.append((said, {"num_stages": None}))
+    if problem.max_n_succ_stages is not None:
+        said = "no slicing fits into memory (max_n_succ_stages); without that limit there is one"
+        found.append((said, {"max_n_succ_stages": None}))
+    if problem.devices == "exactly":
+        said = f'no slicing takes exactly {problem.num_devices} devices; with devices="at most" there is one'
+        found.append((said, {"devices": "at most"}))
+    if problem.sites is not None:
+        have = problem.sites.available.tolist()
+        found.append((f"no slicing suits the {have} devices of each kind; without sites there is one", {"sites": None}))
+    return found
+
+
+def _not_offered(problem: SlicingProblem) -> str:
+    """What is missing among the choices themselves."""
+    fits = problem.submesh_sizes <= problem.num_devices
+    if not fits.any():
+        return f"the smallest submesh has {problem.submesh_sizes.min()} devices, but there are {problem.num_devices}"
+    offered = np.isfinite(problem.costs_s[:, :, fits] + problem.once_s[:, :, fits]).any(axis=(2, 3))
+    layers = np.arange(problem.num_layers)
+    covered = [offered[: layer + 1, layer:].any() for layer in layers]
+    if not all(covered):
+        return f"layer {covered.index(False)} is in no stage that is offered at a finite cost"
+    return "the stages that are offered at a finite cost don't join to all layers with the devices that there are"
