@@ -109,7 +109,8 @@ class LeastFloor:
         strides = np.append(np.cumprod(sizes[::-1])[-2::-1], 1)
         in_use = np.indices(sizes).reshape(len(sizes), -1)
         self._full = int(strides @ choices.available)
-        self._before, self._after = {}, {}
+        self._before: dict[int, NDArray[np.int64]] = {}
+        self._after: dict[int, NDArray[np.int64]] = {}
         for q in self._usable:
             fits = (in_use + choices.uses[q][:, None] <= choices.available[:, None]).all(axis=0)
             self._before[q] = np.flatnonzero(fits)

@@ -106,9 +106,9 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
 
     Before a stage begins, a micro-batch has gone ahead through all stages before it, and after it ends one has to go
     back through them. Meanwhile it works on each of B micro-batches, one after the other. What crosses to a stage
-    counts as the problem's `Makespan` sends it: "blocking" holds the stage up each time; otherwise it is a way that each
-    micro-batch has to go, one after the other, and so it is taken where the objective is no `Makespan`. What the first
-    stage costs once a step comes last of all.
+    counts as the problem's `Makespan` sends it: "blocking" holds the stage up each time; otherwise it is a way that
+    each micro-batch has to go, one after the other, and so it is taken where the objective is no `Makespan`. What the
+    first stage costs once a step comes last of all.
 
     Args:
         problem: with any objective; an "inference" schedule only goes ahead.

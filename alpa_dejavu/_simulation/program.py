@@ -51,7 +51,7 @@ class Program:
         return len(self.kind)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def program(
     schedule: str,
     num_stages: int,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 
 FloatArray = NDArray[np.float64]
 VARIANTS = ("paper", "released")
@@ -49,6 +49,7 @@ class AmpPipe(Slicer):
         _check.one_of("amp_pipe", "variant", self.variant, VARIANTS)
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        check_has_recurrence("amp_pipe", problem)
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
         for submeshes in _rows(problem):
@@ -179,11 +180,16 @@ def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
 
 
 def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
-    """The submesh of each stage: all of one size, and all of one shape where hosts are alike."""
+    """The submesh of each stage: all of one size, and all of one shape where hosts are alike.
+
+    There are as many stages as there are devices for, or as are asked for.
+    """
     for size in np.unique(problem.submesh_sizes).tolist():
-        count, left = divmod(problem.num_devices, size)
-        fitting = count if problem.num_stages is None else problem.num_stages
-        if fitting != count or not 1 <= count <= problem.num_layers or (left and problem.devices == "exactly"):
+        most = problem.num_devices // size
+        count = problem.num_stages or most
+        if not 1 <= count <= min(most, problem.num_layers):
+            continue
+        if problem.devices == "exactly" and count * size != problem.num_devices:
             continue
         alike = np.flatnonzero(problem.submesh_sizes == size)
         if problem.sites is None:

@@ -7,7 +7,7 @@ import math
 import time
 from typing import final
 
-from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
 
 
 class Slicer(abc.ABC):
@@ -27,3 +27,16 @@ class Slicer(abc.ABC):
     @abc.abstractmethod
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         """The stages (none if there are none), what no slicing costs less than, and how many rounds it took."""
+
+
+def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
+    """For slicers that build on what the named objectives are made of.
+
+    Raises:
+        ValueError: the problem's objective is another.
+    """
+    if isinstance(problem.objective, Objective):
+        raise ValueError(
+            f"{owner} has no recurrence for the objective {problem.objective!r}; take a slicer that tries plans, as "
+            f"'mcmc' or, with few layers, 'exhaustive' does"
+        )

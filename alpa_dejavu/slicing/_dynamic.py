@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
-from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 from alpa_dejavu.slicing._bounded import BoundedSearch
 from alpa_dejavu.slicing._branch import BranchAndBound
 from alpa_dejavu.slicing._placed import Effort, placed
@@ -33,6 +33,7 @@ class Dynamic(Slicer):
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        check_has_recurrence("dynamic", problem)
         if problem.sites is not None:
             if not _alike(problem.sites):
                 return placed(problem, problem.sites, self.effort)

@@ -28,7 +28,7 @@ class Uniform(Slicer):
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
-        rows = _rows(problem) if problem.sites is None else _site_rows(problem.sites)
+        rows = _rows(problem) if problem.sites is None else _site_rows(problem.sites, problem.num_stages)
         for row, c in itertools.product(rows, range(problem.costs_s.shape[3])):
             if not 1 <= len(row) <= problem.num_layers:
                 continue
@@ -42,13 +42,21 @@ class Uniform(Slicer):
 
 
 def _rows(problem: SlicingProblem) -> list[list[int]]:
-    """For each submesh that suits, as many of it as there are devices for."""
-    counts = [divmod(problem.num_devices, int(size)) for size in problem.submesh_sizes]
-    return [[s] * count for s, (count, left) in enumerate(counts) if not left or problem.devices == "at most"]
+    """For each submesh that suits, as many of it as there are devices for, or as are asked for."""
+    rows = []
+    for s, size in enumerate(problem.submesh_sizes.tolist()):
+        most = problem.num_devices // size
+        count = problem.num_stages or most
+        if count <= most and (count * size == problem.num_devices or problem.devices == "at most"):
+            rows.append([s] * count)
+    return rows
 
 
-def _site_rows(sites: Sites) -> list[list[int]]:
-    """For each number of devices, as many sites with that many as there are devices for, kind by kind."""
+def _site_rows(sites: Sites, num_stages: int | None) -> list[list[int]]:
+    """For each number of devices, as many sites with that many as there are devices for, or as are asked for.
+
+    Kind by kind.
+    """
     sizes = sites.uses.sum(axis=1)
     rows = []
     for size in np.unique(sizes):
@@ -59,5 +67,5 @@ def _site_rows(sites: Sites) -> list[list[int]]:
             count = int((left[uses > 0] // uses[uses > 0]).min())
             left = left - count * uses
             row += [s] * count
-        rows.append(row)
+        rows.append(row[:num_stages])
     return rows
