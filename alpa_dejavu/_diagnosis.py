@@ -8,7 +8,7 @@ import numpy as np
 
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
-from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.slicing import Dynamic, Slicer
 
 _MIB = 2.0**20
 
@@ -16,7 +16,9 @@ _MIB = 2.0**20
 def no_plan(
     model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
 ) -> NoPlanError:
-    """The error for a problem that a slicer found no answer to: is it memory, or the search space?"""
+    """The error for a problem that a slicer found no answer to: is it memory, the search space, or the slicer?"""
+    if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
+        return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
     if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
         return NoPlanError(_memory(model, cluster, space, run, table))

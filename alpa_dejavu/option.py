@@ -46,7 +46,7 @@ class DejavuStageOption:
             or "model_parallel_only".
         stage_imbalance_tolerance: how far a stage's share of the operations may be from its share of the devices;
             infinite by default: the search finds by itself that uneven stages are slow.
-        slicer: "dynamic" (exact, the default), "amp_pipe", "uniform" or "exhaustive", or a `Slicer` of one's own.
+        slicer: "dynamic" (exact, the default), or another in `alpa_dejavu.slicing.SLICERS`, or a `Slicer` of one's own.
         latency: "analytic" (a roofline; measured once on a CPU cluster, by data sheet on GPUs), or a `LatencyModel`.
             "auto", the default, is the calibration's, and without one "analytic".
         communication: "alpha-beta" (latency and rate of the slowest link), "links" (by the links of each group of

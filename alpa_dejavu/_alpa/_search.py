@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.slicing import Slicer, why_none
 from alpa_dejavu.slicing import slicer as choose_slicer
+
+_log = logging.getLogger(__name__)
 
 Solution = list[tuple[tuple[int, int], int, int]]
 
@@ -35,13 +38,15 @@ def training_dp(
         num_autosharding_configs: C.
         compute_cost: shape (L, L, S, C), seconds of one micro-batch; infinite where there is no such stage.
         max_n_succ_stages: shape (L, L, S, C).
-        slicer: by name, or one of your own.
+        slicer: by a name in `alpa_dejavu.slicing.SLICERS`, or one of your own.
 
     Returns:
-        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits.
+        The cost and a list of ((first layer, last layer + 1), submesh, config); (infinity, None) if nothing fits, or
+        the slicer found nothing that does. The log then says what forbids it.
 
     Raises:
-        ValueError: shapes that don't fit, NaN or negative costs, counts below one.
+        ValueError: shapes that don't fit, NaN or negative costs, counts below one, an unknown slicer.
+        TypeError: a slicer that is none.
     """
     return _solve(
         num_layers, num_devices, num_microbatches, submesh_choices, num_autosharding_configs, compute_cost,
@@ -78,16 +83,17 @@ def _solve(
     costs = np.asarray(costs, dtype=np.float64)
     if costs.shape != shape:
         raise ValueError(f"compute_cost is {costs.shape}, but must be {shape}: (layers, layers, submeshes, configs)")
-    sliced = choose_slicer(choice).slice(
-        SlicingProblem(
-            costs_s=costs,
-            submesh_sizes=np.array([math.prod(submesh) for submesh in submeshes]),
-            num_devices=num_devices,
-            num_micro_batches=num_micro_batches,
-            max_n_succ_stages=room,
-            objective=objective,
-        )
+    chosen = choose_slicer(choice)
+    problem = SlicingProblem(
+        costs_s=costs,
+        submesh_sizes=np.array([math.prod(submesh) for submesh in submeshes]),
+        num_devices=num_devices,
+        num_micro_batches=num_micro_batches,
+        max_n_succ_stages=room,
+        objective=objective,
     )
+    sliced = chosen.slice(problem)
     if not sliced.found:
+        _log.warning("%s found no stages: %s", chosen, why_none(problem) or "but there are some; take 'dynamic'")
         return math.inf, None
     return sliced.cost_s, [((s.first, s.last + 1), s.submesh, s.config) for s in sliced.stages]

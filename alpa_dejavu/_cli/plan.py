@@ -14,6 +14,7 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planned import OBJECTIVES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
+from alpa_dejavu.slicing import SLICERS
 
 
 @click.command()
@@ -24,6 +25,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
+@click.option("--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search.")
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
@@ -37,6 +39,7 @@ def plan(
     micro_batches: int | str,
     layers: int | str,
     schedule: str,
+    slicer: str,
     risk: float,
     history: pathlib.Path | None,
     objective: str,
@@ -64,6 +67,7 @@ def plan(
             number_or_none(micro_batches),
             number_or_none(layers),
             schedule,
+            slicing=slicer,
             risk=risk,
             calibration=calibration,
             history=history,

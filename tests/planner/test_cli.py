@@ -22,6 +22,7 @@ from alpa_dejavu.placement import place
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.planned import RunnerUp
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.slicing import SLICERS
 from alpa_dejavu.testing import example_cluster
 
 CLUSTER, MODEL = example_cluster(1), chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
@@ -91,6 +92,13 @@ def test_numbers_are_handed_on(run):
     options = "--hosts 8 --micro-batches 16 --layers 12 --schedule gpipe".split()
     assert run(*ASKED, *options).exit_code == 0
     assert run.asked[2:] == (8, 32, 16, 12, "gpipe")
+    assert run.named["slicing"] == "dynamic"
+
+
+@pytest.mark.parametrize("name", sorted(SLICERS))
+def test_the_slicer_is_chosen_by_name(run, name):
+    assert run(*ASKED, "--slicer", name).exit_code == 0
+    assert run.named["slicing"] == name
 
 
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
@@ -122,6 +130,7 @@ def test_everything_asked_for_is_written(run, tmp_path):
         [*ASKED, "--micro-batches", "0"],
         [*ASKED, "--layers", "some"],
         [*ASKED, "--schedule", "2f2b"],
+        [*ASKED, "--slicer", "greedy"],
         ["explain"],
         ["diff", "one.json"],
         ["oracle"],
