@@ -107,7 +107,7 @@ class LeastFloor:
         sizes = choices.available + 1
         self._num_states = math.prod(sizes.tolist())
         strides = np.append(np.cumprod(sizes[::-1])[-2::-1], 1)
-        in_use = np.indices(sizes).reshape(len(sizes), -1)
+        in_use = np.indices(sizes.tolist()).reshape(len(sizes), -1)
         self._full = int(strides @ choices.available)
         self._before: dict[int, NDArray[np.int64]] = {}
         self._after: dict[int, NDArray[np.int64]] = {}
@@ -180,7 +180,8 @@ def _sites(problem: SlicingProblem) -> Sites:
     sizes, sites = problem.submesh_sizes, problem.sites
     every = np.array([problem.num_devices])
     if sites is None:
-        return Sites(sizes[:, None], every, np.zeros((len(sizes),) * 2), np.zeros((problem.num_layers, 1)))
+        nowhere = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
+        return Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
     if math.prod((sites.available + 1).tolist()) > MOST_PLACES:
         return dataclasses.replace(sites, uses=sizes[:, None], available=every)
     return sites

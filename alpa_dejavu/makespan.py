@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._least_floor import LeastFloor, Occupied
 from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice, _check
 from alpa_dejavu.problem._run import SCHEDULES
-from alpa_dejavu.simulate import SENDS, StageTimes, simulate
+from alpa_dejavu.simulate import SENDS, StageTimes, simulated_step_s
 
 __all__ = ["Makespan", "least_makespan_floor", "makespan_floor"]
 
@@ -66,7 +66,7 @@ class Makespan(Objective):
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
         """The simulated step."""
         times = self.stage_times(problem, stages)
-        return simulate(times, problem.num_micro_batches, self.schedule, sends=self.sends).step_s
+        return simulated_step_s(times, problem.num_micro_batches, self.schedule, sends=self.sends)
 
     def stage_times(self, problem: SlicingProblem, stages: Sequence[StageChoice]) -> tuple[StageTimes, ...]:
         """What is simulated.

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._simulation.program import BACKWARD_SEND, FORWARD_SEND, START, Program
 
-__all__ = ["own_devices", "shared_cores"]
+__all__ = ["own_devices", "own_devices_step", "shared_cores"]
 
 FloatArray = NDArray[np.float64]
 
@@ -19,8 +19,19 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
         program: of N tasks.
         seconds: of each task, shape (N,).
     """
-    size = len(program)
-    ends = [0.0] * (size + 1)  # the last one is what -1, nothing to wait for, stands for
+    finished = np.array(_ends(program, seconds))
+    started = np.max([finished[column] for column in program.waits], axis=0)
+    return started, finished[:-1]
+
+
+def own_devices_step(program: Program, seconds: FloatArray) -> float:
+    """The last end of `own_devices` alone, which is most of what that takes."""
+    return max(_ends(program, seconds))
+
+
+def _ends(program: Program, seconds: FloatArray) -> list[float]:
+    """Of each task, and 0 at last, which is what -1, nothing to wait for, stands for."""
+    ends = [0.0] * (len(program) + 1)
     first, second, third = program.waits
     for n, (a, b, c, duration) in enumerate(zip(first, second, third, seconds.tolist(), strict=True)):
         start = ends[a]
@@ -29,9 +40,7 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
         if ends[c] > start:
             start = ends[c]
         ends[n] = start + duration
-    finished = np.array(ends)
-    started = np.max([finished[column] for column in program.waits], axis=0)
-    return started, finished[:-1]
+    return ends
 
 
 def shared_cores(

@@ -58,6 +58,13 @@ def test_slicers_are_chosen_by_name():
     assert even.step_s >= best.step_s * (1 - 1e-9)
 
 
+def test_a_slicer_that_misses_all_plans_is_told_apart_from_there_being_none():
+    cluster, unlike = example_cluster(1, devices_per_host=3), space(devices=3)
+    assert len(alpa_dejavu.plan(chain(2), cluster, unlike, Run(2)).stages) == 2
+    with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some; choose the slicer 'dynamic'"):
+        alpa_dejavu.plan(chain(2), cluster, unlike, Run(2), slicing="uniform")
+
+
 def test_the_largest_submeshes_are_placed_first():
     cluster = example_cluster(num_hosts=2, devices_per_host=4)
     assert place([Submesh(1, 2), Submesh(1, 4), Submesh(1, 2)], cluster) == [(1,), (0,), (1,)]
