@@ -21,7 +21,9 @@ CLOSE = 1e-6
 MOST_WORK = 30_000_000
 """What takes more sums than that for a threshold is left out; so many take less than a second."""
 MOST_PLACES = 5_000
-"""With more ways than that to have devices of each kind of host in use, kinds are not told apart."""
+"""With more ways than that to have devices of each kind of host in use, kinds are told apart by their weight only."""
+WEIGHTS = (4, 2, 1)
+"""How finely: the slowest kind's weight."""
 _ROUNDING = 1e-12
 
 
@@ -63,8 +65,8 @@ class LeastFloor:
 
     def __init__(self, problem: SlicingProblem, occupied: Occupied) -> None:
         self._problem, self._occupied = problem, occupied
-        sites = _sites(problem)
-        choices = Choices(dataclasses.replace(problem, sites=sites, num_stages=None, objective="training"), sites)
+        plain = dataclasses.replace(problem, num_stages=None, objective="training")
+        choices = Choices(*_with_places(plain))
         self._choices, self._group, self._crossing = choices, choices.group, choices.crossing_s
         self._usable = [int(q) for q in np.flatnonzero((choices.uses <= choices.available).all(axis=1))]
         self._places(choices)
@@ -175,13 +177,44 @@ class LeastFloor:
         return self._cheapest[successors]
 
 
-def _sites(problem: SlicingProblem) -> Sites:
-    """Where devices are, told apart by kind if that isn't too much; anywhere, if the problem doesn't say."""
+def _with_places(problem: SlicingProblem) -> tuple[SlicingProblem, Sites]:
+    """Where devices are, by the kind of host if that isn't too much; anywhere, if the problem doesn't say.
+
+    Of very many, a weighted sum over the kinds is all that is counted: with any weights, stages don't take more than
+    there is. What does more work has more weight, so that fast devices aren't had for the number of slow ones.
+    """
     sizes, sites = problem.submesh_sizes, problem.sites
-    every = np.array([problem.num_devices])
     if sites is None:
         nowhere = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
-        return Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
-    if math.prod((sites.available + 1).tolist()) > MOST_PLACES:
-        return dataclasses.replace(sites, uses=sizes[:, None], available=every)
-    return sites
+        every = np.array([problem.num_devices])
+        return problem, Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
+    if math.prod((sites.available + 1).tolist()) <= MOST_PLACES:
+        return problem, sites
+    rates = _rates(problem, sites)
+    for finely in WEIGHTS:
+        weights = np.maximum(np.rint(finely * rates), 1).astype(np.int64)
+        weights //= np.gcd.reduce(weights)
+        total = int(weights @ sites.available)
+        if total * len(sizes) * problem.num_layers**2 / 2 <= MOST_WORK:
+            break
+    else:
+        weights = np.ones_like(weights)
+    uses, available = sites.uses @ weights[:, None], np.array([weights @ sites.available])
+    weighted = dataclasses.replace(sites, uses=uses, available=available)
+    changes = {"submesh_sizes": uses[:, 0], "num_devices": int(available[0]), "sites": weighted}
+    return dataclasses.replace(problem, **changes), weighted
+
+
+def _rates(problem: SlicingProblem, sites: Sites) -> FloatArray:
+    """How fast each kind's devices are, next to the slowest kind's; 1 where that can't be told. Shape (K,)."""
+    seconds = problem.costs_s.min(axis=3) * problem.submesh_sizes
+    offered = np.isfinite(seconds) & (seconds > 0)
+    fastest = np.where(offered, seconds, np.inf).min(axis=2, keepdims=True)
+    shares = np.ones(seconds.shape)
+    np.divide(fastest, seconds, out=shares, where=offered)
+    columns = [shares[:, :, s][offered[:, :, s]] for s in range(len(sites.uses))]
+    of_submesh = np.array([np.median(column) if column.size else 0.0 for column in columns])
+    alone = (sites.uses > 0).sum(axis=1) == 1
+    rates = np.array([of_submesh[alone & (uses > 0)].max(initial=0.0) for uses in sites.uses.T])
+    known = rates > 0
+    return np.where(known, rates / rates[known].min(initial=1.0), 1.0)

@@ -133,8 +133,8 @@ def least_makespan_floor(problem: SlicingProblem) -> float:
     It is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps, for
     each layer and number of devices left, the least sum of stages before. That is as exact as 1e-6, unless there are
     too many states. Then what makes them many is left out, so that the answer is less, but still under all plans: which
-    kind of host a device is of, what a crossing costs from where (the least counts), and how many stages may follow
-    for memory's sake, or are asked for.
+    kind of host a device is of (but for how fast it is), what a crossing costs from where (the least counts), and how
+    many stages may follow for memory's sake, or are asked for.
 
     Returns:
         Seconds; infinite if there is no plan.

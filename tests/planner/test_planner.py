@@ -61,7 +61,7 @@ def test_slicers_are_chosen_by_name():
 def test_a_slicer_that_misses_all_plans_is_told_apart_from_there_being_none():
     cluster, unlike = example_cluster(1, devices_per_host=3), space(devices=3)
     assert len(alpa_dejavu.plan(chain(2), cluster, unlike, Run(2)).stages) == 2
-    with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some; choose the slicer 'dynamic'"):
+    with pytest.raises(NoPlanError, match=r"Uniform\(\) found no plan, but there are some.*'dynamic'"):
         alpa_dejavu.plan(chain(2), cluster, unlike, Run(2), slicing="uniform")
 
 
