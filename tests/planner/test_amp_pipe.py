@@ -123,6 +123,24 @@ def test_ranks_go_through_the_kinds_of_hosts_in_order():
     assert [(stage.first, stage.submesh) for stage in stages] == [(0, 0), (1, 0), (2, 1), (3, 1)]
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), layers=st.integers(2, 6), stages=st.integers(1, 4), spare=st.booleans())
+def test_a_fixed_number_of_stages_and_boundary_costs_are_posed_as_a_slicing_problem(seed, layers, stages, spare):
+    rng = np.random.default_rng(seed)
+    costs, cut_s = rng.integers(1, 12, (layers, layers)).astype(float), rng.integers(0, 9, layers) / 2
+    devices = stages + spare
+    sites = Sites([[1]], [devices], [[0]], cut_s[:, None])
+    usage = "at most" if spare else "exactly"
+    problem = SlicingProblem(costs[:, :, None, None], [1], devices, 3, num_stages=stages, sites=sites, devices=usage)
+    found = AmpPipe().slice(problem)
+    stage_s, cuts_s = np.stack([costs] * stages), np.stack([cut_s] * (stages - 1)) if stages > 1 else np.zeros((0, 1))
+    totals = [amp_pipe_s(starts, stage_s, cuts_s, 3) for starts in all_starts(layers, stages)]
+    assert found.found == bool(totals)
+    if totals:
+        assert len(found.stages) == stages
+        assert amp_pipe_s([stage.first for stage in found.stages], stage_s, cuts_s, 3) == min(totals)
+
+
 def test_it_has_a_name_and_variants():
     assert slicer("amp_pipe") == AmpPipe("paper")
     with pytest.raises(ValueError, match="'paper', 'released'"):
