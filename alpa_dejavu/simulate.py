@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._simulation.clock import own_devices, own_devices_step, shared_cores
+from alpa_dejavu._simulation.clock import own_devices, shared_cores
 from alpa_dejavu._simulation.program import (
     BACKWARD,
     SENDS,
@@ -19,11 +19,12 @@ from alpa_dejavu._simulation.program import (
     Program,
     program,
 )
+from alpa_dejavu._simulation.seconds import stage_seconds, task_entries
 from alpa_dejavu._simulation.stage_times import StageTimes
 from alpa_dejavu._simulation.timeline import KINDS, Event, Timeline, Track
 from alpa_dejavu.problem import Run, _check
 
-__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate", "simulated_step_s"]
+__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate", "step_program"]
 
 
 def simulate(
@@ -61,7 +62,8 @@ def simulate(
     33.0
     """
     stages = tuple(stages)
-    tasks, sends = _program(stages, num_micro_batches, schedule, sends)
+    sends = _sends(schedule, sends)
+    tasks = step_program(stages, num_micro_batches, schedule, sends)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
     forward, backward, ahead, back, update = (
         _spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)
@@ -70,32 +72,24 @@ def simulate(
     return Timeline(stages, num_micro_batches, schedule, blocking, step_s, forward, backward, ahead, back, update[:, 0])
 
 
-def simulated_step_s(
-    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", *, sends: str | None = None
-) -> float:
-    """Only the `step_s` of what `simulate` gives stages with devices of their own, in about half the time.
-
-    >>> simulated_step_s([StageTimes(1.0, 2.0)] * 4, num_micro_batches=8)
-    33.0
-    """
-    stages = tuple(stages)
-    tasks, _ = _program(stages, num_micro_batches, schedule, sends)
-    return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
-
-
-def _program(
-    stages: tuple[StageTimes, ...], num_micro_batches: int, schedule: str, sends: str | None
-) -> tuple[Program, str]:
-    """The tasks of a step, and how transfers go."""
+def step_program(
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+) -> Program:
+    """The graph of a step's tasks: who waits for whom. Arguments and errors are those of `simulate`."""
     Run(num_micro_batches, schedule)
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
-    if sends is None:
-        sends = "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
+    sends = _sends(schedule, sends)
     _check.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
     takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
-    return program(schedule, len(stages), num_micro_batches, sends, *takes_time), sends
+    return program(schedule, len(stages), num_micro_batches, sends, *takes_time)
+
+
+def _sends(schedule: str, sends: str | None) -> str:
+    if sends is None:
+        return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
+    return sends
 
 
 def _run(
@@ -109,27 +103,9 @@ def _run(
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:
-    """Of each task, shape (N,); receiving from a mailbox takes none, and inference updates nothing."""
+    """Of each task, shape (N,)."""
     trains = bool((tasks.kind == BACKWARD).any())
-    table = np.array(
-        [
-            [
-                stage.forward_s,
-                stage.backward_s,
-                stage.forward_send_s,
-                stage.backward_send_s,
-                stage.per_step_s - (stage.synchronisation_s if trains else 0.0),
-                0.0,
-                stage.start_s,
-                stage.forward_post_s,
-                stage.backward_post_s,
-            ]
-            for stage in stages
-        ]
-    )
-    synchronised = np.array([stage.synchronisation_s for stage in stages])
-    last = (tasks.kind == BACKWARD) & (tasks.micro_batch == size - 1)
-    return np.asarray(table[tasks.stage, tasks.kind] + np.where(last, synchronised[tasks.stage], 0.0))
+    return np.asarray(stage_seconds(stages, trains)[task_entries(tasks, size)])
 
 
 def _spans(
