@@ -1,0 +1,130 @@
+"""How a training state is laid out: its leaves, and which of them are the model's parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Leaves: TypeAlias = tuple[Array, ...]
+Parameters: TypeAlias = Callable[[Any], Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """One leaf of a state.
+
+    Attributes:
+        name: its path in the state, as `jax.tree_util.keystr` writes it.
+        shape: without an axis for candidates.
+        dtype: as numpy has it, or ml_dtypes for numbers that numpy hasn't.
+        is_float: whether it holds real numbers, as weights do.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_float: bool
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is a weight with an input and an output axis, which initializations by shape are made for."""
+        return self.is_float and len(self.shape) >= 2
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """A state as a flat list of arrays.
+
+    Attributes:
+        structure: jax's treedef, to make a state of leaves again.
+        leaves: in jax's order.
+        places: where the parameters are among the leaves, in the order of jax for the parameters alone.
+    """
+
+    structure: Any
+    leaves: tuple[Tensor, ...]
+    places: tuple[int, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The parameters."""
+        return tuple(self.leaves[place] for place in self.places)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one candidate's state."""
+        return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in self.leaves)
+
+    def weights(self, leaves: Leaves) -> Leaves:
+        """The parameters among the leaves of a state."""
+        return tuple(leaves[place] for place in self.places)
+
+    def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
+        """A state with other parameters; the rest of it, as what an optimizer keeps, stays."""
+        replaced = list(leaves)
+        for place, weight in zip(self.places, weights, strict=True):
+            replaced[place] = np.asarray(weight, self.leaves[place].dtype)
+        return tuple(replaced)
+
+    def state(self, leaves: Leaves) -> Any:
+        """As init_fn gave it."""
+        return self.structure.unflatten(leaves)
+
+
+def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> Layout:
+    """The layout of the states that `init_fn(key)` gives; nothing is computed.
+
+    Args:
+        init_fn: gives a state for a key of `jax.random.PRNGKey`.
+        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+
+    Raises:
+        ValueError: the state holds no array, or a key of the new style, or `parameters` doesn't pick some of it.
+    """
+    import jax
+
+    return layout(jax.eval_shape(init_fn, jax.random.PRNGKey(0)), parameters)
+
+
+def layout(state: Any, parameters: Parameters | None = None) -> Layout:
+    """As `layout_of`, of a state, or of one of shapes alone."""
+    import jax
+    import jax.numpy as jnp
+
+    named, structure = jax.tree_util.tree_flatten_with_path(state)
+    leaves = []
+    for path, leaf in named:
+        name = jax.tree_util.keystr(path)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                f"the state's leaf {name} is a key of jax.random.key, which no file can keep; "
+                "keep jax.random.key_data(key), or a key of jax.random.PRNGKey"
+            )
+        is_float = bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+        leaves.append(Tensor(name, tuple(leaf.shape), np.dtype(leaf.dtype), is_float))
+    pick = parameters or _default_parameters
+    places = tuple(jax.tree_util.tree_leaves(pick(structure.unflatten(range(len(leaves))))))
+    if not places or not all(isinstance(place, int) and 0 <= place < len(leaves) for place in places):
+        raise ValueError(
+            f"the parameters of a state of {len(leaves)} arrays are {places!r}; give parameters=, a function "
+            "that picks some of the state's arrays and does nothing with them"
+        )
+    if not any(leaves[place].is_float for place in places):
+        raise ValueError(
+            f"none of the parameters {[leaves[place].name for place in places]} holds real numbers; give "
+            "parameters=, a function that picks the model's weights out of the state"
+        )
+    return Layout(structure, tuple(leaves), places)
+
+
+def _default_parameters(state: Any) -> Any:
+    if isinstance(state, Mapping):
+        return state.get("params", state)
+    return getattr(state, "params", state)

@@ -1,0 +1,88 @@
+"""At which steps candidates are judged, and what that may cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+FEWEST_STEPS = 4
+"""A curve of fewer losses says nothing."""
+RACE = 0.25
+"""The fraction of the training in which candidates race, where compute isn't limited."""
+EXTRA = 0.25
+"""What budget="small" allows besides the training itself, as a fraction of it."""
+BUDGETS = ("full", "small")
+
+
+def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:
+    """Ascending steps, each about eta times the one before; at the last, one is left.
+
+    Args:
+        num_candidates: how many begin.
+        budget_steps: of the whole training.
+        eta: about one in so many goes on from a rung.
+        budget: "full": the race is a quarter of the training. "small": the steps of all but the best candidate are a
+            quarter of the training at most.
+
+    Raises:
+        ValueError: the budget is too small for so many candidates.
+
+    >>> rungs_of(8, 400, 2, "full")
+    (25, 50, 100)
+    >>> rungs_of(8, 400, 2, "small")
+    (8, 16, 32)
+    """
+    if num_candidates == 1:
+        return (budget_steps,)
+    count = max(1, math.ceil(math.log(num_candidates) / math.log(eta) - 1e-9))
+    if budget == "small":
+        first = int(EXTRA * budget_steps / _extra_steps(num_candidates, [eta**n for n in range(count)], eta))
+        first = min(first, budget_steps // eta ** (count - 1))
+        if first < FEWEST_STEPS:
+            raise ValueError(_too_small(num_candidates, budget_steps, eta, count))
+    else:
+        while count > 1 and RACE * budget_steps / eta ** (count - 1) < FEWEST_STEPS:
+            count -= 1
+        first = int(RACE * budget_steps / eta ** (count - 1))
+        if first < FEWEST_STEPS:
+            raise ValueError(
+                f"budget_steps is {budget_steps}, but a race of candidates needs {math.ceil(FEWEST_STEPS / RACE)}"
+                " at least; give more steps, or one candidate"
+            )
+    return tuple(first * eta**n for n in range(count))
+
+
+def checked_rungs(rungs: Sequence[int], budget_steps: int) -> tuple[int, ...]:
+    """Rungs that the user gave.
+
+    Raises:
+        ValueError: they don't ascend, or end after the training.
+    """
+    given = tuple(rungs)
+    ascend = all(a < b for a, b in itertools.pairwise(given))
+    if not given or given[0] < 1 or not ascend or given[-1] > budget_steps:
+        raise ValueError(f"rungs is {given}, but must be ascending steps from 1 to budget_steps, {budget_steps}")
+    return given
+
+
+def extra_allowed(budget_steps: int, budget: str) -> float:
+    """Steps that all candidates may take besides the one that is trained on."""
+    return EXTRA * budget_steps if budget == "small" else math.inf
+
+
+def _extra_steps(num_candidates: int, rungs: Sequence[int], eta: int) -> int:
+    """What all but the best candidate take under successive halving."""
+    total, before, alive = 0, 0, num_candidates
+    for rung in rungs:
+        total += (alive - 1) * (rung - before)
+        before, alive = rung, -(-alive // eta)
+    return total
+
+
+def _too_small(num_candidates: int, budget_steps: int, eta: int, count: int) -> str:
+    needed = math.ceil(FEWEST_STEPS * _extra_steps(num_candidates, [eta**n for n in range(count)], eta) / EXTRA)
+    return (
+        f'budget="small" lets candidates take {EXTRA * budget_steps:g} steps besides the {budget_steps} of the '
+        f"training, too few to judge {num_candidates}; give {needed} budget_steps, fewer candidates, or budget=\"full\""
+    )

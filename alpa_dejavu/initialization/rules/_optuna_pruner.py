@@ -1,0 +1,53 @@
+"""Any of Optuna's pruners as a rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+from alpa_dejavu.initialization._optuna import quiet_optuna
+from alpa_dejavu.initialization.rules._base import Decision, Rule, Standing
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OptunaPruner(Rule):
+    """Asks a pruner of Optuna at each rung about each candidate, as if all the others were complete.
+
+    What a pruner is told is the loss that a candidate's trend promises. It is told everything again each time, so it
+    need not remember; if it would prune all candidates, the one that is the judge's best stays.
+
+    Attributes:
+        pruner: such as `optuna.pruners.MedianPruner()`; None: that one, with no trials to warm up.
+        eta: rungs are so many times farther each.
+
+    References:
+        Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
+    """
+
+    pruner: Any = None
+    eta: int = 2
+
+    def decide(self, standing: Standing) -> Decision:
+        if not standing.waiting:
+            return Decision(())
+        rung = max(standing.rung(number) for number in standing.waiting)
+        order = standing.best_first(rung, standing.waiting)
+        with quiet_optuna() as optuna:
+            pruner = self.pruner or optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=0)
+            kept = tuple(number for number in order if not _is_pruned(optuna, pruner, standing, number)) or order[:1]
+        return Decision(kept, why=f"{type(pruner).__name__} keeps {len(kept)} of {len(order)}")
+
+
+def _is_pruned(optuna: Any, pruner: Any, standing: Standing, number: int) -> bool:
+    """Whether the pruner gives a candidate up at the last rung that it has reached, all others being complete."""
+    study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=standing.seed))
+    others = [other for other in sorted(standing.reached) if other != number and standing.reached[other]]
+    for each in [*others, number]:
+        trial, is_pruned = study.ask(), False
+        for step, measure in zip(standing.rungs[standing.skipped.get(each, 0) :], standing.reached[each], strict=False):
+            trial.report(measure.promised, step)
+            is_pruned = trial.should_prune()
+        if each != number:
+            study.tell(trial, standing.reached[each][-1].promised)
+    return bool(is_pruned)

@@ -1,0 +1,64 @@
+"""Weights of many candidates as points of few coordinates, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.initialization._layout import Leaves, Tensor
+
+FloatArray = NDArray[np.float64]
+
+
+def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
+    """All real numbers of some weights in one row."""
+    parts = [w.astype(np.float64).ravel() for w, tensor in zip(weights, tensors, strict=True) if tensor.is_float]
+    return np.concatenate(parts)
+
+
+@final
+class Picture:
+    """A projection of candidates.
+
+    Attributes:
+        points: shape (N, coordinates), of the N candidates.
+    """
+
+    points: FloatArray
+
+    def __init__(self, candidates: Sequence[Leaves], tensors: Sequence[Tensor], kind: Any, seed: int) -> None:
+        """Fits the projection.
+
+        Args:
+            candidates: weights of each.
+            tensors: what they are.
+            kind: "pca", all of whose coordinates are kept, or an object with `fit_transform` and `inverse_transform`.
+            seed: for scikit-learn's PCA.
+        """
+        self._tensors = tensors
+        rows = np.stack([flat(weights, tensors) for weights in candidates])
+        if isinstance(kind, str):
+            from sklearn.decomposition import PCA
+
+            # The last coordinate of N points around their mean is nothing.
+            kind = PCA(min(len(rows) - 1, rows.shape[1]), svd_solver="full", random_state=seed)
+        self._projection = kind
+        self.points = np.asarray(kind.fit_transform(rows), np.float64)
+
+    def weights(self, point: FloatArray, like: Leaves) -> Leaves:
+        """The weights of a point, each tensor as large as in others."""
+        row = np.asarray(self._projection.inverse_transform(point[None]), np.float64)[0]
+        made, begin = [], 0
+        for tensor, example in zip(self._tensors, like, strict=True):
+            if not tensor.is_float:
+                made.append(example)
+                continue
+            part = row[begin : begin + example.size]
+            begin += example.size
+            norm = np.linalg.norm(part)
+            scale = np.linalg.norm(example.astype(np.float64)) / norm if norm > 0 else 0.0
+            made.append((part * scale).reshape(tensor.shape).astype(tensor.dtype))
+        return tuple(made)

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+
+from alpa_dejavu.initialization import LastLoss, Measure
+from alpa_dejavu.initialization._rungs import checked_rungs, rungs_of
+from alpa_dejavu.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Standing, rule
+
+RUNGS = (10, 20, 40)
+
+
+def at(loss):
+    return Measure(10, loss, loss, loss, False, np.nan)
+
+
+def standing(losses, waiting=None, skipped=None):
+    reached = {number: tuple(map(at, row)) for number, row in losses.items()}
+    waiting = tuple(losses) if waiting is None else waiting
+    return Standing(RUNGS, reached, skipped or {}, waiting, LastLoss(), 0)
+
+
+def test_halving_keeps_the_better_half_of_those_waiting():
+    asked = standing({0: [4], 1: [1], 2: [3], 3: [2], 4: [0]}, waiting=(0, 1, 2, 3))
+    assert Halving().decide(asked).kept == (1, 3)
+    assert Halving(eta=4).decide(asked).kept == (1,)
+
+
+def test_asha_promotes_from_the_highest_rung_and_waits_for_nobody():
+    few = standing({0: [4]})
+    assert Asha().decide(few).kept == ()
+    some = standing({0: [4], 1: [1], 2: [3]})
+    assert Asha().decide(some).kept == (1,)
+    busy = standing({0: [4], 1: [1], 2: [3], 3: [2]}, waiting=(0, 2, 3))
+    assert Asha().decide(busy).kept == (3,)
+    higher = standing({0: [4], 1: [1, 1], 2: [3], 3: [2, 2]})
+    assert Asha().decide(higher).kept == (1,)
+    assert not Asha().waits
+
+
+def test_evolution_lets_the_kept_have_children_but_not_before_the_last_rung():
+    first = Evolution(crossing=1.0).decide(standing({n: [n] for n in range(4)}))
+    assert first.kept == (0, 1)
+    assert [child.parents for child in first.children] == [(0, 1), (1, 0)]
+    mutated = Evolution(crossing=0.0).decide(standing({n: [n] for n in range(4)}))
+    assert [child.parents for child in mutated.children] == [(0,), (1,)]
+    assert all(child.strength > 0 for child in mutated.children)
+    late = Evolution().decide(standing({n: [n, n] for n in range(4)}))
+    assert (late.kept, late.children) == ((0, 1), ())
+
+
+def test_a_child_is_judged_at_the_rungs_after_its_birth():
+    asked = standing({0: [3, 3], 1: [2], 5: [1]}, waiting=(0, 5), skipped={5: 1})
+    assert asked.rung(5) == 1
+    assert asked.at(1) == (0, 5)
+    assert asked.at(0) == (0, 1)
+    assert Halving().decide(asked).kept == (5,)
+
+
+def test_optunas_pruners_drive_the_race():
+    optuna = pytest.importorskip("optuna")
+    asked = standing({0: [4], 1: [1], 2: [3], 3: [2], 4: [5]})
+    median = OptunaPruner().decide(asked)
+    assert set(median.kept) < set(range(5))
+    assert median.kept[0] == 1
+    assert 4 not in median.kept
+    halving = OptunaPruner(optuna.pruners.SuccessiveHalvingPruner(min_resource=10, reduction_factor=2))
+    assert 4 not in halving.decide(asked).kept
+    assert OptunaPruner(optuna.pruners.ThresholdPruner(upper=0.5)).decide(asked).kept == (1,)
+    assert OptunaPruner(optuna.pruners.NopPruner()).decide(asked).kept == (1, 3, 2, 0, 4)
+
+
+def test_rules_by_name_and_what_they_refuse():
+    assert rule("asha") == Asha()
+    assert rule(Halving(3)).eta == 3
+    with pytest.raises(ValueError, match="there is no rule named 'hyperband'"):
+        rule("hyperband")
+    for made in (Halving, Asha, Evolution):
+        with pytest.raises(ValueError, match="eta is 1"):
+            made(eta=1)
+    with pytest.raises(ValueError, match="crossing is 2"):
+        Evolution(crossing=2)
+
+
+@pytest.mark.parametrize("candidates", [2, 3, 8, 13, 16])
+@pytest.mark.parametrize("eta", [2, 3, 4])
+def test_a_small_budget_is_a_quarter_more_at_most(candidates, eta):
+    rungs = rungs_of(candidates, 1000, eta, "small")
+    alive, before, extra = candidates, 0, 0
+    for rung in rungs:
+        extra += (alive - 1) * (rung - before)
+        alive, before = -(-alive // eta), rung
+    assert alive == 1
+    assert 100 < extra <= 250
+
+
+def test_budgets_that_are_too_small_say_what_would_do():
+    with pytest.raises(ValueError, match="give 1280 budget_steps") as raised:
+        rungs_of(32, 400, 2, "small")
+    assert "fewer candidates" in str(raised.value)
+    assert rungs_of(32, 1280, 2, "small")
+    with pytest.raises(ValueError, match="needs 16 at least"):
+        rungs_of(4, 15, 2, "full")
+    assert rungs_of(16, 16, 2, "full") == (4,)
+    for wrong in ((), (0, 5), (5, 5), (5, 101)):
+        with pytest.raises(ValueError, match="must be ascending steps"):
+            checked_rungs(wrong, 100)
