@@ -37,7 +37,7 @@ def fragile(poor, at=2):
 
 
 def test_candidates_that_diverge_are_dropped_and_counted():
-    result = parallel_initialize(*fragile(0.0), num_candidates=8, budget_steps=64, init="model")
+    result = parallel_initialize(*fragile(0.0), num_candidates=8, budget_steps=64, lanes=8, rungs=(4,))
     diverged = [curve for curve in result.curves if "diverged" in curve.why]
     assert 1 <= result.diverged == len(diverged) < 8
     for curve in diverged:
@@ -50,13 +50,13 @@ def test_candidates_that_diverge_are_dropped_and_counted():
 
 def test_if_all_diverge_that_is_an_error():
     with pytest.raises(RuntimeError, match=r"all 4 candidates are dropped \(diverged in step 2.*smaller steps"):
-        parallel_initialize(*fragile(np.inf), num_candidates=4, budget_steps=32)
+        parallel_initialize(*fragile(np.inf), num_candidates=4, budget_steps=32, lanes=1)
 
 
 def test_if_the_finalists_diverge_the_race_leaves_its_result(tmp_path):
     path = tmp_path / "result.json"
     with pytest.raises(RuntimeError, match="all 2 finalists are dropped after the race"):
-        parallel_initialize(*fragile(np.inf, at=20), num_candidates=4, budget_steps=64, save=path)
+        parallel_initialize(*fragile(np.inf, at=20), num_candidates=4, budget_steps=64, save=path, lanes=1)
     data = json.loads(path.read_text())
     assert data["interrupted"]
     assert data["steps"] == 16
@@ -79,7 +79,7 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path, step, kept):
     path = tmp_path / "result.json"
     with pytest.raises(KeyboardInterrupt):
         parallel_initialize(
-            init_fn, train_step, batch, num_candidates=8, budget_steps=64, save=path, checkpoint_steps=10
+            init_fn, train_step, batch, num_candidates=8, budget_steps=64, save=path, checkpoint_steps=10, lanes=1
         )
     result = read_result(path, like=init_fn_shape(init_fn))
     assert result.interrupted
@@ -138,7 +138,7 @@ def setting():
 def test_a_result_file_is_checked(tmp_path):
     path = tmp_path / "result.json"
     init_fn, train_step, batches = regression()
-    made = parallel_initialize(init_fn, train_step, batches, num_candidates=2, budget_steps=16, save=path)
+    made = parallel_initialize(init_fn, train_step, batches, num_candidates=2, budget_steps=16, save=path, lanes=1)
     like = init_fn_shape(init_fn)
     read = read_result(path, like)
     assert (read.state["params"]["matrix"] == made.state["params"]["matrix"]).all()

@@ -102,7 +102,7 @@ class Twins(Rule):
 
 
 def run(**options):
-    return parallel_initialize(*regression(learning_rate=0.002), num_candidates=4, budget_steps=120, **options)
+    return parallel_initialize(*regression(learning_rate=0.002), num_candidates=4, budget_steps=120, lanes=1, **options)
 
 
 def test_a_mean_of_relatives_is_measured_and_the_better_is_trained_on():

@@ -9,9 +9,10 @@ from alpa_dejavu.initialization._race import wave_sizes
 from alpa_dejavu.initialization.rules import Asha, Decision, Evolution, Rule
 
 
-def run(num_candidates=8, budget_steps=64, says_norm=True, **options):
+def run(num_candidates=8, budget_steps=64, says_norm=True, lanes=1, **options):
+    model = regression(says_norm=says_norm)
     return parallel_initialize(
-        *regression(says_norm=says_norm), num_candidates=num_candidates, budget_steps=budget_steps, **options
+        *model, num_candidates=num_candidates, budget_steps=budget_steps, lanes=lanes, **options
     )
 
 
@@ -30,7 +31,7 @@ def by_hand(number, steps, seed=0):
 
 @pytest.fixture(scope="module")
 def halved():
-    return run(keep_weights=True)
+    return run(keep_weights=True, lanes=4)
 
 
 def test_curves_are_those_of_training_each_candidate_alone(halved):
@@ -74,7 +75,7 @@ def test_gradients_count_if_the_step_says_them(halved):
 
 
 def test_the_same_seed_gives_the_same_run_whatever_is_kept_where(halved, tmp_path):
-    again = run(checkpoints=tmp_path / "kept", checkpoint_steps=3)
+    again = run(checkpoints=tmp_path / "kept", checkpoint_steps=3, lanes=4)
     assert again.chosen == halved.chosen
     for one, other in zip(halved.curves, again.curves, strict=True):
         assert (one.losses == other.losses).all()
@@ -155,8 +156,8 @@ def test_progress_is_told_and_one_candidate_is_plain_training():
 
 def test_memory_decides_how_many_train_side_by_side():
     with pytest.raises(ValueError, match=r"one candidate takes .* the device has 10;"):
-        run(memory_bytes=10)
-    fewer = run(memory_bytes=1500, num_candidates=4, rungs=(4,))
+        run(memory_bytes=10, lanes=2)
+    fewer = run(memory_bytes=1500, num_candidates=4, rungs=(4,), lanes=4)
     assert "4 candidates side by side don't fit in 1500 bytes of memory" in fewer.notes[0]
     assert "waves" in fewer.notes[1]
 

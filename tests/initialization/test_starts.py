@@ -44,7 +44,7 @@ def test_orthogonal_is():
     assert np.allclose(made.weights[0] @ made.weights[0].T, np.eye(8), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(set(KNOWN) - {"optuna"}))
+@pytest.mark.parametrize("name", ["coarse_to_fine", "model", "orthogonal", "sobol", "xavier_normal"])
 def test_the_same_question_gets_the_same_answer_and_another_seed_another(tensors, name):
     first, again, other = (start(name).start(ask(tensors, seed=seed)) for seed in (5, 5, 6))
     for one, two in zip(first, again, strict=True):
