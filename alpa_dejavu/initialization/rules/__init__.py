@@ -11,6 +11,8 @@ from alpa_dejavu.initialization.rules._optuna_pruner import OptunaPruner
 
 __all__ = ["Asha", "Child", "Decision", "Evolution", "Halving", "OptunaPruner", "Rule", "Standing", "rule"]
 
+KNOWN: dict[str, type[Rule]] = {"asha": Asha, "evolution": Evolution, "halving": Halving, "optuna": OptunaPruner}
+
 
 def rule(choice: str | Rule) -> Rule:
     """The rule of a name ("asha", "evolution", "halving", "optuna"), or the given one.
@@ -18,7 +20,4 @@ def rule(choice: str | Rule) -> Rule:
     >>> rule("halving")
     Halving(eta=2)
     """
-    known: dict[str, type[Rule]] = {
-        "asha": Asha, "evolution": Evolution, "halving": Halving, "optuna": OptunaPruner,
-    }  # fmt: skip
-    return resolve("rule", choice, known, Rule)  # type: ignore[type-abstract]
+    return resolve("rule", choice, KNOWN, Rule)  # type: ignore[type-abstract]
