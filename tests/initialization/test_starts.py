@@ -3,7 +3,7 @@ import pytest
 from small_models import dense
 
 from alpa_dejavu.initialization._layout import layout
-from alpa_dejavu.initialization.starts import KNOWN, Ask, CoarseToFine, LatinHypercube, OptunaSampler, Own, start
+from alpa_dejavu.initialization.starts import Ask, CoarseToFine, LatinHypercube, OptunaSampler, Own, start
 from alpa_dejavu.initialization.starts._base import Started, Tried
 
 
@@ -44,15 +44,10 @@ def test_orthogonal_is():
     assert np.allclose(made.weights[0] @ made.weights[0].T, np.eye(8), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["coarse_to_fine", "model", "orthogonal", "sobol", "xavier_normal"])
-def test_the_same_question_gets_the_same_answer_and_another_seed_another(tensors, name):
-    first, again, other = (start(name).start(ask(tensors, seed=seed)) for seed in (5, 5, 6))
-    for one, two in zip(first, again, strict=True):
-        assert all((a == b).all() for a, b in zip(one.weights, two.weights, strict=True))
-    same = all((x.weights[1] == y.weights[1]).all() for x, y in zip(first, other, strict=True))
-    assert same == (name == "model")
-    for each in first:
-        assert [(w.shape, w.dtype) for w in each.weights] == [(t.shape, t.dtype) for t in tensors]
+@pytest.mark.parametrize("name", ["sobol", "xavier_normal"])
+def test_another_seed_is_another_start(tensors, name):
+    first, other = (start(name).start(ask(tensors, seed=seed)) for seed in (5, 6))
+    assert all((x.weights[1] != y.weights[1]).all() for x, y in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("name", ["latin_hypercube", "sobol"])

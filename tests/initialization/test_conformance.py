@@ -1,0 +1,42 @@
+import pytest
+
+from alpa_dejavu.initialization import judge
+from alpa_dejavu.initialization.rules import KNOWN as RULES
+from alpa_dejavu.initialization.rules import Decision, Rule, rule
+from alpa_dejavu.initialization.starts import KNOWN as STARTS
+from alpa_dejavu.initialization.starts import Start, start
+from alpa_dejavu.initialization.testing import check_judge, check_rule, check_start
+
+
+@pytest.mark.parametrize("name", sorted(STARTS))
+def test_starts_are_sound(name):
+    if name == "optuna":
+        pytest.importorskip("optuna")
+    check_start(start(name))
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_rules_are_sound(name):
+    if name == "optuna":
+        pytest.importorskip("optuna")
+    check_rule(rule(name))
+
+
+@pytest.mark.parametrize("name", ["last_loss", "trend"])
+def test_judges_are_sound(name):
+    check_judge(judge(name))
+
+
+def test_what_isnt_sound_is_found():
+    class Nobody(Rule):
+        def decide(self, standing):
+            return Decision(())
+
+    class Fewer(Start):
+        def start(self, ask):
+            return start("model").start(ask)[1:]
+
+    with pytest.raises(AssertionError, match="keeps one at least"):
+        check_rule(Nobody())
+    with pytest.raises(AssertionError, match="3 starts for 4 numbers"):
+        check_start(Fewer())
