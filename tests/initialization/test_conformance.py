@@ -7,8 +7,11 @@ from alpa_dejavu.initialization.starts import KNOWN as STARTS
 from alpa_dejavu.initialization.starts import Start, start
 from alpa_dejavu.initialization.testing import check_judge, check_rule, check_start
 
+# Those by shape differ in what they draw alone: one of them is enough here.
+LIKE_ANOTHER = {"kaiming_normal", "kaiming_uniform", "lecun", "truncated_normal", "xavier_normal"}
 
-@pytest.mark.parametrize("name", sorted(STARTS))
+
+@pytest.mark.parametrize("name", sorted(set(STARTS) - LIKE_ANOTHER))
 def test_starts_are_sound(name):
     if name == "optuna":
         pytest.importorskip("optuna")

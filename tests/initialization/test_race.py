@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_run_whatever_is_kept_where(halved, tmp_pat
 
 
 def test_a_small_budget_is_kept_by_rules_that_would_spend_more():
-    for keep in ("halving", Evolution(eta=2), KeepAll()):
+    for keep in (Evolution(eta=2), KeepAll()):
         result = run(num_candidates=6, budget_steps=200, keep=keep, budget="small")
         assert result.steps == 200
         assert 200 < result.total_steps <= 250

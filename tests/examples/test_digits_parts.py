@@ -1,0 +1,35 @@
+"""What the example of parallel initialization draws and says."""
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.initialization import Curve, Initialized
+from digits.plots import smoothed, steps_to, write_plots
+
+
+def made():
+    generator = np.random.default_rng(0)
+    curves = []
+    for number, steps in enumerate((50, 10, 0)):
+        weights = generator.standard_normal((2, 30))
+        why = "chosen" if number == 0 else "place 2 of 3"
+        losses, dropped = 3.0 / np.arange(1, steps + 1), None if number == 0 else steps
+        curves.append(Curve(number, (), None, 0, losses, losses, dropped, why, (), weights[0], weights[1]))
+    return Initialized({}, 0, 50, tuple(curves), (10,), 60, 0, 1, 0, 0, 1.0, 0)
+
+
+def test_smoothed_losses_are_means_of_what_came_before():
+    losses = np.arange(30, dtype=float)
+    assert smoothed(losses)[3] == 1.5
+    assert smoothed(losses)[29] == pytest.approx(np.mean(losses[10:]))
+    assert steps_to(losses[::-1], 20.0) == 19
+    assert steps_to(losses, -1.0) is None
+
+
+def test_plots_show_where_candidates_were_dropped(tmp_path):
+    paths = write_plots(made(), {1: 50, 2: None}, tmp_path / "plots")
+    assert [path.name for path in paths] == ["curves.html", "workers.html", "weights.html"]
+    curves = paths[0].read_text(encoding="utf-8")
+    assert "candidate 1: place 2 of 3" in curves
+    assert "candidate 2" not in curves, "it has no step"
+    assert "candidate 2" in paths[2].read_text(encoding="utf-8")
