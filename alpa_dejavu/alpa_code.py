@@ -11,7 +11,16 @@ __all__ = ["alpa_code", "alpa_options", "remat_layers"]
 
 
 def alpa_code(plan: Plan) -> str:
-    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan."""
+    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan.
+
+    Raises:
+        ValueError: it is a plan that Alpa can't run.
+    """
+    if not plan.runs_on_alpa:
+        raise ValueError(
+            f"the plan of {plan.strategy} is estimated only, and Alpa can't run it: there is no Python of it to write; "
+            "leave that out, or plan by another strategy"
+        )
     layer_option = _layer_option(plan)
     ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option else ""
     rows = [

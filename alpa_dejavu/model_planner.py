@@ -17,7 +17,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
-from alpa_dejavu.planned import OBJECTIVES, Planned, RunnerUp
+from alpa_dejavu.planned import OBJECTIVES, OURS, Planned, RunnerUp
 from alpa_dejavu.price import as_cheap, check_prices, front, on_fewer_hosts, ordered, why_not
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.problem._check import one_of
@@ -28,6 +28,7 @@ from alpa_dejavu.uncertainty import confidence
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
+    from alpa_dejavu.strategies import Strategy
 
 __all__ = ["plan_model"]
 
@@ -56,6 +57,7 @@ def plan_model(
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
     objective: str = "time",
+    strategy: str | Strategy = OURS,
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -83,6 +85,9 @@ def plan_model(
             place of data sheets and of the two models; None: those.
         objective: what is least: "time", or "price" of a step, by the hosts' prices; plans on fewer hosts are then
             looked for too. "pareto": the fastest plan is given, with all those that cost less the slower they are.
+        strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
+            its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
+            `objective`, and its plan is costed as ours are.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -91,7 +96,8 @@ def plan_model(
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
             that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
-            broken, of other devices, or given beside a model; or a host's price that isn't known.
+            broken, of other devices, or given beside a model; a host's price that isn't known; or what the strategy
+            can't do.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
@@ -118,6 +124,11 @@ def plan_model(
         calibration=priced.calibration,
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
+    if strategy != OURS:
+        from alpa_dejavu.strategies._planned import planned_by
+
+        numbers = _LAYERS if layers is None else (layers,)
+        return planned_by(strategy, question, model, counts, numbers, objective, correction)
     return _planned(question, model, counts, layers, correction, objective)
 
 

@@ -13,11 +13,13 @@ from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
+from alpa_dejavu.planned import OURS
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import Slicer, slicer
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Origin
+    from alpa_dejavu.strategies import Strategy
 
 __all__ = ["DejavuStageOption"]
 
@@ -67,6 +69,9 @@ class DejavuStageOption:
         history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
             runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
+        strategy: "dejavu", the default, is this package's search; by "amp", "megatron" or "alpa", or a `Strategy` of
+            `alpa_dejavu.strategies`, stages are chosen by rules of its own in place of the search space and the slicer,
+            for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale synchronisation.
         calibration: None, the default, goes by data sheets and the two models above. The name of a bundled calibration
             (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration` brings measured figures
             and learned models of the cluster's devices and links in their place; "links" may go by those links, too.
@@ -76,8 +81,8 @@ class DejavuStageOption:
 
     Raises:
         ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, "manual"
-            without submeshes, a plan file that is wrong, or a calibration that is broken or given beside a latency or
-            communication model.
+            without submeshes, a plan file that is wrong, a calibration that is broken or given beside a latency or
+            communication model, or a strategy that Alpa can't run, or beside a plan, a slicer or "decisive".
         TypeError: an object that isn't what its field asks for.
 
     References:
@@ -103,6 +108,7 @@ class DejavuStageOption:
     budget_s: float = 60.0
     history: str | os.PathLike[str] | None = None
     calibration: str | os.PathLike[str] | Calibration | None = None
+    strategy: str | Strategy = OURS
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
@@ -113,6 +119,8 @@ class DejavuStageOption:
             raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
         MemoryMargin(self.risk, self.memory)
         self._check_profile()
+        if self.strategy != OURS:
+            self._check_strategy()
         self.calibration = check_choice(self.calibration, self.latency, self.communication)
         if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
             raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
@@ -137,6 +145,21 @@ class DejavuStageOption:
             raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
         if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
             raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
+
+    def _check_strategy(self) -> None:
+        from alpa_dejavu.strategies import HetPipe, strategy
+
+        if isinstance(strategy(self.strategy), HetPipe):
+            raise ValueError(
+                "strategy is 'hetpipe', but Alpa's runtime can't run its virtual workers, which share parameters by "
+                "waves: `plan_model(strategy='hetpipe')` and `alpa-dejavu plan` estimate it; choose another one here"
+            )
+        for name, left in (("plan", None), ("slicer", "dynamic"), ("profile", "never")):
+            if getattr(self, name) != left:
+                raise ValueError(
+                    f"strategy is {self.strategy!r} and {name} {getattr(self, name)!r}, but only one of them can "
+                    "choose the stages; leave out the other"
+                )
 
     def _check_space(self) -> None:
         manual = self.submesh_physical_shape_space == "manual"

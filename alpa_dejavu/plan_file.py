@@ -57,6 +57,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "planning_s": dict(plan.planning_s),
         **_said_data(plan),
         **({} if plan.correction is None else {"correction": dataclasses.asdict(plan.correction)}),
+        **({"strategy": plan.strategy} if plan.strategy else {}),
+        **({} if plan.runs_on_alpa else {"runs_on_alpa": False}),
         "stages": [_stage_data(stage) for stage in plan.stages],
         **_fallbacks_data(plan),
     }
@@ -113,6 +115,8 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
         notes=tuple(data.get("notes", ())),
         correction=None if correction is None else StepCorrection(**correction),
         contingencies=contingencies_of(data["contingencies"], _stage) if "contingencies" in data else {},
+        strategy=data.get("strategy", ""),
+        runs_on_alpa=data.get("runs_on_alpa", True),
     )
 
 

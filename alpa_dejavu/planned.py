@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
     from alpa_dejavu.simulate import Timeline
 
-__all__ = ["OBJECTIVES", "Planned", "PricedPlan", "RunnerUp"]
+__all__ = ["OBJECTIVES", "OURS", "STRATEGIES", "Planned", "PricedPlan", "RunnerUp"]
 
 OBJECTIVES = ("time", "price", "pareto")
 """What a plan may be the best in."""
+OURS = "dejavu"
+STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
+"""By whose search a plan may be made: see `alpa_dejavu.strategies`."""
 
 
 @final

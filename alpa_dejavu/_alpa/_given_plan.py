@@ -35,6 +35,8 @@ def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], clust
 
 
 def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
+    if not plan.runs_on_alpa:
+        yield f"it is estimated only, since Alpa's runtime can't run what {plan.strategy or 'it asks for'} does"
     schedule, counted = given["pipeline_schedule"], given["layers"]
     num_layers = len(counted) if schedule == "inference" else len(counted) // 2
     if plan.num_layers != num_layers:

@@ -16,6 +16,7 @@ from alpa_dejavu._alpa._cluster import cluster_of
 from alpa_dejavu._alpa._given_plan import checked
 from alpa_dejavu._alpa._measure_stage import stage_measurer
 from alpa_dejavu._alpa._places import places
+from alpa_dejavu._alpa._strategy import by_strategy
 from alpa_dejavu._alpa._submeshes import on_hosts
 from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._table import plan_table
@@ -24,6 +25,7 @@ from alpa_dejavu.calibration import Prices, prices
 from alpa_dejavu.decisive import Measure, decisive_plan
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
+from alpa_dejavu.planned import OURS
 from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Model, Plan, Run, SearchSpace
 from alpa_dejavu.slicing import slicer
@@ -52,7 +54,8 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         _log.info("the plan:\n%s", plan_table(chosen))
         for line in _said(chosen):
             _log.info("%s", line)
-        options = [dict(s.options) if option.plan is None else alpa_options(s) for s in chosen.stages]
+        searched = option.plan is None and option.strategy == OURS
+        options = [dict(s.options) if searched else alpa_options(s) for s in chosen.stages]
         with on_hosts(places(chosen, given["virtual_mesh"], option.cluster)):
             return original(**(given | {"stage_option": _manual(chosen, options)}))
 
@@ -89,7 +92,10 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
     run = Run(given["num_micro_batches"], given["pipeline_schedule"])
-    made = _searched(option, model, priced, space, run, stage_measurer(given, submeshes, configs))
+    if option.strategy == OURS:
+        made = _searched(option, model, priced, space, run, stage_measurer(given, submeshes, configs))
+    else:
+        made = by_strategy(option, model, priced, given)
     whole = made.after({"cluster": known - started, "features": described - known})
     if option.history is None:
         return whole

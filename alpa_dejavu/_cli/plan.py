@@ -11,7 +11,7 @@ from alpa_dejavu._cli.parameters import HISTORY, Count, calibration_option, numb
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
-from alpa_dejavu.planned import OBJECTIVES
+from alpa_dejavu.planned import OBJECTIVES, OURS, STRATEGIES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
 from alpa_dejavu.slicing import SLICERS
@@ -29,6 +29,7 @@ from alpa_dejavu.slicing import SLICERS
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @calibration_option
 @output_options
 def plan(
@@ -43,6 +44,7 @@ def plan(
     risk: float,
     history: pathlib.Path | None,
     objective: str,
+    strategy: str,
     calibration: str | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -72,6 +74,7 @@ def plan(
             calibration=calibration,
             history=history,
             objective=objective,
+            strategy=strategy,
         )
     written = write_outputs(planned, *paths)
     if json_path is not None:

@@ -123,6 +123,8 @@ class Plan:
         correction: by which all seconds here have been multiplied; None: they are as predicted.
         contingencies: by the name of a host, what is run instead once it is lost; empty for a single host, and where
             nobody planned for it.
+        strategy: whose plan it is, as `alpa_dejavu.strategies` names them; empty: this package's own search.
+        runs_on_alpa: False of what is estimated only, since Alpa's runtime can't do it.
     """
 
     stages: tuple[StagePlan, ...]
@@ -139,6 +141,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     correction: StepCorrection | None = None
     contingencies: Mapping[str, Contingency] = dataclasses.field(default_factory=dict, hash=False)
+    strategy: str = ""
+    runs_on_alpa: bool = True
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)

@@ -4,13 +4,15 @@
     strategy("amp").plan(model, cluster, batch=32).step_s
 
 The truth is this package's simulation on the cluster as it is, with the latency and communication models that are
-given; beside it stands what each strategy itself reckons with.
+given; beside it stands what each strategy itself reckons with. `as_planned` makes a plan like any other of what a
+strategy answers; `plan_model(..., strategy="amp")` and `DejavuStageOption(strategy="amp")` do all of that.
 """
 
 from __future__ import annotations
 
 from alpa_dejavu._named import resolve
 from alpa_dejavu.strategies._amp import Amp
+from alpa_dejavu.strategies._as_plan import as_planned
 from alpa_dejavu.strategies._base import Strategy, StrategyPlan
 from alpa_dejavu.strategies._hetpipe import HetPipe
 from alpa_dejavu.strategies._megatron import Megatron
@@ -20,7 +22,7 @@ from alpa_dejavu.strategies._task import Task
 
 __all__ = [
     "AlpaDefault", "Amp", "Dejavu", "HetPipe", "Megatron", "Pipeline", "PlacedStage", "Strategy", "StrategyPlan",
-    "Task", "strategy",
+    "Task", "as_planned", "strategy",
 ]  # fmt: skip
 
 

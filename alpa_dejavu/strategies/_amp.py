@@ -79,7 +79,7 @@ class Amp(Strategy):
         found = self.estimates(task)
         if not found:
             raise NoPlanError(
-                f"AMP has no plan for {task.model.num_layers} layers and a batch of {task.batch} on "
+                f"AMP has no plan for {task.model.num_layers} layers and a batch of {task.batch}{task.in_parts} on "
                 f"{task.cluster.name}; give a batch that some number of its devices divides"
             )
         fitting = [n for n, (_, pipeline) in enumerate(found) if task.fits(pipeline)]
@@ -96,7 +96,7 @@ def _degrees(task: Task) -> Iterator[Degrees]:
         for across in divisors(devices // along):
             stages = devices // along // across
             if task.batch % across == 0 and stages <= task.model.num_layers:
-                for each in divisors(task.batch // across):
+                for each in task.cuts(task.batch // across):
                     yield Degrees(across, along, stages, each, task.batch // across // each)
 
 

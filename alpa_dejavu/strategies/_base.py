@@ -83,6 +83,7 @@ class Strategy(abc.ABC):
         batch: int,
         *,
         samples: int = 1,
+        micro_batches: int | None = None,
         latency: str | LatencyModel = "analytic",
         communication: str | CommunicationModel = "alpha-beta",
     ) -> StrategyPlan:
@@ -93,6 +94,7 @@ class Strategy(abc.ABC):
             cluster: as it is, hosts and links.
             batch: samples of a step.
             samples: of the micro-batch that the model is of.
+            micro_batches: so many there must be, of each pipeline; None: the strategy chooses.
             latency: a latency model or its name.
             communication: a communication model or its name.
 
@@ -101,7 +103,8 @@ class Strategy(abc.ABC):
             NoPlanError: it finds no plan.
         """
         started = time.perf_counter()
-        task = Task(model, samples, cluster, batch, latency_model(latency), communication_model(communication))
+        models = latency_model(latency), communication_model(communication)
+        task = Task(model, samples, cluster, batch, *models, micro_batches)
         choice = self._choose(task)
         seconds, pipelines = time.perf_counter() - started, choice.pipelines
         alone = len(pipelines) == 1
@@ -112,7 +115,7 @@ class Strategy(abc.ABC):
             step_s=task.step_s(pipelines[0]) if alone else task.steady_s(pipelines, choice.staleness),
             own_s=choice.own_s,
             fits=all(map(task.fits, pipelines)),
-            runs_on_alpa=alone and all(stage.is_submesh(cluster) for stage in pipelines[0].stages),
+            runs_on_alpa=alone and all(stage.is_submesh for stage in pipelines[0].stages),
             tried=choice.tried,
             seconds=seconds,
             notes=choice.notes,

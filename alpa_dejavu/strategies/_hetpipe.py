@@ -12,7 +12,7 @@ import numpy as np
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.problem import NoPlanError, Run, _check, host_kinds
 from alpa_dejavu.strategies._base import Choice, Strategy
-from alpa_dejavu.strategies._divide import divisors, orders_of
+from alpa_dejavu.strategies._divide import orders_of
 from alpa_dejavu.strategies._pricing import SitePricing
 from alpa_dejavu.strategies._stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.strategies._task import Task
@@ -76,6 +76,11 @@ class HetPipe(Strategy):
                 "each device needs one; cut the model into more layers"
             )
         share = task.batch // len(workers)
+        if not task.cuts(share):
+            raise ValueError(
+                f"hetpipe: each of {len(workers)} virtual workers has {share} samples, which can't be cut"
+                f"{task.in_parts}; give another number, or none"
+            )
         known = {worker: _cut(task, worker, share) for worker in dict.fromkeys(workers)}
         pipelines = tuple(known[worker][1] for worker in workers)
         pace = max(known[worker][0] for worker in workers)
@@ -105,7 +110,7 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
     for order in orders_of(tuple(kinds[host] for host in worker), _ORDERS):
         left = {kind: iter(hosts) for kind, hosts in of_kind.items()}
         hosts = [next(left[kind]) for kind in order]
-        for each in divisors(share):
+        for each in task.cuts(share):
             tried += 1
             slowest, stages = _fastest(task.pricing(each), hosts, Run(share // each))
             if stages and (best is None or slowest * (share // each) < best[0]):

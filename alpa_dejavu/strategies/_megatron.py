@@ -61,7 +61,7 @@ class Megatron(Strategy):
         if best is None:
             raise NoPlanError(
                 f"no equal stages of {task.model.num_layers} layers fit the devices of {task.cluster.name} with a "
-                f"batch of {task.batch} ({tried} divisions tried); give more hosts, or another batch"
+                f"batch of {task.batch}{task.in_parts} ({tried} divisions tried); give more hosts, or another batch"
             )
         return Choice((best,), None, tried)
 
@@ -88,5 +88,5 @@ def _pipelines(task: Task, along: int, count: int) -> Iterator[Pipeline]:
         PlacedStage(first, last, hosts[n * size : (n + 1) * size], config)
         for n, (first, last) in enumerate(equal_layers(task.model.num_layers, count))
     )
-    for each in divisors(task.batch // across):
+    for each in task.cuts(task.batch // across):
         yield Pipeline(stages, across * each, task.batch // across // each)

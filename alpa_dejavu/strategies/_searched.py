@@ -92,7 +92,7 @@ def _searched(
         raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
     found = []
     error = NoPlanError(f"no number of micro-batches of a batch of {task.batch} has a plan on {cluster.name}")
-    for count in micro_batch_counts(task.batch):
+    for count in micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,):
         micro_batch = task.batch // count
         space = search_space(cluster, micro_batch, remat=remat, zero=zero)
         try:

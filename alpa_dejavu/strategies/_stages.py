@@ -67,11 +67,10 @@ class PlacedStage:
         rows = [self.hosts[n : n + along] for n in range(0, len(self.hosts), along)]
         return tuple(dict.fromkeys(rows if axis == 1 else zip(*rows, strict=True)))
 
-    def is_submesh(self, cluster: Cluster) -> bool:
-        """Whether Alpa can make its mesh: devices of one host, or whole hosts that have equally many."""
-        taken = collections.Counter(self.hosts)
-        whole = all(cluster.hosts[host].num_devices == count for host, count in taken.items())
-        return len(taken) == 1 or (whole and len(set(taken.values())) == 1)
+    @property
+    def is_submesh(self) -> bool:
+        """Whether Alpa can make its mesh: it has equally many devices of each of its hosts."""
+        return len(set(collections.Counter(self.hosts).values())) == 1
 
 
 @final

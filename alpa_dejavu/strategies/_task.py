@@ -15,6 +15,7 @@ from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, Run, _check
 from alpa_dejavu.search import timeline_of
 from alpa_dejavu.simulate import StageTimes
+from alpa_dejavu.strategies._divide import divisors
 from alpa_dejavu.strategies._pricing import NOBODY, SitePricing
 from alpa_dejavu.strategies._stages import Pipeline
 
@@ -32,8 +33,9 @@ class Task:
         cluster: as it is.
         batch: samples of a step.
         latency, communication: by which everything is priced.
+        micro_batches: so many there must be of a pipeline; None: a strategy chooses.
 
-    Raises ValueError for a model that isn't trained, and numbers below one.
+    Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
     """
 
     model: Model
@@ -42,17 +44,33 @@ class Task:
     batch: int
     latency: LatencyModel
     communication: CommunicationModel
+    micro_batches: int | None = None
     _pricings: dict[int, SitePricing] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check.positive("strategy", "samples", self.samples)
         _check.positive("strategy", "batch", self.batch)
+        if self.micro_batches is not None:
+            _check.positive("strategy", "micro_batches", self.micro_batches)
+            if self.batch % self.micro_batches:
+                raise ValueError(
+                    f"strategy: {self.micro_batches} micro-batches don't divide a batch of {self.batch}; give a divisor"
+                )
         if not self.model.training:
             raise ValueError("strategy: the model isn't trained; these strategies are for training steps alone")
 
     def of(self, micro_batch: int) -> Model:
         """The model with another micro-batch."""
         return with_micro_batch(self.model, micro_batch / self.samples)
+
+    @property
+    def in_parts(self) -> str:
+        """For errors: the number of micro-batches, where it is given."""
+        return "" if self.micro_batches is None else f" in {self.micro_batches} micro-batches"
+
+    def cuts(self, share: int) -> list[int]:
+        """Samples of a micro-batch, of which so many make up a replica's share of the batch, ascending."""
+        return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
 
     def pricing(self, micro_batch: int) -> SitePricing:
         """Of a micro-batch of so many samples."""

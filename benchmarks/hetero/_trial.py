@@ -61,7 +61,7 @@ def trial(
     if job.name not in autos:
         autos[job.name] = bench.auto(job, case.micro_batches)
         written(result)
-    amps = amps_plan(case, model, cluster, bench.names)
+    amps = amps_plan(case, model, cluster)
     roles = {"ours": ours, "amp": amps, "alpa": _alpas(autos[job.name], case, bench.names)}
     plans = {label(plan, bench.names): plan for plan in (*listed, *roles.values())}
     runs = _measured(case, bench, plans, effort)

@@ -96,7 +96,7 @@ def test_the_planners_cluster_is_the_cases(monkeypatch):
 def test_amps_plan_is_one_that_alpa_can_run(monkeypatch, models):
     core, case = Device("core", 1e9, {"float32": 3e10}, 1e9, 1e10), CASES["islands"]
     monkeypatch.setattr(_chosen, "measured_cpu", lambda count: core)
-    plan = amps_plan(case, models[case.name], cluster_of(case, links_of(case)), NAMES)
+    plan = amps_plan(case, models[case.name], cluster_of(case, links_of(case)))
     assert [layer for stage in plan.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == list(range(8))
     assert case.job.batch % plan.num_micro_batches == 0
     assert label(plan, NAMES).startswith(f"{plan.num_micro_batches} micro-batches: ")

@@ -443,3 +443,30 @@ def test_a_history_corrects_what_is_predicted_and_knows_what_was(tmp_path):
     assert given.last_plan == plan
     assert given.last_origin == dataclasses.replace(first.last_origin, predictor=given.last_origin.predictor)
     assert given.last_origin.predictor != first.last_origin.predictor
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("amp", "amp (paper)"), ("megatron", "megatron"), ("alpa", "alpa")]
+)
+def test_another_strategy_chooses_the_stages(name, said):
+    option = DejavuStageOption(strategy=name, cluster=example_cluster(2))
+    _, _, meshes, manual = planned(option, mesh=virtual_mesh(2, 4))
+    plan = option.last_plan
+    assert (plan.strategy, plan.num_micro_batches) == (said, 2)
+    assert manual.forward_stage_layer_ids == plan.layer_ids
+    assert sum(mesh.num_devices for mesh in meshes) == 8
+    assert [mesh.host_ids for mesh in meshes] == [
+        [int(host.removeprefix("host-")) for host in stage.hosts] for stage in plan.stages
+    ]
+    assert manual.submesh_autosharding_option_dicts == [alpa_options(stage) for stage in plan.stages]
+
+
+def test_a_strategy_plans_for_1f1b_alone():
+    with pytest.raises(ValueError, match=r"pipeline_schedule is 'gpipe', but amp \(paper\) plans for '1f1b'"):
+        planned_fails(DejavuStageOption(strategy="amp"), pipeline_schedule="gpipe")
+
+
+def test_a_plan_that_is_estimated_only_is_not_run(tmp_path):
+    plan = dataclasses.replace(read_plan(saved(tmp_path)), strategy="hetpipe (ed)", runs_on_alpa=False)
+    with pytest.raises(ValueError, match=r"it is estimated only, since Alpa's runtime can't run what hetpipe \(ed\)"):
+        planned_fails(DejavuStageOption(plan=plan))

@@ -101,6 +101,14 @@ def test_the_slicer_is_chosen_by_name(run, name):
     assert run.named["slicing"] == name
 
 
+def test_a_strategy_is_handed_on(run):
+    assert run(*ASKED, "--strategy", "amp").exit_code == 0
+    assert run.named["strategy"] == "amp"
+    assert run(*ASKED).exit_code == 0
+    assert run.named["strategy"] == "dejavu"
+    assert run(*ASKED, "--strategy", "gshard").exit_code == 2
+
+
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
     from alpa_dejavu._alpa import _cluster
 

@@ -299,11 +299,10 @@ def test_all_plans_cover_the_layers_and_the_batch(which, speeds, layers, batch):
 
 
 def test_alpa_runs_submeshes_alone():
-    thirds = cluster_of([FAST, FAST], per_host=3)
-    halves = PlacedStage(0, 5, (0, 1), config_of(2, 1))
-    assert not halves.is_submesh(thirds)
-    assert PlacedStage(0, 5, (0, 0), config_of(2, 1)).is_submesh(thirds)
-    assert PlacedStage(0, 5, (0, 0, 0, 1, 1, 1), config_of(6, 1)).is_submesh(thirds)
+    assert not PlacedStage(0, 5, (0, 0, 1), config_of(3, 1)).is_submesh
+    assert PlacedStage(0, 5, (0, 1), config_of(2, 1)).is_submesh
+    assert PlacedStage(0, 5, (0, 0), config_of(2, 1)).is_submesh
+    assert PlacedStage(0, 5, (0, 0, 0, 1, 1, 1), config_of(6, 1)).is_submesh
 
 
 UNEVEN = Cluster("uneven", (Host("a", FAST, 2), Host("b", FAST, 4)), ((WITHIN, BETWEEN), (BETWEEN, WITHIN)))

@@ -1,0 +1,113 @@
+"""A strategy in the place of the search: from what is asked to a whole plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu.breakdown import why_slower
+from alpa_dejavu.memory_margin import with_memory_note
+from alpa_dejavu.planned import Planned, RunnerUp
+from alpa_dejavu.problem import NoPlanError
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.strategies import Strategy, as_planned, strategy
+
+if TYPE_CHECKING:
+    from alpa_dejavu.history import Correction
+
+__all__ = ["planned_by"]
+
+_LEFT: Mapping[str, object] = {
+    "schedule": "1f1b", "remat": ("none", "layer"), "zero": (0, 2, 3), "submeshes": "power_of_two",
+    "slicing": slicer("dynamic"), "objective": "time",
+}  # fmt: skip
+"""The defaults of `plan_model`."""
+
+
+def planned_by(
+    choice: str | Strategy,
+    question: Question,
+    model: str | Callable[..., Any],
+    counts: Sequence[int],
+    layers: Sequence[int],
+    objective: str = "time",
+    correction: Correction | None = None,
+) -> Planned:
+    """The strategy's plan, for the number of layers with which it is fastest.
+
+    Args:
+        choice: who plans, or its name.
+        question: what is asked; a strategy has its own space and search, so those are left as they are.
+        model: as `plan_model` takes it.
+        counts: of micro-batches; more than one: the strategy chooses.
+        layers: numbers to cut the model into.
+        objective: what is least: "time".
+        correction: by past runs.
+
+    Raises:
+        NoPlanError: it has none.
+        ValueError: an unknown name, a choice that the strategy doesn't have, or a model, batch or cluster that it
+            can't handle; says which and why.
+    """
+    chosen = strategy(choice)
+    _check_left(chosen, question, objective)
+    clock = Clock()
+    source = Source(model, question.batch // counts[len(counts) // 2], clock)
+    count = counts[0] if len(counts) == 1 else None
+    found, nothing = list[Planned](), list[NoPlanError]()
+    with collector_paused():
+        for number in source.numbers_of_layers(layers):
+            try:
+                found.append(_planned(chosen, question, source, number, count))
+            except NoPlanError as error:
+                nothing.append(error)
+            clock.lap("strategy")
+    if not found:
+        raise nothing[0]
+    best, *others = sorted(found, key=lambda one: one.plan.step_s)
+    runners_up = tuple(RunnerUp(other.plan, why_slower(other.plan, best.plan)) for other in others)
+    best = dataclasses.replace(best, runners_up=runners_up)
+    if correction is not None:
+        best = _corrected(best, question, correction)
+    plan = dataclasses.replace(best.plan, planning_s=dict(clock.seconds))
+    return dataclasses.replace(best, plan=with_memory_note(plan, question.margin))
+
+
+def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
+    """Raises ValueError for a choice that only our own search has."""
+    given = {
+        "schedule": question.schedule, "remat": question.remat, "zero": question.zero, "submeshes": question.submeshes,
+        "slicing": question.slicer, "objective": objective,
+    }  # fmt: skip
+    other = next((name for name, value in given.items() if value != _LEFT[name]), None)
+    if other is not None:
+        raise ValueError(
+            f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
+            f"leave {other} out, or choose the strategy 'dejavu'"
+        )
+
+
+def _planned(chosen: Strategy, question: Question, source: Source, layers: int, count: int | None) -> Planned:
+    cluster, samples, model = question.cluster, source.micro_batch, source.model(layers, source.micro_batch)
+    made = chosen.plan(
+        model, cluster, question.batch, samples=samples, micro_batches=count, latency=question.latency,
+        communication=question.communication,
+    )  # fmt: skip
+    return as_planned(
+        made, model, cluster, samples=samples, name=source.name, latency=question.latency,
+        communication=question.communication,
+    )  # fmt: skip
+
+
+def _corrected(planned: Planned, question: Question, correction: Correction) -> Planned:
+    """The plan and its timeline by past runs; the others stay as they are predicted."""
+    from alpa_dejavu.history import Origin, corrected, corrected_timeline
+
+    models = question.latency, question.communication, question.calibration
+    by = correction.of(Origin.of(planned.model, question.cluster, *models), planned.plan)
+    plan = corrected(planned.plan, by)
+    timeline = planned.timeline if plan.correction is None else corrected_timeline(planned.timeline, by.factor)
+    return dataclasses.replace(planned, plan=plan, timeline=timeline)

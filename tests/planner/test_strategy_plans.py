@@ -1,0 +1,164 @@
+"""Others' strategies in the place of the search: plans like any other, or why there is none."""
+
+import dataclasses
+
+import pytest
+import unlike
+from models import chain
+
+from alpa_dejavu.alpa_code import alpa_code
+from alpa_dejavu.history import Origin, PastRun, Store
+from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.planned import STRATEGIES
+from alpa_dejavu.problem import NoPlanError, Submesh
+from alpa_dejavu.strategies import (
+    AlpaDefault,
+    Amp,
+    Dejavu,
+    HetPipe,
+    Megatron,
+    Pipeline,
+    PlacedStage,
+    as_planned,
+    strategy,
+)
+from alpa_dejavu.strategies._stages import config_of
+from alpa_dejavu.testing import example_cluster
+
+MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=(1e4,))
+HOSTS = example_cluster(4, 2)
+OURS = Dejavu(("none",), (0,))
+ALL = [Amp(), Amp("released"), Megatron(), AlpaDefault(("none",), (0,)), OURS, HetPipe("ed")]
+
+
+def made_by(chosen, cluster=HOSTS, model=MODEL, batch=16, **more):
+    return chosen.plan(model, cluster, batch, **more)
+
+
+@pytest.mark.parametrize("cluster", [HOSTS, unlike.islands()], ids=["uniform", "islands"])
+@pytest.mark.parametrize("chosen", ALL, ids=lambda one: one.name)
+def test_a_strategys_plan_is_a_plan(chosen, cluster):
+    made = made_by(chosen, cluster, micro_batches=8)
+    plan = as_planned(made, MODEL, cluster, name="tiny").plan
+    assert plan.strategy == chosen.name == made.strategy
+    assert [layer for ids in plan.layer_ids for layer in ids] == list(range(6))
+    assert plan.batch == 16
+    assert plan.num_micro_batches == made.pipelines[0].num_micro_batches
+    named = [[cluster.hosts[n].name for n in dict.fromkeys(stage.hosts)] for stage in made.pipelines[0].stages]
+    assert [list(stage.hosts) for stage in plan.stages] == named
+    assert plan.notes[0].startswith(f"chosen by {chosen.name}, which compared {made.tried} plans")
+    assert plan.runs_on_alpa == (not isinstance(chosen, HetPipe))
+    # Where neighbours are in one host, equal hosts are costed as if they weren't.
+    assert plan.step_s == pytest.approx(made.step_s, rel=0.05)
+
+
+def test_alike_virtual_workers_are_one_pipeline_that_is_estimated_only(tmp_path):
+    made = made_by(HetPipe("ed"))
+    planned = as_planned(made, MODEL, HOSTS)
+    plan = planned.plan
+    assert len(made.pipelines) == 2
+    assert [stage.logical_mesh for stage in plan.stages] == [(2, 1)] * 4
+    assert plan.step_s == made.step_s != planned.timeline.step_s
+    assert "Alpa's runtime has neither" in plan.notes[1]
+    again = read_plan(write_plan(plan, tmp_path / "plan.json"))
+    assert (again.strategy, again.runs_on_alpa) == ("hetpipe (ed)", False)
+    with pytest.raises(ValueError, match=r"hetpipe \(ed\) is estimated only, and Alpa can't run it"):
+        alpa_code(again)
+
+
+def test_virtual_workers_that_are_cut_in_unlike_ways_are_no_plan():
+    uneven = unlike.cluster([unlike.host("a", devices=2), unlike.host("b", devices=4)])
+    with pytest.raises(ValueError, match="2 virtual workers are cut in unlike ways"):
+        as_planned(made_by(HetPipe("np"), uneven), MODEL, uneven)
+
+
+def test_virtual_workers_of_a_host_each_are_stages_over_all_hosts():
+    plan = as_planned(made_by(HetPipe("np")), MODEL, HOSTS).plan
+    assert [(stage.submesh, stage.hosts) for stage in plan.stages] == [
+        (Submesh(4, 1), ("host-0", "host-1", "host-2", "host-3"))
+    ] * 2
+
+
+def test_a_stage_on_unequal_shares_of_hosts_is_no_mesh():
+    stages = (PlacedStage(0, 2, (0, 0, 1), config_of(3, 1)), PlacedStage(3, 5, (1,), config_of(1, 1)))
+    made = dataclasses.replace(made_by(Megatron()), pipelines=(Pipeline(stages, 2, 8),))
+    with pytest.raises(ValueError, match=r"its stage 0 is on {'host-0': 2, 'host-1': 1} devices"):
+        as_planned(made, MODEL, HOSTS)
+
+
+def test_what_doesnt_fit_is_no_plan():
+    tight = example_cluster(4, 2, memory_bytes=10.0)
+    with pytest.raises(NoPlanError, match=r"amp \(paper\) has no plan that fits: .* stage 0 needs"):
+        as_planned(made_by(Amp(), tight), MODEL, tight)
+
+
+@pytest.mark.parametrize("chosen", ALL, ids=lambda one: one.name)
+def test_a_number_of_micro_batches_is_taken_as_given(chosen):
+    assert {one.num_micro_batches for one in made_by(chosen, micro_batches=4).pipelines} == {4}
+    with pytest.raises(ValueError, match="3 micro-batches don't divide a batch of 16"):
+        made_by(chosen, micro_batches=3)
+
+
+def test_virtual_workers_whose_shares_cant_be_cut_so_are_named():
+    with pytest.raises(ValueError, match="each of 2 virtual workers has 8 samples, which can't be cut in 16 micro-b"):
+        made_by(HetPipe("ed"), micro_batches=16)
+
+
+def test_the_names_are_the_strategies():
+    for name in STRATEGIES:
+        strategy(name)
+    with pytest.raises(ValueError, match=", ".join(map(repr, STRATEGIES))):
+        strategy("gshard")
+
+
+def tiny(batch_size):
+    """A train step of four layers."""
+    import jax
+    import jax.numpy as jnp
+
+    def step(state, x):
+        def loss(weights):
+            out = x
+            for weight in weights:
+                out = jnp.tanh(out @ weight)
+            return (out**2).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, jax.grad(loss)(state))
+
+    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(4)]
+    return step, (weights, jax.ShapeDtypeStruct((batch_size, 64), jnp.float32))
+
+
+def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
+    asked = {"batch": 32, "layers": 4, "strategy": Amp(trials=2)}
+    planned = plan_model(tiny, HOSTS, **asked)
+    plan = planned.plan
+    assert plan.strategy == "amp (paper)"
+    assert plan.notes[0].startswith("chosen by amp (paper), which compared")
+    assert list(plan.planning_s)[-1] == "strategy"
+    assert planned.timeline.step_s == plan.step_s
+    store = Store(tmp_path / "history.sqlite")
+    origin = Origin.of(planned.model, HOSTS, AnalyticLatency(), "alpha-beta")
+    for _ in range(5):
+        store.append(PastRun(plan, origin, plan.step_s, (2 * plan.step_s,)))
+    again = plan_model(tiny, HOSTS, history=store.path, **asked)
+    assert again.plan.correction.runs == 5
+    assert again.plan.step_s == pytest.approx(again.timeline.step_s) == pytest.approx(2 * plan.step_s, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"objective": "pareto"}, "objective is 'pareto', but amp .* has rules of its own"),
+        ({"schedule": "gpipe"}, "schedule is 'gpipe'"),
+        ({"remat": ("none",)}, r"remat is \('none',\)"),
+        ({"slicing": "uniform"}, r"slicing is Uniform\(\)"),
+        ({"strategy": "gshard"}, "there is no strategy named 'gshard'"),
+    ],
+)
+def test_what_a_strategy_has_no_choice_of_is_named_before_anything_is_traced(asked, said):
+    priced = tuple(dataclasses.replace(each, price_per_hour=1.0) for each in HOSTS.hosts)
+    with pytest.raises(ValueError, match=said):
+        plan_model(None, dataclasses.replace(HOSTS, hosts=priced), **{"batch": 32, "strategy": "amp"} | asked)
