@@ -42,6 +42,14 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 calibration_option = click.option(
     "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
 )
+communication_option = click.option(
+    "--communication",
+    type=click.Choice(("auto", "links", "alpha-beta", "free")),
+    default="auto",
+    show_default=True,
+    help="By the links of each group of devices, the slowest link of each, or as if it cost nothing; the default is "
+    "the calibration's, or alpha-beta.",
+)
 
 
 def output_options(command: F) -> F:

@@ -7,7 +7,14 @@ import pathlib
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
-from alpa_dejavu._cli.parameters import HISTORY, Count, calibration_option, number_or_none, output_options
+from alpa_dejavu._cli.parameters import (
+    HISTORY,
+    Count,
+    calibration_option,
+    communication_option,
+    number_or_none,
+    output_options,
+)
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
@@ -30,6 +37,7 @@ from alpa_dejavu.slicing import SLICERS
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
+@communication_option
 @calibration_option
 @output_options
 def plan(
@@ -45,6 +53,7 @@ def plan(
     history: pathlib.Path | None,
     objective: str,
     strategy: str,
+    communication: str,
     calibration: str | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
@@ -75,6 +84,7 @@ def plan(
             history=history,
             objective=objective,
             strategy=strategy,
+            communication=communication,
         )
     written = write_outputs(planned, *paths)
     if json_path is not None:

@@ -17,6 +17,7 @@ from alpa_dejavu import model_planner
 from alpa_dejavu import plan_estimate as plan_estimate_module
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.communication import AlphaBeta, Free, Links, communication_model
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.placement import place
 from alpa_dejavu.plan_file import read_plan, write_plan
@@ -107,6 +108,15 @@ def test_a_strategy_is_handed_on(run):
     assert run(*ASKED).exit_code == 0
     assert run.named["strategy"] == "dejavu"
     assert run(*ASKED, "--strategy", "gshard").exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "kind"), [("links", Links), ("alpha-beta", AlphaBeta), ("free", Free)])
+def test_a_communication_model_is_handed_on(run, name, kind):
+    assert run(*ASKED, "--communication", name).exit_code == 0
+    assert isinstance(communication_model(run.named["communication"]), kind)
+    assert run(*ASKED).exit_code == 0
+    assert run.named["communication"] == "auto"
+    assert run(*ASKED, "--communication", "pigeon").exit_code == 2
 
 
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
