@@ -13,6 +13,7 @@ from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lanes
 from alpa_dejavu.report._layer_costs import layer_costs
+from alpa_dejavu.report._link_chart import link_chart
 from alpa_dejavu.report._memory_chart import memory_chart
 from alpa_dejavu.report._tables import facts, layer_rows, origins, planning_rows, runner_up_rows, stage_table
 from alpa_dejavu.simulate import Timeline
@@ -22,7 +23,8 @@ __all__ = ["html_report"]
 
 def html_report(planned: Planned, measured: Timeline | None = None) -> str:
     """One page about a plan, which opens in a browser without network: the plan's table, its timeline, its memory, the
-    cost table with the chosen cut, the model's layers, the runners-up, and where the figures come from.
+    cost table with the chosen cut, the model's layers, the runners-up, and where the figures come from; where links
+    between hosts are unlike, their map with the stages on it, too.
 
     Args:
         planned: the plan with all that it was made from.
@@ -47,6 +49,9 @@ def html_report(planned: Planned, measured: Timeline | None = None) -> str:
         "costs": cost_map(planned),
         "layers": layer_costs(planned),
     }
+    links = link_chart(planned)
+    if links is not None:
+        charts["links"] = links
     return _template().render(
         title=title,
         facts=facts(planned, measured),

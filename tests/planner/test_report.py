@@ -14,8 +14,9 @@ import pytest
 from models import chain
 from plotly.offline import get_plotlyjs
 from timelines import small_planned
+from unlike import islands
 
-from alpa_dejavu.problem import Model
+from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
 from alpa_dejavu.simulate import StageTimes, simulate
 
@@ -125,6 +126,36 @@ def test_the_heat_map_is_the_cost_table_with_the_cut(planned, page):
     cut = [stage.layers for stage in planned.plan.stages]
     assert list(zip(marks[-1]["y"], marks[-1]["x"], strict=True)) == cut
     assert sorted(pair for mark in marks[:-1] for pair in zip(mark["y"], mark["x"], strict=True)) == sorted(cut)
+
+
+def on_unlike_links():
+    """A plan on four hosts: stages 0 and 1 on the first, stage 2 on the two last ones."""
+    made, cluster = small_planned(), islands()
+    hosts = ("a",), ("a",), ("c", "d")
+    both = zip(made.plan.stages, hosts, strict=True)
+    stages = [dataclasses.replace(stage, hosts=names, submesh=Submesh(len(names), 2)) for stage, names in both]
+    return dataclasses.replace(made, cluster=cluster, plan=dataclasses.replace(made.plan, stages=tuple(stages)))
+
+
+def test_unlike_links_are_drawn_with_the_stages_on_them():
+    made = on_unlike_links()
+    shown, within, between = constant(html_report(made), "CHARTS")["links"]["data"]
+    names = [host.name for host in made.cluster.hosts]
+    rates = np.array([[link.bytes_per_s for link in row] for row in made.cluster.links])
+    np.testing.assert_allclose(10 ** np.array(shown["z"], dtype=float), rates)
+    assert shown["x"] == shown["y"] == names
+    assert dict(zip(zip(within["y"], within["x"], strict=True), within["text"], strict=True)) == {
+        ("a", "a"): "within stage 0, 1",
+        **{(a, b): "within stage 2" for a in "cd" for b in "cd"},
+    }
+    assert dict(zip(zip(between["y"], between["x"], strict=True), between["text"], strict=True)) == {
+        ("a", "a"): "from stage 0 to 1", ("a", "c"): "from stage 1 to 2", ("a", "d"): "from stage 1 to 2",
+    }  # fmt: skip
+
+
+def test_alike_links_are_not_drawn(page):
+    assert "links" not in constant(page, "CHARTS")
+    assert "Links between hosts" not in page
 
 
 def test_memory_is_drawn_against_its_limit(planned, page):
