@@ -71,14 +71,16 @@ class PlanEstimator:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
 
         Raises:
-            ValueError: it has no batch, or other layers than the model can be cut into; or the cluster's hosts are
-                unlike, and the plan is on others.
+            ValueError: it has no batch, or other layers than the model can be cut into; or it is on hosts that the
+                cluster hasn't: on any where hosts are unlike, on some where they are alike. Hosts of which it has none
+                are named otherwise.
         """
         if plan.batch is None or plan.batch % plan.num_micro_batches:
             raise ValueError(
                 f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
                 "batch and a number of micro-batches that fit"
             )
+        _check_hosts(plan, self.cluster)
         micro_batch = plan.batch // plan.num_micro_batches
         made = estimate(
             self._model(plan.num_layers, micro_batch),
@@ -107,6 +109,17 @@ class PlanEstimator:
         if found.num_layers != num_layers:
             raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
         return with_micro_batch(found, micro_batch / self._traced_batch)
+
+
+def _check_hosts(plan: Plan, cluster: Cluster) -> None:
+    there = [host.name for host in cluster.hosts]
+    for n, stage in enumerate(plan.stages):
+        unknown = [name for name in stage.hosts if name not in there]
+        if unknown and any({*there} & {*other.hosts} for other in plan.stages):
+            raise ValueError(
+                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, there))}; plan "
+                "again for this cluster, or give the plan's own"
+            )
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:

@@ -195,7 +195,8 @@ class Calibration:
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;
-                or a host whose links weren't measured, where others' were.
+                or a host whose links weren't measured, where others' were; or a measured link is faster than the
+                memory at its ends.
         """
         present = {host.device.name for host in cluster.hosts}
         # A calibration of links alone says nothing of devices.
@@ -222,6 +223,8 @@ class Calibration:
             for a, row in enumerate(cluster.links)
         )
         applied = dataclasses.replace(cluster, hosts=hosts, links=links)
+        if self.links:
+            applied.check_rates()
         return applied if self.host_links is None else self.host_links.applied_to(applied, self.name)
 
 

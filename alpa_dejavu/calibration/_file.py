@@ -139,7 +139,12 @@ def _device(figures: Mapping[str, Any]) -> Device:
 
 def _link(figures: Mapping[str, Any]) -> MeasuredLink:
     first, second = figures["devices"]
-    return MeasuredLink((first, second), figures["within"], Link(**figures["link"]), figures.get("spread", {}))
+    try:
+        link = Link(**figures["link"])
+    except ValueError as error:
+        where = "within a host" if figures["within"] else "between hosts"
+        raise ValueError(f"links, {first!r} to {second!r} {where}: {error}") from None
+    return MeasuredLink((first, second), figures["within"], link, figures.get("spread", {}))
 
 
 def _memory(residuals: Mapping[str, Any]) -> MemoryResiduals:

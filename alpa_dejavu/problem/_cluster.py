@@ -205,9 +205,10 @@ class Cluster:
             for b, link in enumerate(row):
                 # Devices that are parts of one CPU have each other's share of the memory while these wait.
                 most = sum(memory) if self.shared else min(memory[a], memory[b])
-                if link.bytes_per_s > most:
+                rate = max(link.bytes_per_s, link.sending[1])
+                if rate > most:
                     raise ValueError(
                         f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
-                        f"{link.bytes_per_s:.4g} bytes/s, but the memory of the devices at its ends {most:.4g}; "
+                        f"{rate:.4g} bytes/s, but the memory of the devices at its ends {most:.4g}; "
                         "look at its unit, or measure it again"
                     )

@@ -67,6 +67,15 @@ def test_the_plans_hosts_stay_where_the_cluster_has_them():
     assert [one.hosts for one in made.stages] == [("host-0",), ("host-1",)]
 
 
+@pytest.mark.parametrize("cluster", [example_cluster(2, 2), two_and_two()], ids=["alike", "unlike"])
+def test_a_host_that_the_cluster_has_not_is_named(cluster):
+    names = [(cluster.hosts[0].name,), ("elsewhere",)]
+    stages = tuple(dataclasses.replace(one, hosts=on) for one, on in zip(PLAN.stages, names, strict=True))
+    plan = dataclasses.replace(PLAN, stages=stages)
+    with pytest.raises(ValueError, match=rf"stage 1 is on the host 'elsewhere', but {cluster.name} has '"):
+        PlanEstimator(plan, cluster=cluster).estimate(plan)
+
+
 def test_a_model_is_traced_once_for_all_numbers_of_micro_batches(traced):
     estimator = PlanEstimator(PLAN, "mine:model", CLUSTER)
     four = estimator.estimate(PLAN)
@@ -139,5 +148,5 @@ def test_on_unlike_hosts_a_plan_is_priced_on_those_that_it_names():
     assert fast.step_s < mixed.step_s < slow.step_s
     assert [stage.hosts for stage in mixed.stages] == [("a",), ("c",)]
     assert mixed.stages[1].compute_s == pytest.approx(slow.stages[1].compute_s)
-    with pytest.raises(ValueError, match=r"stage 1 is on the hosts \['e'\], but unlike has"):
+    with pytest.raises(ValueError, match="stage 1 is on the host 'e', but unlike has"):
         estimator.estimate(on("a", "e"))
