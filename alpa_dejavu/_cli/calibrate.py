@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
 import time
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.problem import Cluster
+
+_log = logging.getLogger(__name__)
 
 _LEAST_S = 1.0
 _LINKS_S = 30.0
@@ -71,10 +74,12 @@ def calibrate(
     from alpa_dejavu.calibration import write_calibration
     from alpa_dejavu.calibration._calibrate import calibrate as measure
     from alpa_dejavu.calibration._calibrate import identity
+    from alpa_dejavu.calibration._calibrate_links import with_host_links
     from alpa_dejavu.calibration._database import read_database
     from alpa_dejavu.calibration._measurements import Measurements
 
     before = None if database is None else read_database(database)
+    there = _calibrated_before(output)
     with _bar(budget) as report, _cluster(local, hosts):
         from alpa_dejavu._alpa._calibrate import ray_bench
 
@@ -82,6 +87,8 @@ def calibrate(
         cluster, bench = ray_bench(machine)
         measurements = Measurements(kept, identity(cluster), resume)
         found = measure(cluster, bench, measurements, budget, output.stem, report, database=before)
+    found = found if there is None else with_host_links(found, there, cluster)
+    found.applied_to(cluster)
     write_calibration(found, output)
     to = console()
     to.print(device_table(cluster, found))
@@ -92,6 +99,17 @@ def calibrate(
     for sentence in found.missing:
         to.print(f"missing: {sentence}")
     to.print(f"wrote {output} (measurements: {kept})")
+
+
+def _calibrated_before(output: pathlib.Path) -> Calibration | None:
+    """What is in the file, if plans can be made by it: what can't be read is replaced whole."""
+    from alpa_dejavu.calibration import read_calibration
+
+    try:
+        return read_calibration(output) if output.exists() else None
+    except ValueError as error:
+        _log.warning("what is in %s is replaced: %s", output, error)
+        return None
 
 
 def _links(

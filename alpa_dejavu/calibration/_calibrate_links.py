@@ -27,7 +27,7 @@ from alpa_dejavu.calibration._probe_links import (
 from alpa_dejavu.calibration._rounds import Pair
 from alpa_dejavu.problem import Cluster, Link
 
-__all__ = ["calibrate_links", "links_identity"]
+__all__ = ["calibrate_links", "links_identity", "with_host_links"]
 
 _PART = "links from host to host"
 _CPU = "cpu"
@@ -97,11 +97,35 @@ def calibrate_links(
     figures = {"seconds": clock() - started, "rounds": float(len(found)), "pairs": float(len(alone.nets))}
     fit = Fit(_PART, "alpa-dejavu calibrate --links: TCP between Ray's addresses", len(measurements), figures=figures)
     said = [] if len(alone.nets) == len(nets) else [_taken_as_equal(len(alone.nets), len(nets))]
+    return _with(kept, host_links, [fit], said)
+
+
+def with_host_links(found: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
+    """A calibration with the links from host to host that were measured before, if those are this cluster's.
+
+    Args:
+        found: what was measured now.
+        before: what was there before; it may have no such links.
+        cluster: that was measured now.
+    """
+    links = before.host_links
+    if links is None:
+        return found
+    unknown = [host.name for host in cluster.hosts if host.name not in links.hosts]
+    if unknown:
+        gone = f"{_PART}: those measured before are not of {unknown[0]!r} and are left out; measure them with --links"
+        return dataclasses.replace(found, missing=(*found.missing, gone))
+    fits = [one for one in before.fits if one.part == _PART]
+    return _with(found, links, fits, [one for one in before.missing if one.startswith(_PART)])
+
+
+def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Sequence[str]) -> Calibration:
+    """The calibration with links from host to host, and what is said of them, in place of those that it has."""
     return dataclasses.replace(
         kept,
-        host_links=host_links,
-        fits=(*(one for one in kept.fits if one.part != _PART), fit),
-        missing=(*(one for one in kept.missing if not one.startswith(_PART)), *said),
+        host_links=links,
+        fits=(*(one for one in kept.fits if one.part != _PART), *fits),
+        missing=(*(one for one in kept.missing if not one.startswith(_PART)), *missing),
     )
 
 

@@ -77,11 +77,14 @@ class Origin:
 
 
 def plan_key(plan: Plan) -> str:
-    """The same for plans that run alike, whatever they are predicted to take."""
+    """The same for plans that run alike, whatever they are predicted to take: on the same hosts, too."""
     stages = [
-        (s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.remat, s.zero, dict(s.options))
+        (
+            s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.hosts, s.remat, s.zero,
+            dict(s.options),
+        )
         for s in plan.stages
-    ]
+    ]  # fmt: skip
     return _digest([stages, plan.num_micro_batches, plan.schedule, plan.batch])
 
 

@@ -8,6 +8,7 @@ import math
 import socket
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,10 +20,13 @@ from made_up import measured
 
 from alpa_dejavu._alpa import _calibrate as alpa_calibrate
 from alpa_dejavu._alpa._ports import Port
+from alpa_dejavu._alpa._ray_ports import RayPorts, ray_ports
 from alpa_dejavu.calibration import (
     Calibration,
+    Fit,
     HostLinks,
     MeasuredLink,
+    _calibrate,
     prices,
     read_calibration,
     write_calibration,
@@ -434,6 +438,50 @@ def test_ports_hang_up_on_strangers_and_say_who_is_not_there(ports):
         ports[0].send(gone, 1)
 
 
+def test_an_end_that_does_not_answer_in_time_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hasty = Port("127.0.0.1", b"t" * 16, 0.1)
+        with pytest.raises(TimeoutError):
+            hasty.send(silent.getsockname(), 1)
+        hasty.close()
+
+
+class Call:
+    """Stands for a method of an actor: its calls are named by where they go."""
+
+    def remote(self, target, num_bytes):
+        return target
+
+
+@pytest.mark.parametrize(
+    ("late", "failed", "said"),
+    [
+        ([2], {}, "64 bytes from 'b' to 'c': no answer in 20 s"),
+        ([], {0: OSError("unreachable")}, "64 bytes from 'c' to 'a': OSError: unreachable"),
+    ],
+)
+def test_what_has_no_answer_is_named_with_the_pair(monkeypatch, late, failed, said):
+    def answer(call):
+        if call in failed:
+            error = ray.exceptions.RaySystemError("in an actor")
+            error.cause = failed[call]
+            raise error
+        return 1.0
+
+    monkeypatch.setattr(ray, "wait", lambda calls, **_: ([call for call in calls if call not in late], late))
+    monkeypatch.setattr(ray, "get", answer)
+    ports = RayPorts([SimpleNamespace(send=Call())] * 3, [0, 1, 2], ["a", "b", "c"])
+    with pytest.raises(MeasurementError, match=said):
+        ports(Flows(((1, 2), (2, 0)), 64))
+
+
+def test_a_host_that_has_left_is_named(monkeypatch):
+    nodes = [{"NodeID": str(n), "NodeManagerAddress": f"10.0.0.{n}", "Alive": n == 1} for n in (1, 2)]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    with pytest.raises(MeasurementError, match="host 'b' has left the cluster"), ray_ports(["1", "2"], ["a", "b"]):
+        pass
+
+
 def command(*args):
     return CliRunner().invoke(main, list(map(str, args)))
 
@@ -484,6 +532,42 @@ def test_the_command_writes_nothing_where_a_host_is_not_reached(tmp_path, made_u
     assert "lacks the key 'version'" in result.stderr
     assert output.read_text() == "{}"
     assert command("calibrate", "--every-pair", "--output", output).exit_code == 2
+
+
+def test_a_plain_calibration_keeps_the_links_of_its_hosts(tmp_path, monkeypatch, caplog):
+    output, cluster = tmp_path / "here.json", cluster_of(2)
+    fit = Fit("links from host to host", "made up", 3)
+    link_file = dataclasses.replace(links_alone(), fits=(fit,), missing=("links from host to host: few", "old"))
+    monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster, None))
+    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: measured())
+    write_calibration(link_file, output)
+    assert command("calibrate", "--output", output).exit_code == 0
+    found = read_calibration(output)
+    assert found.host_links == link_file.host_links
+    assert found.devices == measured().devices
+    assert found.fits == (*measured().fits, fit)
+    assert found.missing == (*measured().missing, "links from host to host: few")
+    write_calibration(dataclasses.replace(link_file, host_links=host_links(("host-0", "x"))), output)
+    result = command("calibrate", "--output", output)
+    assert "those measured before are not of 'host-1' and are left out" in result.output
+    assert read_calibration(output).host_links is None
+    output.write_text("{}")
+    assert command("calibrate", "--output", output).exit_code == 0
+    assert f"what is in {output} is replaced" in caplog.text
+
+
+@pytest.mark.parametrize(("links", "pair"), [(0, "'host-0' to 'host-0'"), (1, "'host-0' to 'host-1'")])
+def test_measured_kinds_of_links_above_the_memorys_rate_are_refused_with_the_pair(tmp_path, monkeypatch, links, pair):
+    output, before = tmp_path / "here.json", measured()
+    fast = dataclasses.replace(before.links[links].link, send_bytes_per_s=1e13)
+    each = list(before.links)
+    each[links] = dataclasses.replace(each[links], link=fast, spread={})
+    monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster_of(2), None))
+    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: dataclasses.replace(before, links=tuple(each)))
+    result = command("calibrate", "--output", output)
+    assert result.exit_code == 1
+    assert f"the link from {pair} has 1e+13 bytes/s, but the memory" in result.stderr
+    assert not output.exists()
 
 
 @pytest.mark.ray
