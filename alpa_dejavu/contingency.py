@@ -13,6 +13,7 @@ from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu.changed_cluster import fair_ratio, without
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.placement import packs
 from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan
 from alpa_dejavu.search import Candidate, simulated, sliced
@@ -131,9 +132,9 @@ def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer:
             continue
         cut = without(cluster, [lost.name, *hosts[count:]])
         table, space = _costs(cut, chosen, len(members) == 1 and not cluster.shared)
-        if len(members) == 1 and len(hosts) > _MANY:
-            least = min(lost.num_devices, *(stage.submesh.num_devices for stage in plan.stages))
-            table, space = _from(table, space, least)
+        many = len(members) == 1 and len(hosts) > _MANY
+        least = min(lost.num_devices, *(stage.submesh.num_devices for stage in plan.stages)) if many else 1
+        table, space = _from(table, space, least, cut)
         found = slicer.slice(_shortened(table.slicing_problem(cut, space, chosen.run)))
         if found.found:
             other = Candidate(chosen.model, table, space, chosen.run, found)
@@ -143,9 +144,12 @@ def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer:
     return (), 0.0
 
 
-def _from(table: CostTable, space: SearchSpace, devices: int) -> tuple[CostTable, SearchSpace]:
-    """What there is of stages on so many devices or more."""
-    chosen = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices >= devices]
+def _from(table: CostTable, space: SearchSpace, devices: int, cluster: Cluster) -> tuple[CostTable, SearchSpace]:
+    """What there is of stages on so many devices or more, none of them on parts of several hosts."""
+    packed = packs(space, cluster)
+    chosen = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices >= devices and packed[s]]
+    if len(chosen) == len(space.submeshes):
+        return table, space
     columns = {name: getattr(table, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
     memory, limits = tuple(table.memory[s] for s in chosen), table.memory_limit_bytes[chosen]
     return dataclasses.replace(table, **columns, memory=memory, memory_limit_bytes=limits), _part(space, chosen)

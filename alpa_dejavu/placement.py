@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
+from alpa_dejavu._slow_inside import slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
-__all__ = ["devices_of_kinds", "kinds_of_sites", "packs", "place", "place_stages", "site_of"]
+__all__ = ["devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages", "site_of"]
 
 
 def place(
@@ -29,6 +30,8 @@ def place(
             then as near to each other in the cluster's order as can be, and parts of hosts fill those that others
             have begun.
 
+    Where links within hosts are slower than those between, neighbouring stages are on different hosts if they can be.
+
     Raises:
         NoPlanError: the submeshes don't fill the hosts.
 
@@ -37,10 +40,18 @@ def place(
     """
     free = [host.num_devices for host in cluster.hosts]
     placed: list[tuple[int, ...]] = [()] * len(submeshes)
+    apart = slow_inside(cluster)
     for n in sorted(range(len(submeshes)), key=lambda n: submeshes[n].num_devices, reverse=True):
         wanted = submeshes[n]
         fitting = [host for host, left in enumerate(free) if left >= wanted.devices_per_host]
-        chosen = fitting[: wanted.num_hosts] if kinds is None else _of_kinds(fitting, kinds[n], free, cluster)
+        if apart:
+            near = {host for stage in placed[max(n - 1, 0) : n + 2] for host in stage}
+            fitting.sort(key=lambda host: (host in near, -free[host], host))
+        chosen = (
+            sorted(fitting[: wanted.num_hosts])
+            if kinds is None
+            else _of_kinds(fitting, kinds[n], free, cluster, apart)
+        )
         if len(chosen) < wanted.num_hosts:
             shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
             raise NoPlanError(
@@ -53,12 +64,19 @@ def place(
     return placed
 
 
-def _of_kinds(fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster) -> list[int]:
-    """Of the hosts that have room, as many of each kind as are wanted; fewer where there aren't so many."""
+def _of_kinds(
+    fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster, first: bool
+) -> list[int]:
+    """Of the hosts that have room, as many of each kind as are wanted, the first ones or those near each other; fewer
+    where there aren't so many.
+    """
     kinds, found = kinds_of(cluster), list[int]()
     for kind in dict.fromkeys(wanted):
         count = list(wanted).count(kind)
         there = [host for host in fitting if kinds[host] == kind]
+        if first:
+            found += there[:count]
+            continue
         rows = [there[start : start + count] for start in range(len(there) - count + 1)]
         if rows:
             spread = [(sum(free[host] for host in row), row[-1] - row[0], row[0]) for row in rows]
@@ -82,16 +100,27 @@ def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Clu
 def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
     """Which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
 
-    Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6.
+    Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
+    alike hosts those are all that don't take parts of several.
     """
     found = np.ones(len(space.submeshes), dtype=np.bool_)
     for s, submesh in enumerate(space.submeshes):
+        found[s] = space.hosts is not None or not takes_part_of_several(submesh, cluster)
         part = submesh.devices_per_host
         for host in () if space.hosts is None else space.hosts[s]:
             whole = cluster.hosts[host].num_devices
             nested = submesh.num_hosts == 1 and part.bit_count() == 1 and whole % part == 0
             found[s] &= nested or part == whole
     return found
+
+
+def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
+    """Sets of submeshes that fill hosts in any mixture, each of shape (S,): host by host and, of alike ones, across."""
+    by_hosts = packs(space, cluster)
+    if space.hosts is not None:
+        return [by_hosts]
+    whole = np.array([submesh.num_devices in (1, cluster.num_devices) for submesh in space.submeshes])
+    return [by_hosts, whole | ~by_hosts]
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:

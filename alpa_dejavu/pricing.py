@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._groups import unlike_groups
 from alpa_dejavu._ranges import FloatArray, stage_sum
+from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
@@ -219,7 +220,10 @@ class Pricing:
         """The devices along an axis of a submesh's logical mesh, in the first such group."""
         hosts = config.groups(submesh)
         chosen = hosts[axis] if self.hosts is None else tuple(self.hosts[host] for host in hosts[axis])
-        return Group(self.cluster, chosen, concurrent=len(hosts[1 - axis]))
+        # What is left of its hosts is other stages', whose groups are at it at the same time.
+        several = takes_part_of_several(submesh, self.cluster) and self.hosts is None
+        abreast = self.cluster.hosts[0].num_devices // submesh.devices_per_host if several else 1
+        return Group(self.cluster, chosen, concurrent=len(hosts[1 - axis]) * abreast)
 
     def boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
         """What a stage takes in from its neighbours, forward and backward.

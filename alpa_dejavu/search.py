@@ -12,8 +12,9 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.placement import packs, place_stages
+from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
@@ -66,16 +67,18 @@ def proposed(
 
 
 def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
-    """The slicer's answer; if its submeshes don't pack into unlike hosts, the one with those that always do."""
+    """The slicer's answer; if its submeshes don't pack into the hosts, the best one with some that always do."""
     found = slicer.slice(problem)
-    if space.hosts is None or not found.found:
+    mixed = space.hosts is not None or any(takes_part_of_several(submesh, cluster) for submesh in space.submeshes)
+    if not mixed or not found.found:
         return found
     try:
         place_stages(found.stages, space, cluster)
     except NoPlanError:
-        costs = np.where(packs(space, cluster)[:, None], problem.costs_s, np.inf)
-        packed = slicer.slice(dataclasses.replace(problem, costs_s=costs))
-        return dataclasses.replace(packed, lower_bound_s=min(found.lower_bound_s, packed.cost_s))
+        kept = [np.where(which[:, None], problem.costs_s, np.inf) for which in packings(space, cluster)]
+        packed = [slicer.slice(dataclasses.replace(problem, costs_s=costs)) for costs in kept]
+        best = min(packed, key=lambda one: one.cost_s)
+        return dataclasses.replace(best, lower_bound_s=min(found.lower_bound_s, best.cost_s))
     return found
 
 

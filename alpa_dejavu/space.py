@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._sites import Site, sites
+from alpa_dejavu._slow_inside import across_hosts, slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace, Submesh
 
 __all__ = ["on_sites", "search_space", "submeshes"]
@@ -19,6 +20,8 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
     """Parts of a host, then whole hosts; where hosts have unlike numbers of devices, those of each kind of host.
+
+    Where links within hosts are slower than those between them, parts of several hosts come too.
 
     Args:
         cluster: its hosts.
@@ -42,7 +45,8 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
     several = _several(hosts, kind)
     whole = [*several, hosts] if hosts > 1 else []
     shapes = dict.fromkeys([*((1, n) for n in _parts(most)), *((n, most) for n in whole)])
-    return tuple(Submesh(*shape) for shape in shapes)
+    across = across_hosts(cluster, _parts(most), several) if slow_inside(cluster) else []
+    return (*(Submesh(*shape) for shape in shapes), *across)
 
 
 def _parts(devices: int) -> list[int]:
@@ -82,9 +86,10 @@ def search_space(
 ) -> SearchSpace:
     """Every split of every submesh into data and tensor parallelism, with every remat and ZeRO level.
 
-    Tensor-parallel devices are in one host, and there are no more data-parallel ones than a micro-batch divides among.
-    Where it divides among all devices they are offered in a row, too, for the auto-sharding pass to cut what it likes:
-    experts of a mixture among them. ZeRO levels above 0 are offered where there are data-parallel devices to share.
+    Tensor-parallel devices are in one host, but for stages on parts of several hosts, and there are no more
+    data-parallel ones than a micro-batch divides among. Where it divides among all devices they are offered in a row,
+    too, for the auto-sharding pass to cut what it likes: experts of a mixture among them. ZeRO levels above 0 are
+    offered where there are data-parallel devices to share.
     On hosts of unlike kinds (`host_kinds`) a submesh stands once for each choice of kinds of hosts that it may be on.
 
     Args:
@@ -99,7 +104,12 @@ def search_space(
         ValueError: as `submeshes` does.
     """
     unlike = max(kinds_of(cluster)) > 0
-    of_shape = functools.cache(lambda submesh: _configs(submesh, micro_batch, remat, zero, unlike))
+
+    def along(submesh: Submesh) -> int:
+        across = not unlike and takes_part_of_several(submesh, cluster)
+        return submesh.num_devices if across else submesh.devices_per_host
+
+    of_shape = functools.cache(lambda submesh: _configs(submesh, micro_batch, remat, zero, unlike, along(submesh)))
     if not unlike:
         choices = submeshes(cluster, kind)
         return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
@@ -127,13 +137,13 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
 
 def _configs(
-    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool
+    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool, most: int
 ) -> list[MeshConfig]:
-    """Of one submesh; on unlike hosts, no tensor-parallel group goes from host to host."""
+    """Of one submesh, with at most so many tensor-parallel devices; on unlike hosts, no such group leaves a host."""
     size = submesh.num_devices
     splits = [
         (size // along, along)
-        for along in range(1, submesh.devices_per_host + 1)
+        for along in range(1, most + 1)
         if size % along == 0
         and micro_batch % (size // along) == 0
         and not (unlike and submesh.devices_per_host % along)

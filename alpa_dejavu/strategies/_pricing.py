@@ -7,6 +7,7 @@ device.
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import types
@@ -146,8 +147,14 @@ class SitePricing:
         """Each of some collectives, in the slowest of the groups along an axis; all of them are at it at a time."""
         config = stage.config
         at_a_time = config.tensor_parallel if axis == 0 else config.data_parallel
+        at_a_time *= self._abreast(stage)
         groups = [self._group(hosts, at_a_time) for hosts in stage.groups(axis)]
         return np.max([self._communication.seconds(kind, num_bytes, group) for group in groups], axis=0)
+
+    def _abreast(self, stage: PlacedStage) -> int:
+        """How many stages of its size share the hosts of a stage on several: all are at it at a time."""
+        taken = collections.Counter(stage.hosts)
+        return min(self.cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
 
     def all_reduce_s(self, num_bytes: float, hosts: tuple[int, ...], at_a_time: int) -> float:
         """Among devices on these hosts, with so many such groups."""

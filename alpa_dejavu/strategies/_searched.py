@@ -103,13 +103,13 @@ def _searched(
         except NoPlanError as nothing:
             error = nothing
             continue
-        found.append((made.step_s, _pipeline(made, task.cluster, micro_batch)))
+        found.append((made.step_s, pipeline_of(made, task.cluster, micro_batch)))
     if not found:
         raise error
     return found
 
 
-def _pipeline(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
+def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
     """A plan's stages on the hosts that it names."""
     number = {host.name: n for n, host in enumerate(cluster.hosts)}
     stages = []

@@ -470,3 +470,12 @@ def test_a_plan_that_is_estimated_only_is_not_run(tmp_path):
     plan = dataclasses.replace(read_plan(saved(tmp_path)), strategy="hetpipe (ed)", runs_on_alpa=False)
     with pytest.raises(ValueError, match=r"it is estimated only, since Alpa's runtime can't run what hetpipe \(ed\)"):
         planned_fails(DejavuStageOption(plan=plan))
+
+
+def test_stages_may_take_parts_of_the_same_hosts(tmp_path):
+    shape = {"submesh": Submesh(2, 1), "logical_mesh": (2, 1), "hosts": ("node-1", "node-0")}
+    plan = read_plan(saved(tmp_path))
+    plan = dataclasses.replace(plan, stages=tuple(dataclasses.replace(stage, **shape) for stage in plan.stages))
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
+    assert [(mesh.shape, mesh.host_ids) for mesh in meshes] == [((2, 1), [1, 0])] * 2
+    assert [[list(own) for own in mesh.devices] for mesh in meshes] == [[[0], [0]], [[1], [1]]]
