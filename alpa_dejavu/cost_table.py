@@ -14,7 +14,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._ranges import FloatArray, range_sum
+from alpa_dejavu._allowed_ranges import allowed_ranges
+from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu._site_prices import memory_limits, site_prices, slowest_device
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.crossing import Crossings, crossings
@@ -199,7 +200,7 @@ def cost_table(
         one.prepare(_choices(space, [n for n in range(shape[2]) if not on_sites or on_sites[n] is one]))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         here = on_sites[s] if on_sites else pricing
-        allowed = _allowed(model, submesh, cluster, space, s)
+        allowed = allowed_ranges(model, submesh, cluster, space, s)
         like = known.setdefault((id(here), float(limits[s]), submesh), s)
         if on_sites and like < s and space.configs[like] == configs:
             memory.append(memory[like])
@@ -225,27 +226,3 @@ def cost_table(
 def _choices(space: SearchSpace, submeshes: Sequence[int]) -> Iterator[tuple[Submesh, MeshConfig]]:
     for n in submeshes:
         yield from ((space.submeshes[n], config) for config in space.configs[n] if config is not None)
-
-
-def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
-    """What a submesh computes, as a share of what all hosts do: by its devices, if hosts are alike."""
-    devices = space.submeshes[submesh].num_devices
-    if space.hosts is None:
-        return devices / cluster.num_devices
-    whole = sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
-    return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole
-
-
-def _allowed(model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int) -> NDArray[np.bool_]:
-    """Alpa's rules: the whole cluster is for all layers alone; shares of work and devices may differ only so much."""
-    num_layers, imbalance = model.num_layers, space.allowed_imbalance
-    allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
-    if submesh.num_devices == cluster.num_devices:
-        allowed[:] = False
-        allowed[0, num_layers - 1] = True
-    if np.isfinite(imbalance):
-        work = range_sum([layer.forward.product_flop + layer.backward.product_flop for layer in model.layers])
-        share = work / max(work[0, -1], 1.0)
-        devices = _rate(cluster, space, place)
-        allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
-    return allowed

@@ -226,37 +226,17 @@ class Pricing:
         return Group(self.cluster, chosen, concurrent=len(hosts[1 - axis]) * abreast)
 
     def boundary_s(self, submesh: Submesh) -> tuple[FloatArray, FloatArray]:
-        """What a stage takes in from its neighbours, forward and backward.
+        """What a stage takes in from its neighbours, forward and backward, each of shape (L, L).
 
-        In one host its devices take their shares at a time; between hosts, the hosts do. Nothing where it depends on
-        the neighbours' hosts: see `alpa_dejavu.crossing`.
+        Nothing where it depends on the neighbours' hosts: see `alpa_dejavu.crossing`.
         """
         if self.hosts is not None:
             return np.zeros_like(self._boundary.forward_bytes), np.zeros_like(self._boundary.backward_bytes)
-        inside = len(self.cluster.hosts) == 1
-        ends = (0, 0) if inside else (0, 1)
-        lanes = submesh.num_devices if inside else submesh.num_hosts
-        group, bound = Group(self.cluster, ends), self._boundary
-
-        def taken(num_bytes: FloatArray, tensors: FloatArray) -> FloatArray:
-            each = num_bytes / np.maximum(tensors, 1) / lanes
-            return np.asarray(tensors * self.communication.seconds("send", each, group))
-
-        return (
-            taken(bound.forward_bytes, bound.forward_tensors),
-            taken(bound.backward_bytes, bound.backward_tensors),
-        )
+        return self._boundary.taken_s(submesh, self.cluster, self.communication)
 
     def largest_sent(self, submesh: Submesh) -> float:
-        """Bytes of the largest tensor that a stage takes in, as one of its devices or hosts does: see `boundary_s`."""
-        bound, lanes = self._boundary, submesh.num_devices if len(self.cluster.hosts) == 1 else submesh.num_hosts
-        forward, backward = (
-            float(np.max(num_bytes / np.maximum(tensors, 1)))
-            for num_bytes, tensors in (
-                (bound.forward_bytes, bound.forward_tensors), (bound.backward_bytes, bound.backward_tensors),
-            )
-        )  # fmt: skip
-        return max(forward, backward) / lanes
+        """Bytes of the largest tensor that a stage takes in, as one of its devices or hosts does."""
+        return self._boundary.largest_sent(submesh, self.cluster)
 
 
 def _mesh(config: MeshConfig) -> _Mesh:

@@ -157,7 +157,7 @@ def _found_devices(
         origin = f"alpa-dejavu calibrate: {rows} programs on all devices of a host at a time"
         changed: dict[str, Any] = {name: value for name, (value, _) in runtime.items()}
         changed |= {"origin": origin} if rows else {}
-        devices[kind] = dataclasses.replace(found.device, **changed)
+        devices[kind] = dataclasses.replace(found.figures, **changed)
         spread[kind] = {**found.spread, **{name: sure for name, (_, sure) in runtime.items()}}
         left_out = "program" if found.held_out else ""
         fits.append(Fit(f"programs on {kind}", origin, rows, left_out, found.held_out))
@@ -178,7 +178,7 @@ def _found_links(
             continue
         found = part.links.finish(seconds)
         sizes = [probe.num_bytes for probe in sent if isinstance(probe, Pipeline)]
-        link, sending = fit_sends(found.link, sizes, [took["send_s"] for took in sent.values()])
+        link, sending = fit_sends(found.figures, sizes, [took["send_s"] for took in sent.values()])
         ends = cluster.hosts[0].device.name, cluster.hosts[0 if where == WITHIN else 1].device.name
         links.append(MeasuredLink(ends, where == WITHIN, link, {**found.spread, **sending}))
         left_out = "collective" if found.held_out else ""

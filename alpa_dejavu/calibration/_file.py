@@ -13,7 +13,7 @@ from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, Meas
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.memory_margin import MemoryResiduals
-from alpa_dejavu.problem import Device, Link, SmallProducts, StridedReads
+from alpa_dejavu.problem import Device, Link
 
 _SCHEMA = f"calibration-{VERSION}"
 _REMEDY = (
@@ -99,7 +99,7 @@ def _calibration(data: Mapping[str, Any]) -> Calibration:
             name: {dtype: ProductCurve(**curve) for dtype, curve in curves.items()}
             for name, curves in data.get("products", {}).items()
         },
-        devices={name: _device(figures) for name, figures in data.get("devices", {}).items()},
+        devices={name: Device.of(figures) for name, figures in data.get("devices", {}).items()},
         device_spread=data.get("device_spread", {}),
         links=tuple(_link(each) for each in data.get("links", ())),
         memory=_memory(data["memory"]) if "memory" in data else None,
@@ -127,14 +127,6 @@ def _models(data: Mapping[str, Any]) -> dict[str, Any]:
             except ValueError as error:
                 raise ValueError(f"{name} is no fitted model: {error}") from error
     return found
-
-
-def _device(figures: Mapping[str, Any]) -> Device:
-    parts = {"small_products": SmallProducts, "strided": StridedReads}
-    return Device(**{
-        **figures,
-        **{name: kind(**figures[name]) for name, kind in parts.items() if figures.get(name) is not None},
-    })
 
 
 def _link(figures: Mapping[str, Any]) -> MeasuredLink:

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
-from alpa_dejavu.calibration._log_fit import Array, LogModel
+from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel
 from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
-__all__ = ["DeviceModel", "FittedDevice"]
+__all__ = ["DeviceModel"]
 
 _PRIOR_SPREAD: Mapping[str, float] = {
     "flop_per_s": 0.5,
@@ -38,25 +38,6 @@ _PRIOR_SPREAD: Mapping[str, float] = {
 _STRIDED = ("strided[bytes_per_s]", "strided[cached_bytes_per_s]")
 _SINGLE_WEIGHT = 0.5
 _CALL_S, _KERNEL_S = 1e-4, 1e-6
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class FittedDevice:
-    """A device's figures, and how far they can be trusted.
-
-    Attributes:
-        device: with the fitted figures.
-        spread: standard deviation of the logarithm of each, by name.
-        held_out: mean and median error, as fractions, of programs of a family that a fit had left out; empty where
-            fewer than two families were measured.
-        unsure: standard deviation of the logarithm of each program's prediction, shape (N,).
-    """
-
-    device: Device
-    spread: Mapping[str, float]
-    held_out: Mapping[str, float]
-    unsure: Array
 
 
 @final
@@ -85,15 +66,15 @@ class DeviceModel:
             prior_spread=np.r_[own, np.full(len(self._families), FAMILY_SPREAD)],
         )
 
-    def fit(self, measured: Mapping[int, float]) -> FittedDevice:
+    def fit(self, measured: Mapping[int, float]) -> Fitted[Device]:
         """The figures after so many measurements: seconds by the program's number; there may be none."""
         found = self._model.fit(measured)
         spread = dict(zip(self._names, found.spread[: len(self._names)].tolist(), strict=True))
         del spread["call_s"]
         unsure = found.spread_of(self._log_seconds)
-        return FittedDevice(self._device(found.values), spread, {}, unsure)
+        return Fitted(self._device(found.values), spread, {}, unsure)
 
-    def finish(self, measured: Mapping[int, float]) -> FittedDevice:
+    def finish(self, measured: Mapping[int, float]) -> Fitted[Device]:
         """The same, with the errors on families left out in turn."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 

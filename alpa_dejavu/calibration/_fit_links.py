@@ -14,34 +14,15 @@ import numpy as np
 
 from alpa_dejavu.calibration._bench import Collective
 from alpa_dejavu.calibration._calibration import KIND_SPREAD
-from alpa_dejavu.calibration._log_fit import Array, LogModel, fit_logs
+from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, fit_logs
 from alpa_dejavu.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
 
-__all__ = ["FittedLink", "LinkModel", "fit_sends"]
+__all__ = ["LinkModel", "fit_sends"]
 
 _PRIOR_SPREAD = (1.5, 1.0)
 """Of latency and rate: links are known by an estimate at best."""
 _LATENCY_S = 1e-6
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class FittedLink:
-    """A link's figures, and how far they can be trusted.
-
-    Attributes:
-        link: with the fitted figures.
-        spread: standard deviation of the logarithm of each, by name.
-        held_out: mean and median error, as fractions, of a collective that a fit had left out; empty where fewer than
-            two kinds were measured.
-        unsure: standard deviation of the logarithm of each collective's prediction, shape (N,).
-    """
-
-    link: Link
-    spread: Mapping[str, float]
-    held_out: Mapping[str, float]
-    unsure: Array
 
 
 @final
@@ -68,13 +49,13 @@ class LinkModel:
             prior_spread=np.r_[_PRIOR_SPREAD, np.full(len(self._kinds), KIND_SPREAD)],
         )
 
-    def fit(self, measured: Mapping[int, float]) -> FittedLink:
+    def fit(self, measured: Mapping[int, float]) -> Fitted[Link]:
         """The figures after so many measurements: seconds by the collective's number; there may be none."""
         found = self._model.fit(measured)
         spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
-        return FittedLink(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
+        return Fitted(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
 
-    def finish(self, measured: Mapping[int, float]) -> FittedLink:
+    def finish(self, measured: Mapping[int, float]) -> Fitted[Link]:
         """The same, with the errors on kinds of collectives left out in turn."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, final
+from typing import Generic, TypeAlias, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-__all__ = ["Array", "LogFit", "LogModel", "fit_logs"]
+__all__ = ["Array", "Fitted", "LogFit", "LogModel", "fit_logs"]
 
 Array: TypeAlias = NDArray[np.float64]
+T = TypeVar("T")
 _NOISE = 0.15
 _LEAST_NOISE = 0.03
 _STEP = 1e-4
@@ -76,6 +77,25 @@ def fit_logs(
             noise = max(float(np.median(errors)) / 0.6745, _LEAST_NOISE)
     jacobian = np.asarray(found.jac)
     return LogFit(values, np.linalg.inv(jacobian.T @ jacobian), noise)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitted(Generic[T]):
+    """Figures of a device or a link, and how far they can be trusted.
+
+    Attributes:
+        figures: it, as fitted.
+        spread: standard deviation of the logarithm of each figure, by name.
+        held_out: mean and median error, as fractions, of what a fit had left out, group by group; empty where fewer
+            than two groups were measured.
+        unsure: standard deviation of the logarithm of each prediction, shape (N,).
+    """
+
+    figures: T
+    spread: Mapping[str, float]
+    held_out: Mapping[str, float]
+    unsure: Array
 
 
 @final

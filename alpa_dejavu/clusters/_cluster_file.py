@@ -12,14 +12,13 @@ from typing import Any, final
 from alpa_dejavu._json_file import Path, near, problem, read_checked
 from alpa_dejavu.clusters import _machine_file as machine_file
 from alpa_dejavu.latency import measured_cpu
-from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads
+from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` writes a right one"
 EVERY = "*"
 _FIGURES = {"latency_s", "bytes_per_s", "send_latency_s", "send_bytes_per_s", "pair_bytes_per_s"}
 _SECONDS = ("kernel_s", "dispatch_s", "step_s")
-_PLAIN = ("transcendental_flop", "crowding", "origin")
-_PARTS = {"small_products": SmallProducts, "strided": StridedReads}
+_PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "strided")
 
 
 def is_cluster_file(name: str) -> bool:
@@ -179,8 +178,7 @@ def _device(said: Mapping[str, Any]) -> Device:
     """Of a machine file, or of a host with a device of its own."""
     figures = said["device"]
     more = {name: figures[name] for name in _PLAIN if name in figures}
-    more |= {name: kind(**figures[name]) for name, kind in _PARTS.items() if name in figures}
     if "dilated_flop_per_s" in figures:
         more["dilated_flop_per_s"] = machine_file.si(figures["dilated_flop_per_s"])
     given = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
-    return dataclasses.replace(given, **more)
+    return Device.of({**dataclasses.asdict(given), **more})

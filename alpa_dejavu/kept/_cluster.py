@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from alpa_dejavu.problem import Cluster, Device, Host, Link, SmallProducts, StridedReads
+from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 Data = dict[str, Any]
 
@@ -30,7 +30,7 @@ def cluster_data(cluster: Cluster) -> Data:
 
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
     """The cluster that `cluster_data` has made such data of."""
-    devices = [_device(each) for each in data["devices"]]
+    devices = [Device.of(each) for each in data["devices"]]
     links = [Link(**{**each, "shares": tuple(each["shares"])}) for each in data["links"]]
     return Cluster(
         name=data["name"],
@@ -39,12 +39,6 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
         cores=data["cores"],
         media=data["media"],
     )
-
-
-def _device(data: Mapping[str, Any]) -> Device:
-    parts = {"small_products": SmallProducts, "strided": StridedReads}
-    made = {name: None if data[name] is None else part(**data[name]) for name, part in parts.items()}
-    return Device(**{**data, **made})
 
 
 def _fields(one: Any) -> Data:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._link import Link
@@ -102,6 +102,13 @@ class Device:
             raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
         for dtype, rate in self.flop_per_s.items():
             _check.positive(owner, f"flop_per_s[{dtype!r}]", rate)
+
+    @classmethod
+    def of(cls, figures: Mapping[str, Any]) -> Device:
+        """From its fields as files have them: `small_products` and `strided` as mappings, left out, or None."""
+        parts: Mapping[str, Callable[..., Any]] = {"small_products": SmallProducts, "strided": StridedReads}
+        made = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
+        return cls(**{**figures, **made})
 
     def rate(self, dtype: str) -> float:
         """Operations per second of matrix products in a dtype."""

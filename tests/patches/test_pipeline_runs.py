@@ -57,11 +57,13 @@ def test_stages_are_found_by_measuring_and_again_from_the_cache():
     assert get_last_dp_result()[1:3] == found[1:3]
 
 
-def test_stages_are_found_by_the_cost_model():
+def test_stages_are_found_by_the_cost_model(tmp_path):
     database = get_global_cluster().profile_all(
-        "default", 6, 6, max_fail_retry=1, cache_filename="operators.pkl", dot_range=(0, 64),
+        # By its whole path: a worker writes it, whose working directory is the one that Ray was started in.
+        "default", 6, 6, max_fail_retry=1, cache_filename=str(tmp_path / "operators.pkl"), dot_range=(0, 64),
         mesh_size_choices=[(1, 1), (1, 2)],
     )  # fmt: skip
+    assert (tmp_path / "operators.pkl").is_file()
     result = database.query("default", (1, 2))
     assert all(np.isfinite(seconds) for costs in result.all_reduce_cost_dict.values() for _, seconds in costs)
     database.save("database.pkl")

@@ -153,7 +153,7 @@ def test_one_wrong_measurement_hardly_counts():
     model = DeviceModel(PRIOR, listed)
     right = {n: took(program)["run_s"] for n, program in enumerate(listed)}
     spoilt = {n: seconds * (20.0 if n == len(listed) // 2 else 1.0) for n, seconds in right.items()}
-    before, after = model.fit(right).device, model.fit(spoilt).device
+    before, after = model.fit(right).figures, model.fit(spoilt).figures
     for name in ("memory_bytes_per_s", "vector_flop_per_s", "transcendental_flop"):
         assert getattr(after, name) == pytest.approx(getattr(before, name), rel=0.25)
     assert after.flop_per_s["float32"] == pytest.approx(before.flop_per_s["float32"], rel=0.25)
@@ -220,7 +220,7 @@ def test_links_between_hosts_are_fitted_apart():
     model = LinkModel(LINK, listed, 2)
     assert model.fit({}).unsure.min() > ENOUGH
     found = model.finish({n: predicted_s(one, TRUE_LINK, 2) for n, one in enumerate(listed)})
-    assert found.link.bytes_per_s == pytest.approx(1e9, rel=0.2)
+    assert found.figures.bytes_per_s == pytest.approx(1e9, rel=0.2)
     assert found.held_out["mape"] < 0.2
     link, spread = fit_sends(LINK, [], [])
     assert link.sending == pytest.approx(LINK.sending)
