@@ -19,6 +19,7 @@ from alpa_dejavu._alpa._places import places
 from alpa_dejavu._alpa._strategy import by_strategy
 from alpa_dejavu._alpa._submeshes import on_hosts
 from alpa_dejavu._alpa._translate import model_of, space_of
+from alpa_dejavu._slow_inside import across_hosts, slow_inside
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.calibration import Prices, prices
@@ -27,7 +28,7 @@ from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planned import OURS
 from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Model, Plan, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import on_sites
 
@@ -74,18 +75,13 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     started = time.perf_counter()
     inference = given["pipeline_schedule"] == "inference"
     layers = given["layers"]
-    submeshes = stage_construction.get_submesh_choices(
-        mesh.num_hosts,
-        mesh.num_devices_per_host,
-        option.submesh_physical_shape_space,
-        option.manually_specified_submeshes,
-    )
+    priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
+    submeshes = _submeshes(option, mesh, priced.cluster)
     configs = stage_construction.get_all_submesh_autosharding_config_choices(
         mesh, submeshes, option.submesh_logical_shape_space, micro_batch
     )
     defaults = given["default_as_option"]
     space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
-    priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
     if option.profile != "decisive":  # a stage is measured on whichever hosts are free, not on a kind of them
         space = on_sites(space, priced.cluster)
     known = time.perf_counter()
@@ -103,6 +99,24 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
     option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
+    """Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside."""
+    from alpa.pipeline_parallel import stage_construction
+
+    kind, given = option.submesh_physical_shape_space, option.manually_specified_submeshes
+    found = [
+        (int(hosts), int(devices))
+        for hosts, devices in stage_construction.get_submesh_choices(
+            mesh.num_hosts, mesh.num_devices_per_host, kind, given
+        )
+    ]
+    if kind == "manual" or option.profile == "decisive" or not slow_inside(cluster):
+        return found
+    parts, several = [d for hosts, d in found if hosts == 1], [hosts for hosts, _ in found if hosts > 1]
+    across = across_hosts(cluster, parts, several)
+    return [*found, *((submesh.num_hosts, submesh.devices_per_host) for submesh in across)]
 
 
 def _searched(

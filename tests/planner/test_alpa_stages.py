@@ -479,3 +479,16 @@ def test_stages_may_take_parts_of_the_same_hosts(tmp_path):
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
     assert [(mesh.shape, mesh.host_ids) for mesh in meshes] == [((2, 1), [1, 0])] * 2
     assert [[list(own) for own in mesh.devices] for mesh in meshes] == [[[0], [0]], [[1], [1]]]
+
+
+def test_stages_go_across_hosts_that_are_slow_inside():
+    equal = example_cluster(2, 2)
+    within, between = Link(1e-5, 1e7), Link(1e-5, 1e9)
+    slow = dataclasses.replace(equal, links=((within, between), (between, within)))
+    options = [DejavuStageOption(cluster=cluster, communication="links") for cluster in (slow, equal)]
+    shapes = []
+    for option in options:
+        _, _, meshes, _ = planned(option, mesh=virtual_mesh(2, 2), num_micro_batches=1)
+        shapes.append([tuple(mesh.shape) for mesh in meshes])
+    assert all(devices == 1 for _, devices in shapes[0])
+    assert any(devices == 2 for _, devices in shapes[1])
