@@ -41,14 +41,12 @@ from alpa_dejavu.sharding._eliminate import reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow, solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
-from alpa_dejavu.sharding._padded import Padded
+from alpa_dejavu.sharding._padded import IntArray, Padded
 from alpa_dejavu.sharding._relaxed import CEILINGS, ceiling_of, solve_relaxed
 from alpa_dejavu.sharding._settle import settled
 
 Row = dict[str, object]
 Result = TypeVar("Result")
-FORBIDDEN = 1e3
-"""So much dearer is only what has forbidden choices, or is above a limit."""
 SAME = 1e-6
 """A relative difference that HiGHS's tolerances explain."""
 LIMITED, BUDGET = ("mlp", "unet"), 0.8
@@ -124,13 +122,20 @@ def _compared(graph: CostGraph, limits: tuple[MemoryRow, ...], unit: float, repe
     row["joint"] = None if joint is None else (joint - optimum) / unit
     moved = Dual(padded).moved()
     shares, _ = annealed(padded, moved, ceiling_of(padded, moved, CEILINGS[0]), 0)
-    rounded, polished = (float(padded.totals(each).min()) for each in (shares.argmax(axis=1), settled(padded, shares)))
-    costs = {"rounded": rounded, "polished": polished, "relaxed": found.cost}
-    row |= {name: (cost - optimum) / unit for name, cost in costs.items()}
+    found_so = {"rounded": shares.argmax(axis=1), "polished": settled(padded, shares)}
+    costs = {name: _least(graph, padded, choices) for name, choices in found_so.items()} | {"relaxed": found.cost}
+    row |= {name: "not allowed" if cost is None else (cost - optimum) / unit for name, cost in costs.items()}
     row["gap"] = found.slack / unit
     above, below = found.lower_bound - optimum, optimum - found.cost
     row["sound"] = max(above, below) <= SAME * abs(unit)
     return row
+
+
+def _least(graph: CostGraph, padded: Padded, choices: IntArray) -> float | None:
+    """The cost of the cheapest of some choices; None if they are forbidden or beyond a limit."""
+    best = choices[:, [int(padded.totals(choices).argmin())]]
+    cost = graph.objective(dict(zip(padded.nodes, best[:, 0].tolist(), strict=True)))
+    return cost if np.isfinite(cost) and not padded.penalty(padded.used(best))[0] else None
 
 
 def _joint(graph: CostGraph) -> float:
@@ -174,9 +179,7 @@ def _show(rows: list[Row]) -> None:
 
 
 def _share(value: object) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:+.2%}" if value < FORBIDDEN else "forbidden"
+    return f"{value:+.2%}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

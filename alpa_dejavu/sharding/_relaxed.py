@@ -83,7 +83,6 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
     return Relaxed(choice, cost, min(dual.bound, cost))
 
 
-@final
 def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: float) -> float:
     """The cost that so large a share of the moved costs above zero is below, forbidden ones not counted."""
     every = np.concatenate([array[(array > 0) & (array < padded.dear / 2)] for array in moved])
