@@ -16,12 +16,12 @@ from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._boundary_layouts import pairs_of_layouts
 from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import Costs
+from alpa_dejavu.sharding._solvers import NamedSolver
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy
@@ -70,7 +70,7 @@ class BoundarySolver:
         self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
-        self._costs = Costs(mesh, options)
+        self._costs, self._solver = Costs(mesh, options), NamedSolver(options.solver)
         self._sides = [self._penalties(places) for places in (program.received, program.sent)]
         self._choices: dict[tuple[int, int], Choice] = {}
 
@@ -192,7 +192,7 @@ class BoundarySolver:
             costs[node] = costs[node] + penalty
         graph = CostGraph(costs, core.edges)
         try:
-            choice = solve_by_elimination(graph, solve_ilp, self._blocks)
+            choice = solve_by_elimination(graph, self._solver, self._blocks)
         except ValueError:
             return np.inf, dict
         return graph.objective(choice), lambda: choice

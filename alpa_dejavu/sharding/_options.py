@@ -4,6 +4,8 @@ import dataclasses
 
 INFINITY_COST = 1e13
 """The cost of what is not wanted: it may be chosen only where nothing else is possible."""
+SOLVERS = ("ilp", "relaxed")
+"""The exact one, and a relaxation with its gradient."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,7 @@ class ShardingOptions:
         grad_acc_num_micro_batches: the all-reduce of gradients is paid once in so many micro-batches.
         force_batch_dim_to_mesh_dim: the mesh axis that must cut the batch dimension; -1 for none.
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
+        solver: "ilp", or "relaxed": of what can't be eliminated from the problem exactly; it isn't an option of Alpa's.
 
     References:
         `run_auto_sharding_pass` in `alpa.shard_parallel.auto_sharding`.
@@ -44,7 +47,10 @@ class ShardingOptions:
     grad_acc_num_micro_batches: int = 1
     force_batch_dim_to_mesh_dim: int = -1
     force_simple_heuristic: str = ""
+    solver: str = "ilp"
 
     def __post_init__(self) -> None:
         if self.grad_acc_num_micro_batches < 1:
             raise ValueError(f"grad_acc_num_micro_batches must be 1 or more, not {self.grad_acc_num_micro_batches}")
+        if self.solver not in SOLVERS:
+            raise ValueError(f"the solver is {self.solver!r}, but must be one of {', '.join(map(repr, SOLVERS))}")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import solve_ilp
 from alpa_dejavu.sharding._memory import memory_rows
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
 from alpa_dejavu.sharding._reduce_scatter import Recut, find_reduce_scatters
+from alpa_dejavu.sharding._solvers import NamedSolver
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._strategies import operator_tables
 from alpa_dejavu.sharding._table import Strategy
@@ -25,6 +25,7 @@ class Solution:
         strategies: the chosen strategy of each operator.
         choices: its place among the operator's strategies.
         objective: the cost of all of them, and of the resharding between them.
+        lower_bound: no choices cost less; the objective itself where the solver is exact.
         batch_dims: the batch dimension that each operator was found to have.
         recut: what is cut otherwise in the end, so that all-reduces may become reduce-scatters; not in the objective.
     """
@@ -32,6 +33,7 @@ class Solution:
     strategies: tuple[Strategy, ...]
     choices: tuple[int, ...]
     objective: float
+    lower_bound: float
     batch_dims: tuple[int | None, ...]
     recut: Recut
 
@@ -71,27 +73,34 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     graph = build_graph(operators, tables, followers, blocks)
     if options.memory_budget_per_device > 0:
         rows = memory_rows(operators, tables, followers, options.memory_budget_per_device)
-        choice = solve_ilp(graph, rows)
+        solver = NamedSolver(options.solver)
+        choice, slack = solver(graph, rows), solver.slack
     else:
-        choice = _cheapest(graph, blocks)
+        choice, slack = _cheapest(graph, blocks, options.solver)
     chosen = tuple(followers.strategy(i, choice) for i in range(len(operators)))
     strategies = tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True))
     recut = Recut({}, (), ())
     if options.prefer_reduce_scatter:
         recut = find_reduce_scatters(operators, strategies, depths, mesh.shape, options)
-    return Solution(strategies, chosen, graph.objective(choice), tuple(batch_dims), recut)
+    objective = graph.objective(choice)
+    return Solution(strategies, chosen, objective, objective - slack, tuple(batch_dims), recut)
 
 
-def _cheapest(graph: CostGraph, blocks: Blocks) -> dict[int, int]:
-    """The cheapest choice, looked for first among those that pay INFINITY_COST nowhere: they are far fewer."""
+def _cheapest(graph: CostGraph, blocks: Blocks, name: str) -> tuple[dict[int, int], float]:
+    """The cheapest choice, looked for first among those that pay INFINITY_COST nowhere: they are far fewer.
+
+    Also by what the best one is cheaper, at most.
+    """
     capped = CostGraph(
         {node: blocks.once(affordable, cost) for node, cost in graph.costs.items()},
         {edge: blocks.once(affordable, matrix) for edge, matrix in graph.edges.items()},
     )
+    solver = NamedSolver(name)
     try:
-        choice = solve_by_elimination(capped, solve_ilp, blocks)
+        choice = solve_by_elimination(capped, solver, blocks)
     except ValueError:
         choice = {}
     if choice and capped.objective(choice) < INFINITY_COST:
-        return choice
-    return solve_by_elimination(graph, solve_ilp, blocks)
+        return choice, solver.slack
+    solver = NamedSolver(name)
+    return solve_by_elimination(graph, solver, blocks), solver.slack

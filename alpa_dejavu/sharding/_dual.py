@@ -1,0 +1,134 @@
+"""What no choices of a cost graph's nodes cost less than.
+
+Costs are moved between a node and its edges, which changes the cost of no choices. Whatever has been moved, the sum of
+each node's and each edge's least cost is a lower bound; costs are moved along the program, back and forth, such that
+it rises. A memory limit adds a price on the bytes that choices take and pays back the whole limit's, which makes
+choices within the limit no dearer.
+
+References:
+    Kolmogorov, A New Look at Reweighted Message Passing, 2015 (for pairs it is his TRW-S, 2006).
+    Wainwright, Jaakkola and Willsky, MAP Estimation via Agreement on Trees, 2005.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.sharding._padded import FloatArray, IntArray, Padded
+
+ENOUGH = 0.01
+"""Rounds go on as long as each closes at least this share of the gap."""
+
+
+@final
+class Dual:
+    """The moved costs of a graph.
+
+    Attributes:
+        bound: the best lower bound so far.
+        prices: of the memory limits, shape (R,).
+    """
+
+    def __init__(self, padded: Padded) -> None:
+        self._padded = padded
+        self._own, self.prices = padded.costs, np.zeros(len(padded.use))
+        there = np.arange(padded.costs.shape[1]) < padded.sizes[padded.other][:, None]
+        self._matrices = np.where(there[:, :, None], padded.matrices, np.inf)
+        self._into = np.zeros((len(padded.other), padded.costs.shape[1]))  # what each end's node got from its edge
+        self._near = np.flatnonzero(np.diff(padded.first))
+        self._once = np.concatenate([np.arange(a, b) for a, b in zip(padded.middle, padded.first[1:], strict=True)])
+        self.bound = self._bound()
+
+    def charge(self, prices: FloatArray) -> None:
+        """Adds prices to choices that take memory, in place of those before.
+
+        Args:
+            prices: shape (R,), none negative.
+        """
+        self.prices = prices
+        self._own = self._padded.costs + np.tensordot(prices, self._padded.use, 1)
+
+    def rise(self, below: float, rounds: int) -> bool:
+        """Moves costs as long as the bound rises by enough, and is below something.
+
+        Returns:
+            Whether it would have gone on after so many rounds.
+        """
+        count = len(self._padded.nodes)
+        bound = self._bound()
+        for _ in range(rounds):
+            if self.reaches(below):
+                return False
+            for node in range(count):
+                self._pass(node, forward=True)
+            for node in range(count - 1, -1, -1):
+                self._pass(node, forward=False)
+            before, bound = bound, self._bound()
+            self.bound = max(self.bound, bound)
+            if bound - before <= ENOUGH * (min(below, self._padded.dear) - bound):
+                return False
+        return True
+
+    def reaches(self, cost: float) -> bool:
+        """Whether there is nothing between the bound and a cost but rounding."""
+        return self.bound >= cost - 1e-9 * abs(cost) - 1e-12 * self._padded.dear
+
+    def choices(self) -> IntArray:
+        """Each node's best choice, given those of the nodes before it and what edges to later ones tell; (N, 1)."""
+        padded = self._padded
+        found = np.zeros(len(padded.nodes), dtype=np.intp)
+        for node in range(len(padded.nodes)):
+            first, middle, last = padded.first[node], padded.middle[node], padded.first[node + 1]
+            before = self._matrices[np.arange(first, middle), found[padded.other[first:middle]]].sum(axis=0)
+            found[node] = int((self._own[node] + before + self._into[middle:last].sum(axis=0)).argmin())
+        return found[:, None]
+
+    def moved(self) -> tuple[FloatArray, FloatArray]:
+        """By what each node's and each edge's choices cost more than its cheapest, as they are now.
+
+        Shapes (N, K) and (H, K, K), with an end's own choices in rows; zero for choices that a node doesn't have.
+        """
+        padded = self._padded
+        has, left = self._has(), self._left(np.arange(len(padded.other)))
+        has = np.where(padded.allowed, has - has.min(axis=1, keepdims=True), 0.0)
+        least = left.min(axis=(1, 2), keepdims=True) if len(left) else left
+        left = np.where(np.isfinite(left), left - least, 0.0)
+        return has, np.ascontiguousarray(left.transpose(0, 2, 1))
+
+    def _pass(self, node: int, forward: bool) -> None:
+        """A node gets from the edges behind all that they can give, and gives those ahead equal shares of what it has.
+
+        It keeps some where there are fewer ahead than behind, so that the bound can't fall.
+        """
+        padded, size = self._padded, self._padded.sizes[node]
+        first, middle, last = padded.first[node], padded.middle[node], padded.first[node + 1]
+        behind, ahead = slice(first, middle), slice(middle, last)
+        if not forward:
+            behind, ahead = ahead, behind
+        given = self._into[padded.reverse[behind]]
+        self._into[behind, :size] = (self._matrices[behind, :, :size] - given[:, :, None]).min(axis=1)
+        if ahead.stop > ahead.start:
+            has = self._own[node, :size] + self._into[first:last, :size].sum(axis=0)
+            self._into[ahead, :size] -= has / max(middle - first, last - middle)
+
+    def _bound(self) -> float:
+        edges = self._left(self._once).min(axis=(1, 2)).sum() if len(self._once) else 0.0
+        return float(self._has().min(axis=1).sum() + edges - self.prices.sum())
+
+    def _has(self) -> FloatArray:
+        """What is left with each node, shape (N, K)."""
+        has = self._own.copy()
+        if len(self._near):
+            has[self._near] += np.add.reduceat(self._into, self._padded.first[self._near], axis=0)
+        return has
+
+    def _left(self, ends: IntArray) -> FloatArray:
+        """What is left with some edges; own choices in columns, infinite for choices that a node doesn't have."""
+        padded = self._padded
+        others = padded.reverse[ends]
+        left = self._matrices[ends] - self._into[others][:, :, None] - self._into[ends][:, None, :]
+        own = np.arange(left.shape[2]) < padded.sizes[padded.other[others]][:, None]
+        found: FloatArray = np.where(own[:, None, :], left, np.inf)
+        return found

@@ -1,0 +1,128 @@
+"""Choices bettered for many nodes at once: those of a forest are chosen anew together, exactly, the others staying.
+
+References:
+    Hamze and de Freitas, From Fields to Trees, 2004.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.sharding._padded import FloatArray, IntArray, Padded
+
+_ROUNDS = 20
+_ROUNDING = 1e-12
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Forest:
+    """Nodes between which there are no rings of edges: each with its end towards its parent, -1 for roots.
+
+    A node stands after its parent.
+    """
+
+    nodes: tuple[int, ...]
+    towards: tuple[int, ...]
+
+
+def bettered(padded: Padded, choices: IntArray) -> IntArray:
+    """Choices that no other choices of the nodes of some forests make cheaper; every node is in one of these.
+
+    Args:
+        padded: the graph.
+        choices: S times those of all nodes, shape (N, S).
+    """
+    forests = _covering(padded)
+    totals = padded.totals(choices)
+    for _ in range(_ROUNDS):
+        before = totals
+        for forest in forests:
+            tried = _anew(padded, forest, choices)
+            cost = padded.totals(tried)
+            better = cost < totals - _ROUNDING * padded.dear
+            choices, totals = np.where(better, tried, choices), np.where(better, cost, totals)
+        if (totals == before).all():
+            break
+    return choices
+
+
+def _covering(padded: Padded) -> list[Forest]:
+    """Forests that have all nodes between them, grown from nodes that none had before, those of few edges first."""
+    degrees = np.diff(padded.first)
+    left = np.ones(len(padded.nodes), dtype=np.bool_)
+    found = []
+    while left.any():
+        forest = _grown(padded, np.lexsort((degrees, ~left)).tolist())
+        left[list(forest.nodes)] = False
+        found.append(forest)
+    return found
+
+
+def _grown(padded: Padded, order: Iterable[int]) -> Forest:
+    """The nodes, in their order, that close no ring with those before."""
+    group: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        while group[node] != node:
+            group[node] = group[group[node]]
+            node = group[node]
+        return node
+
+    for node in order:
+        near = [root(other) for other in padded.other[padded.ends(node)].tolist() if other in group]
+        if len(set(near)) == len(near):
+            group[node] = node
+            for other in near:
+                group[other] = node
+    return _rooted(padded, group)
+
+
+def _rooted(padded: Padded, members: Iterable[int]) -> Forest:
+    """The forest of some nodes, each tree from one of its nodes on."""
+    inside, towards = set(members), dict[int, int]()
+    for start in sorted(inside):
+        if start in towards:
+            continue
+        towards[start], stack = -1, [start]
+        while stack:
+            node = stack.pop()
+            ends = padded.ends(node)
+            for end in range(ends.start, ends.stop):
+                other = int(padded.other[end])
+                if other in inside and other not in towards:
+                    towards[other] = int(padded.reverse[end])
+                    stack.append(other)
+    return Forest(tuple(towards), tuple(towards.values()))
+
+
+def _anew(padded: Padded, forest: Forest, choices: IntArray) -> IntArray:
+    """The best choices of the forest's nodes, given those of the others."""
+    own = _beside(padded, forest, choices)
+    answers: dict[int, IntArray] = {}
+    for node, end in zip(reversed(forest.nodes), reversed(forest.towards), strict=True):
+        if end >= 0:
+            each = own[node][:, None, :] + padded.matrices[end]
+            answers[node] = each.argmin(axis=2)
+            own[padded.other[end]] += each.min(axis=2)
+    found, columns = choices.copy(), np.arange(choices.shape[1])
+    for node, end in zip(forest.nodes, forest.towards, strict=True):
+        found[node] = answers[node][columns, found[padded.other[end]]] if end >= 0 else own[node].argmin(axis=1)
+    return found
+
+
+def _beside(padded: Padded, forest: Forest, choices: IntArray) -> FloatArray:
+    """What each choice of the forest's nodes costs with the nodes outside, shape (N, S, K)."""
+    inside = np.zeros(len(padded.nodes), dtype=np.bool_)
+    inside[list(forest.nodes)] = True
+    owner = np.repeat(np.arange(len(padded.nodes)), np.diff(padded.first))
+    ends = np.flatnonzero(inside[owner] & ~inside[padded.other])
+    found = np.repeat(padded.costs[:, None, :], choices.shape[1], axis=1)
+    if len(ends):
+        near, begins = np.unique(owner[ends], return_index=True)
+        found[near] += np.add.reduceat(padded.matrices[ends[:, None], choices[padded.other[ends]]], begins, axis=0)
+    return found

@@ -1,0 +1,137 @@
+"""A cost graph as arrays in which all nodes have as many choices as the largest one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.sharding._graph import CostGraph
+from alpa_dejavu.sharding._ilp import MemoryRow
+from alpa_dejavu.sharding._options import INFINITY_COST
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+_FULL = 1.0 + 1e-12
+"""Of a memory limit: sums of bytes are rounded."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padded:
+    """N nodes of at most K choices, the H ends of their edges, and R memory limits.
+
+    An edge has an end at each of its nodes. The ends at a node stand together, by the node at the other end.
+
+    Attributes:
+        nodes: their names in the graph, ascending.
+        sizes: how many choices each has, shape (N,).
+        costs: of the choices, shape (N, K); infinite for those that a node doesn't have.
+        first: node n has the ends first[n] to first[n + 1], shape (N + 1,).
+        middle: the first of them whose other node comes after n, shape (N,).
+        other: the node at the other end of the edge, shape (H,).
+        reverse: that end, shape (H,).
+        matrices: the cost of the other node's choices (rows) with the own ones (columns), shape (H, K, K); zero for
+            those that a node doesn't have.
+        use: the share of each memory limit that a choice takes, shape (R, N, K).
+        dear: more than choices that are allowed can differ by in cost; it stands for INFINITY_COST and more.
+    """
+
+    nodes: tuple[int, ...]
+    sizes: IntArray
+    costs: FloatArray
+    first: IntArray
+    middle: IntArray
+    other: IntArray
+    reverse: IntArray
+    matrices: FloatArray
+    use: FloatArray
+    dear: float
+
+    @classmethod
+    def of(cls, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> Padded:
+        """The arrays of a graph and of limits on the bytes that its choices take."""
+        nodes = tuple(sorted(graph.costs))
+        place = {node: n for n, node in enumerate(nodes)}
+        sizes = np.array([len(graph.costs[node]) for node in nodes], dtype=np.intp)
+        dear = 2.0 * sum(map(_largest, _arrays(graph))) or 1.0
+        impossible = dear * (len(graph.costs) + len(graph.edges) + 1)
+        width = int(sizes.max(initial=1))
+        costs = np.full((len(nodes), width), np.inf)
+        for n, node in enumerate(nodes):
+            costs[n, : sizes[n]] = _capped(graph.costs[node], dear, impossible)
+        pairs = [(place[a], place[b]) for a, b in graph.edges]
+        owner = np.array([n for pair in pairs for n in pair], dtype=np.intp)
+        other = np.array([n for a, b in pairs for n in (b, a)], dtype=np.intp)
+        order = np.lexsort((other, owner))
+        rank = np.empty(len(order), dtype=np.intp)
+        rank[order] = np.arange(len(order))
+        matrices = np.zeros((len(order), width, width))
+        for e, matrix in enumerate(graph.edges.values()):
+            rows, columns = matrix.shape
+            capped = _capped(matrix, dear, impossible)
+            matrices[rank[2 * e + 1], :rows, :columns] = capped
+            matrices[rank[2 * e], :columns, :rows] = capped.T
+        first = np.searchsorted(owner[order], np.arange(len(nodes) + 1)).astype(np.intp)
+        earlier = np.bincount(owner[other < owner], minlength=len(nodes))
+        use = np.zeros((len(memory), len(nodes), width))
+        for r, (bytes_of, limit) in enumerate(memory):
+            for node, num_bytes in bytes_of.items():
+                use[r, place[node], : len(num_bytes)] = num_bytes / limit
+        return cls(
+            nodes, sizes, costs, first, first[:-1] + earlier, other[order], rank[order ^ 1], matrices, use, dear
+        )
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Which choices nodes have, shape (N, K)."""
+        found: NDArray[np.bool_] = np.arange(self.costs.shape[1]) < self.sizes[:, None]
+        return found
+
+    def ends(self, node: int) -> slice:
+        """The ends at a node."""
+        return slice(int(self.first[node]), int(self.first[node + 1]))
+
+    def charged(self, prices: FloatArray) -> Padded:
+        """The graph with prices, shape (R,), on what choices take of the limits, in place of the limits."""
+        costs = self.costs + np.tensordot(prices, self.use, 1)
+        return dataclasses.replace(self, costs=costs, use=self.use[:0])
+
+    def penalty(self, use: FloatArray) -> FloatArray:
+        """What overstepping the limits counts as, given the share of each that is used, shape (R, ...)."""
+        found: FloatArray = self.dear * len(self.nodes) * np.maximum(use - _FULL, 0.0).sum(axis=0)
+        return found
+
+    def totals(self, choices: IntArray) -> FloatArray:
+        """The cost of each of S choices of all nodes, shape (N, S), with `dear` for what oversteps a limit."""
+        total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
+        owner = np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
+        once = np.flatnonzero(owner < self.other)
+        total = total + self.matrices[
+            once[:, None], choices[self.other[once]], choices[owner[once]]
+        ].sum(axis=0)
+        return total + self.penalty(self.used(choices))
+
+    def used(self, choices: IntArray) -> FloatArray:
+        """The share of each memory limit that choices take, shape (R, S)."""
+        places = np.arange(len(self.nodes))[:, None]
+        found: FloatArray = self.use[:, places, choices].sum(axis=1)
+        return found
+
+
+def _arrays(graph: CostGraph) -> Iterable[FloatArray]:
+    yield from graph.costs.values()
+    yield from graph.edges.values()
+
+
+def _largest(costs: FloatArray) -> float:
+    return float(np.abs(costs[costs < INFINITY_COST]).max(initial=0.0))
+
+
+def _capped(costs: FloatArray, dear: float, impossible: float) -> FloatArray:
+    """Never more than the costs are: what is found to cost no less than some bound with these, doesn't with those."""
+    capped = np.where(costs >= INFINITY_COST, np.minimum(costs, dear), costs)
+    return np.where(np.isinf(costs), impossible, capped)

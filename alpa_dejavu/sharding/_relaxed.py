@@ -1,0 +1,147 @@
+"""A cost graph's choices by a relaxation and its gradient, in place of an integer linear program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.sharding._anneal import annealed
+from alpa_dejavu.sharding._dual import Dual
+from alpa_dejavu.sharding._forests import bettered
+from alpa_dejavu.sharding._graph import CostGraph
+from alpa_dejavu.sharding._ilp import MemoryRow
+from alpa_dejavu.sharding._mix import mixed
+from alpa_dejavu.sharding._padded import FloatArray, Padded
+from alpa_dejavu.sharding._settle import one_hot, settled
+
+CEILINGS = (0.5, 0.25, 0.75, 0.95)
+"""Shares of the moved costs above zero that are below the ceilings which these are annealed with, in turns."""
+TURNS = 8
+"""Each raises the bound; it anneals, too, where that won something the last time, or the bound rises no more."""
+ROUNDS = 100
+"""Of the bound's rise in the end; there are two in the first turn, and twice as many in each turn as before."""
+PRICINGS = 10
+"""So often memory gets other prices in the end."""
+FACTORS = (1.0, 3.0)
+"""Of the prices that choices are bettered with before they are within the limits."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Relaxed:
+    """What was found, and how far from the best it is at most.
+
+    Attributes:
+        choice: of each node.
+        cost: of these choices.
+        lower_bound: no choices cost less.
+    """
+
+    choice: dict[int, int]
+    cost: float
+    lower_bound: float
+
+    @property
+    def slack(self) -> float:
+        """By what the best choices are cheaper, at most."""
+        return self.cost - self.lower_bound
+
+
+def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: int = 0) -> Relaxed:
+    """Cheap choices for all nodes, and a lower bound on the cheapest; the same ones whenever it is called.
+
+    Args:
+        graph: the costs. What costs INFINITY_COST or more is paid only where nothing else was found.
+        memory: limits on the bytes that the choices take.
+        seed: of the starts.
+
+    Raises:
+        ValueError: no choices were found that are possible and meet the limits; there may be some.
+    """
+    if not graph.costs:
+        return Relaxed({}, 0.0, 0.0)
+    padded = Padded.of(graph, memory)
+    search = _Search(padded)
+    gained = True
+    for turn in range(TURNS):
+        stalled = not search.prove(2 << turn)
+        if search.proved:
+            break
+        if gained or stalled:
+            gained = search.anneal(CEILINGS[turn % len(CEILINGS)], seed + turn)
+    for _ in range(PRICINGS if len(memory) else 1):
+        if not search.proved:
+            search.prove(ROUNDS)
+    best, dual = search.best, search.dual
+    choice = dict(zip(padded.nodes, best.tolist(), strict=True))
+    cost = graph.objective(choice)
+    if not np.isfinite(cost) or padded.penalty(padded.used(best[:, None]))[0] > 0:
+        raise ValueError("no sharding was found that meets the memory budget per device; solver='ilp' finds any")
+    return Relaxed(choice, cost, min(dual.bound, cost))
+
+
+def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: float) -> float:
+    """The cost that so large a share of the moved costs above zero is below, forbidden ones not counted."""
+    every = np.concatenate([array[(array > 0) & (array < padded.dear / 2)] for array in moved])
+    return float(np.quantile(every, share)) if every.size else padded.dear
+
+
+@final
+class _Search:
+    """The best choices so far, shape (N,), and the bound below them."""
+
+    def __init__(self, padded: Padded) -> None:
+        self._padded, self.dual = padded, Dual(padded)
+        least = padded.use.sum(axis=0) + np.where(padded.allowed, 0.0, np.inf)
+        self.best = settled(padded, one_hot(padded, least.argmin(axis=1)[:, None]))[:, 0]
+        self._prices = np.zeros(len(padded.use))
+
+    @property
+    def cost(self) -> float:
+        return float(self._padded.totals(self.best[:, None])[0])
+
+    @property
+    def proved(self) -> bool:
+        return self.dual.reaches(self.cost)
+
+    def anneal(self, share: float, seed: int) -> bool:
+        """With the ceiling that so large a share of the moved costs is below, and no more than may be gained.
+
+        Returns:
+            Whether the choices are cheaper now.
+        """
+        before = self.cost
+        moved = self.dual.moved()
+        ceiling = min(ceiling_of(self._padded, moved, share), before - self.dual.bound)
+        shares, prices = annealed(self._padded, moved, ceiling, seed)
+        self._take(shares)
+        self._prices = self._prices if self._prices.any() else prices
+        return self.cost < before
+
+    def prove(self, rounds: int) -> bool:
+        """Raises the bound, and looks at the choices that it points to.
+
+        Returns:
+            Whether the bound could rise further.
+        """
+        if len(self._prices):
+            self.dual.charge(self._prices)
+        rises = self.dual.rise(self.cost, rounds)
+        told = self.dual.choices()
+        self._take(one_hot(self._padded, told))
+        over = self._padded.used(told)[:, 0] - 1.0
+        if over.any():
+            step = min(self.cost - self.dual.bound, self._padded.dear) / float(over @ over)
+            self._prices = np.maximum(self._prices + step * over, 0.0)
+        return rises
+
+    def _take(self, shares: FloatArray) -> None:
+        padded = self._padded
+        if len(self._prices):
+            charged = [padded.charged(factor * self._prices) for factor in FACTORS]
+            shares = np.concatenate([one_hot(each, bettered(each, settled(each, shares))) for each in charged], axis=2)
+        found = bettered(padded, settled(padded, shares))
+        self.best = mixed(padded, np.concatenate([self.best[:, None], found], axis=1))

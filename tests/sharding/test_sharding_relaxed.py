@@ -1,0 +1,235 @@
+"""The relaxation next to trying out every choice: never cheaper, its bound never dearer."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from layer_models import gpt
+from operators import two_layer_gradients
+
+from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _boundary_solve, _solvers, solve
+from alpa_dejavu.sharding._anneal import annealed
+from alpa_dejavu.sharding._dual import Dual
+from alpa_dejavu.sharding._forests import bettered
+from alpa_dejavu.sharding._graph import CostGraph
+from alpa_dejavu.sharding._ilp import solve_ilp
+from alpa_dejavu.sharding._mix import mixed
+from alpa_dejavu.sharding._options import INFINITY_COST
+from alpa_dejavu.sharding._padded import Padded
+from alpa_dejavu.sharding._relaxed import ceiling_of, solve_relaxed
+from alpa_dejavu.sharding._settle import settled
+from alpa_dejavu.sharding._solvers import NamedSolver
+from alpa_dejavu.sharding.layers import shard_layer
+
+
+def random_graph(seed, count=7, most=4, density=0.5, forbidden=0.1):
+    """Costs over several powers of ten, some pairs forbidden, never those of all nodes' first choices."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, most + 1, count)
+    nodes = {3 * n: rng.exponential(10.0 ** rng.integers(-2, 3), size) for n, size in enumerate(sizes)}
+    edges = {}
+    for a, b in itertools.combinations(range(count), 2):
+        if rng.random() < density:
+            matrix = rng.normal(0.0, 10.0 ** rng.integers(-2, 3), (sizes[a], sizes[b]))
+            matrix[rng.random(matrix.shape) < forbidden] = np.inf
+            matrix[0, 0] = min(matrix[0, 0], 1.0)
+            edges[3 * a, 3 * b] = matrix
+    return CostGraph(nodes, edges)
+
+
+def random_limits(seed, graph, share):
+    """Two limits; each allows that share of the way from the least to the most that choices can take."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(2):
+        taken = {node: rng.uniform(1.0, 4.0, len(cost)) for node, cost in graph.costs.items() if rng.random() < 0.8}
+        low, high = (sum(float(pick(each)) for each in taken.values()) for pick in (np.min, np.max))
+        if taken:
+            rows.append((taken, low + share * (high - low)))
+    return tuple(rows)
+
+
+solve_with_relaxed = NamedSolver("relaxed")
+
+
+def every(graph):
+    ranges = [range(len(cost)) for cost in graph.costs.values()]
+    return (dict(zip(graph.costs, choice, strict=True)) for choice in itertools.product(*ranges))
+
+
+def fits(choice, limits):
+    return all(sum(taken[node][choice[node]] for node in taken) <= limit for taken, limit in limits)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cost_and_bound_stand_around_the_best(seed):
+    graph = random_graph(seed, count=6, density=[0.3, 0.6, 1.0][seed % 3])
+    best = min(map(graph.objective, every(graph)))
+    found = solve_relaxed(graph)
+    rounding = 1e-9 * Padded.of(graph).dear
+    assert found.cost == graph.objective(found.choice)
+    assert found.lower_bound - rounding <= best <= found.cost + rounding
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_raw_bound_is_sound_at_any_prices(seed):
+    graph = random_graph(seed, count=6, density=0.8)
+    limits = random_limits(seed, graph, 0.3)
+    allowed = [graph.objective(choice) for choice in every(graph) if fits(choice, limits)]
+    padded = Padded.of(graph, limits)
+    prices = np.random.default_rng(seed).exponential(10.0, len(limits))
+    dual, bounds = Dual(padded), []
+    for scale in (0.0, 1.0, 0.1, 10.0):
+        dual.charge(scale * prices)
+        dual.rise(np.inf, 5)
+        bounds.append(dual.bound)
+    assert max(bounds) <= min(allowed, default=np.inf) + 1e-9 * padded.dear
+    assert bounds == sorted(bounds)
+
+
+def test_most_small_graphs_are_solved_to_the_optimum():
+    ratios = []
+    for seed in range(20):
+        graph = random_graph(1000 + seed, count=12, most=5, density=0.25)
+        ratios.append(np.isclose(solve_relaxed(graph).cost, graph.objective(solve_ilp(graph))))
+    assert np.mean(ratios) >= 0.8
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_memory_limits_are_kept(seed, share):
+    graph = random_graph(seed, count=5, most=3)
+    limits = random_limits(seed, graph, share)
+    best = min((graph.objective(choice) for choice in every(graph) if fits(choice, limits)), default=np.inf)
+    rounding = 1e-9 * Padded.of(graph).dear
+    if not np.isfinite(best):
+        with pytest.raises(ValueError, match="budget"):
+            solve_with_relaxed(graph, limits)
+        return
+    try:
+        found = solve_relaxed(graph, limits)
+    except ValueError:
+        assert share < 1.0
+        found = solve_with_relaxed(graph, limits)
+        assert graph.objective(found) == pytest.approx(best)
+        return
+    assert fits(found.choice, [(taken, limit * (1 + 1e-12)) for taken, limit in limits])
+    assert found.lower_bound - rounding <= best <= found.cost + rounding
+
+
+def test_a_tree_is_solved_and_proved():
+    rng = np.random.default_rng(0)
+    edges = {(int(rng.integers(n)), n): rng.normal(size=(4, 4)) for n in range(1, 30)}
+    tree = CostGraph({n: rng.normal(size=4) for n in range(30)}, edges)
+    found = solve_relaxed(tree)
+    assert found.cost == pytest.approx(tree.objective(solve_ilp(tree)))
+    assert found.slack <= 1e-6 * abs(found.cost)
+
+
+def test_the_same_again():
+    graph = random_graph(5, count=12)
+    first, again = solve_relaxed(graph), solve_relaxed(graph)
+    assert (first.choice, first.cost, first.lower_bound) == (again.choice, again.cost, again.lower_bound)
+
+
+def test_rounding_never_costs_more_than_the_shares():
+    graph = random_graph(8, count=10, forbidden=0.0)
+    padded = Padded.of(graph)
+    shares = np.random.default_rng(0).uniform(size=(*padded.costs.shape, 5)) * padded.allowed[:, :, None]
+    shares /= shares.sum(axis=1, keepdims=True)
+    place = {node: n for n, node in enumerate(padded.nodes)}
+    expected = sum(cost @ shares[place[node], : len(cost)] for node, cost in graph.costs.items())
+    for (a, b), matrix in graph.edges.items():
+        rows, columns = (shares[place[node], :size] for node, size in zip((a, b), matrix.shape, strict=True))
+        expected = expected + np.einsum("is,ij,js->s", rows, matrix, columns)
+    assert (padded.totals(settled(padded, shares)) <= expected + 1e-9 * padded.dear).all()
+
+
+def test_shares_become_choices():
+    padded = Padded.of(random_graph(9, count=10))
+    moved = Dual(padded).moved()
+    shares, _ = annealed(padded, moved, ceiling_of(padded, moved, 0.5), 0)
+    assert shares.sum(axis=1) == pytest.approx(1.0)
+    assert shares.max(axis=1).mean() > 0.95
+
+
+def test_what_is_infinitely_dear_is_paid_only_where_it_must_be():
+    free = CostGraph({0: np.array([INFINITY_COST, 5.0])}, {})
+    bound = CostGraph({0: np.array([INFINITY_COST, INFINITY_COST + 7])}, {})
+    assert solve_relaxed(free).choice == {0: 1}
+    assert solve_relaxed(bound).cost >= INFINITY_COST
+    with pytest.raises(ValueError, match="ilp"):
+        solve_relaxed(CostGraph({0: np.array([np.inf])}, {}))
+    assert solve_relaxed(CostGraph({}, {})).choice == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moving_costs_changes_no_choices_cost(seed):
+    padded = Padded.of(random_graph(seed, count=8))
+    dual = Dual(padded)
+    dual.rise(np.inf, 3)
+    costs, matrices = dual.moved()
+    costs = np.where(padded.allowed, costs, np.inf)
+    moved = dataclasses.replace(padded, costs=costs, matrices=matrices.transpose(0, 2, 1))
+    choices = np.random.default_rng(seed).integers(0, padded.sizes[:, None], (8, 20))
+    difference = padded.totals(choices) - moved.totals(choices)
+    assert difference == pytest.approx(np.full(20, dual.bound), abs=1e-9 * padded.dear)
+
+
+def test_the_choices_of_a_tree_are_bettered_to_the_best():
+    rng = np.random.default_rng(3)
+    tree = CostGraph(
+        {n: rng.normal(size=3) for n in range(8)},
+        {(int(rng.integers(n)), n): rng.normal(size=(3, 3)) for n in range(1, 8)},
+    )
+    padded = Padded.of(tree)
+    choices = bettered(padded, rng.integers(0, 3, (8, 4)))
+    assert padded.totals(choices) == pytest.approx(np.full(4, min(map(tree.objective, every(tree)))))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_forests_and_mixtures_never_cost_more(seed):
+    padded = Padded.of(random_graph(seed, count=9, density=0.4))
+    choices = np.random.default_rng(seed).integers(0, padded.sizes[:, None], (9, 5))
+    rounding = 1e-9 * padded.dear
+    assert (padded.totals(bettered(padded, choices)) <= padded.totals(choices) + rounding).all()
+    mixture = mixed(padded, choices)
+    assert padded.totals(mixture[:, None])[0] <= padded.totals(choices).min() + rounding
+    assert (mixture[:, None] == choices).any(axis=1).all()
+
+
+@pytest.mark.parametrize("budget", [-1.0, 3e6])
+def test_the_engine_takes_it_by_name(budget):
+    operators, mesh = two_layer_gradients(1024, 256), LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1))
+    exact, relaxed = (
+        solve(operators, mesh, ShardingOptions(solver=name, memory_budget_per_device=budget))
+        for name in ("ilp", "relaxed")
+    )
+    assert exact.lower_bound == exact.objective
+    assert relaxed.lower_bound <= exact.objective * (1 + 1e-9) <= relaxed.objective * (1 + 2e-9)
+
+
+def test_an_unknown_solver_is_refused():
+    with pytest.raises(ValueError, match="the solver is 'simplex', but must be one of 'ilp', 'relaxed'"):
+        ShardingOptions(solver="simplex")
+
+
+def test_layers_take_it_where_elimination_gives_up(monkeypatch):
+    def too_close(*_):
+        raise ValueError("the graph hangs together too closely")
+
+    def counted(graph, memory):
+        called.append(len(graph.costs))
+        return solve_relaxed(graph, memory)
+
+    called: list[int] = []
+    monkeypatch.setattr(_boundary_solve, "JointCosts", too_close)
+    monkeypatch.setattr(_solvers, "solve_relaxed", counted)
+    (layer,) = gpt(num_blocks=1, batch=4, length=16, hidden=64, heads=4, vocabulary=128)
+    mesh = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1))
+    exact = shard_layer(layer, mesh, ShardingOptions()).cost
+    assert not called
+    relaxed = shard_layer(layer, mesh, ShardingOptions(solver="relaxed")).cost
+    assert called
+    assert exact * (1 - 1e-9) <= relaxed <= 1.01 * exact
