@@ -7,15 +7,13 @@ what it may have missed.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import final
 
 import numpy as np
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
-from alpa_dejavu.slicing._bounded import BoundedSearch
-from alpa_dejavu.slicing._branch import BranchAndBound
+from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._placed import Effort, placed
 
 
@@ -38,11 +36,7 @@ class Dynamic(Slicer):
             if not _alike(problem.sites):
                 return placed(problem, problem.sites, self.effort)
             problem = _anywhere(problem, problem.sites)
-        bounded = BoundedSearch(problem)
-        bounds = bounded.bounds
-        if not len(bounds):
-            return (), math.inf, 0
-        return BranchAndBound(problem, lambda bound, *_: bounded.solve(bound), bounds).run()
+        return Intervals(problem).run()
 
 
 def _alike(sites: Sites) -> bool:
