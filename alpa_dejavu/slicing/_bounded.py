@@ -90,7 +90,8 @@ class BoundedSearch:
         return self._graph.of(self._stages.cost_s <= bound)
 
     def _by_count(self, graph: Graph) -> Graph:
-        return by_count(graph, self._stages.room[graph.stage], self._num_stages)
+        stages = self._stages
+        return by_count(graph, stages.covered[graph.stage], stages.room[graph.stage], self._num_stages)
 
     def _counted_bound(self, graph: Graph, below: float) -> float:
         """What no sum in a graph with numbers of stages is below, up to `below`: others may have been left out."""

@@ -110,25 +110,28 @@ class Graph:
         ]
 
 
-def by_count(graph: Graph, room: IntArray, num_stages: int | None) -> Graph:
-    """A graph of layers as one of layers and numbers of stages, where a stage is followed by no more than its room.
+def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph:
+    """A graph of layers as one of layers and numbers of stages.
 
-    `room` is of each arc; if there is to be a certain number of stages, it has no other ways.
+    A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
+    certain number of stages, there are no other ways.
     """
     one = np.ones(len(graph))
-    fewest, most = graph.rest(one)[graph.head], -graph.rest(-one)[graph.head]
-    numbers = np.maximum(np.minimum(most, room) - fewest + 1, 0).astype(np.int64)
+    fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
+    most = np.minimum(-graph.rest(-one)[graph.head], room)
+    numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
     which = np.repeat(np.arange(len(graph)), numbers)
     nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
     followers = fewest[which].astype(np.int64) + nth
     if num_stages is not None:
         suits = (graph.tail[which] > 0) | (followers + 1 == num_stages)
         which, followers = which[suits], followers[suits]
-    width = graph.num_layers + 1
+    width = int(followers.max(initial=0)) + 2
     tail, head = graph.tail[which] * width + followers + 1, graph.head[which] * width + followers
-    order = np.argsort(tail, kind="stable")
+    # Short numbers are sorted by their digits, which is much faster.
+    order = np.argsort(tail.astype(np.min_scalar_type(tail.max(initial=0))), kind="stable")
     which, tail, head = which[order], tail[order], head[order]
-    used = np.zeros(width * width + 1, dtype=np.bool_)
+    used = np.zeros(width * graph.num_layers + 1, dtype=np.bool_)
     used[tail] = used[head] = True
     number = np.cumsum(used) - 1
     layers = np.flatnonzero(used) // width

@@ -17,7 +17,7 @@ from alpa_dejavu.problem import SlicingProblem, StageChoice
 from alpa_dejavu.slicing._bounded import BoundedSearch
 from alpa_dejavu.slicing._branch import ROUNDING, at_least_s, spare
 
-CLOSE, FARTHER, FAR = 0.01, 4.0, 8
+CLOSE, FARTHER, FAR = 0.05, 4.0, 6
 """A slicing is first looked for that costs at most such a fraction more than an interval's floor; then one so many
 times as far; after so many times one at any cost."""
 WIDE = 1.0

@@ -27,6 +27,7 @@ class Stages:
         cost_s: shape (A,).
         weight: shape (A,), what is summed over the stages of a slicing.
         room: shape (A,), how many stages may follow.
+        covered: shape (A,), with so many followers or fewer another one of the same layers and devices costs no more.
         choice: shape (A,), its place among the problem's submeshes and configs.
         unit: a number of devices that the sizes of all submeshes are multiples of.
         limited: whether room is less than what may follow anyway for some of them.
@@ -39,6 +40,7 @@ class Stages:
     cost_s: FloatArray
     weight: FloatArray
     room: IntArray
+    covered: IntArray
     choice: IntArray
     unit: int
     limited: bool
@@ -79,7 +81,8 @@ def stages_of(problem: SlicingProblem) -> Stages:
         np.take_along_axis(np.broadcast_to(values, order.shape), order, axis=-1)
         for values in (fits, costs, weights, room, columns)
     )
-    kept = fits & ~_beaten(weights, room)
+    covered = _covered(weights, room)
+    kept = fits & (room > covered)
     row, column, _ = np.nonzero(kept)
     unit = math.gcd(*sizes.tolist()) or 1
     return Stages(
@@ -89,6 +92,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
         cost_s=costs[kept],
         weight=weights[kept],
         room=room[kept],
+        covered=covered[kept],
         choice=choice[kept],
         unit=unit,
         limited=bool((room < most)[kept].any()),
@@ -107,10 +111,10 @@ def _by_size(problem: SlicingProblem) -> tuple[IntArray, IntArray]:
     return sizes, columns
 
 
-def _beaten(weights: FloatArray, room: IntArray) -> NDArray[np.bool_]:
-    """Whether some before it, in the order of costs, weighs no more than any and leaves as much room as any."""
-    beaten = np.zeros(weights.shape, dtype=np.bool_)
+def _covered(weights: FloatArray, room: IntArray) -> IntArray:
+    """The most room of those before it, in the order of costs, that weigh no more; -1 if there are none."""
+    covered = np.full(weights.shape, -1, dtype=np.int64)
     for n in range(1, weights.shape[-1]):
-        earlier = (weights[..., :n] <= weights[..., n, None]) & (room[..., :n] >= room[..., n, None])
-        beaten[..., n] = earlier.any(axis=-1)
-    return beaten
+        earlier = np.where(weights[..., :n] <= weights[..., n, None], room[..., :n], -1)
+        covered[..., n] = earlier.max(axis=-1)
+    return covered
