@@ -56,40 +56,48 @@ class BoundedSearch:
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
         self._price = self._prices[bound] = price
-        if not self._counted or least >= min(below, enough):
-            return least
-        _, graph = affordable(graph, self._num_devices, price, below)
-        return max(least, self._counted_bound(self._by_count(graph), below))
+        if self._counted and least < min(below, enough):
+            _, graph = affordable(graph, self._num_devices, price, below)
+            counted = self._by_count(graph)
+            least = least if counted is None else max(least, self._counted_bound(counted, below))
+        return least
 
     def solve(self, bound: float, below: float) -> Answer:
         """The least sum within the bound and its slicing, if it is below `below`; if not, what no sum is below.
 
-        That is less than `below` only where a table would be too large.
+        That is less than `below` only where memory counts and a graph or a table would be too large.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:
             if bound not in self._prices:
                 self.relaxed(bound, below)
             least, graph = affordable(graph, self._num_devices, self._prices[bound], below)
-        if least < below and not self._counted:
-            least, arcs = self._cheapest(graph)
-            if least >= below or self._suits(graph, arcs):
-                return self._answer(graph, least, arcs, below)
-            self._counted = not self.is_little
         if least >= below:
             return least, ()
-        graph = self._by_count(graph)
+        if not self._counted:
+            value, arcs = Table(graph, self._num_devices).way(self._exactly)
+            if value >= below or self._suits(graph, arcs):
+                return self._answer(graph, value, arcs, below)
+            self._counted = not self.is_little
+        return self._solve_counted(graph, least, below)
+
+    def _solve_counted(self, graph: Graph, least: float, below: float) -> Answer:
+        """The same in the graph that is left within a bound, where memory counts."""
+        counted = self._by_count(graph)
+        if counted is None:
+            return least, ()
         if not self.is_little:
-            least = self._counted_bound(graph, below)
-            _, graph = affordable(graph, self._num_devices, self._counted_price, below)
-            if least >= below or not Table.fits(graph, self._num_devices):
+            least = max(least, self._counted_bound(counted, below))
+            _, counted = affordable(counted, self._num_devices, self._counted_price, below)
+            if least >= below or not Table.fits(counted, self._num_devices):
                 return least, ()
-        return self._answer(graph, *self._cheapest(graph), below)
+        value, arcs = Table(counted, self._num_devices).way(self._exactly)
+        return self._answer(counted, value, arcs, below)
 
     def _within(self, bound: float) -> Graph:
         return self._graph.of(self._stages.cost_s <= bound)
 
-    def _by_count(self, graph: Graph) -> Graph:
+    def _by_count(self, graph: Graph) -> Graph | None:
         stages = self._stages
         return by_count(graph, stages.covered[graph.stage], stages.room[graph.stage], self._num_stages)
 
@@ -98,9 +106,6 @@ class BoundedSearch:
         least, price = best_price(graph, self._num_devices, self._exactly, self._counted_price, below)
         self._counted_price = price
         return min(least, below)
-
-    def _cheapest(self, graph: Graph) -> tuple[float, list[int]]:
-        return Table(graph, self._num_devices).way(self._exactly)
 
     def _suits(self, graph: Graph, arcs: list[int]) -> bool:
         """Whether memory has room for as many stages as follow each."""

@@ -9,6 +9,9 @@ import numpy as np
 
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
+MOST_ARCS = 15_000_000
+"""No graph of layers and numbers of stages has more: they would take more than about 1.5 GB."""
+
 _Parts = list[tuple[slice, IntArray, IntArray]]
 
 
@@ -110,8 +113,8 @@ class Graph:
         ]
 
 
-def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph:
-    """A graph of layers as one of layers and numbers of stages.
+def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph | None:
+    """A graph of layers as one of layers and numbers of stages; None if that would be too large.
 
     A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
     certain number of stages, there are no other ways.
@@ -120,6 +123,8 @@ def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | Non
     fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
     most = np.minimum(-graph.rest(-one)[graph.head], room)
     numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
+    if numbers.sum() > MOST_ARCS:
+        return None
     which = np.repeat(np.arange(len(graph)), numbers)
     nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
     followers = fewest[which].astype(np.int64) + nth
