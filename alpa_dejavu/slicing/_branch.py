@@ -25,7 +25,7 @@ Solve = Callable[[float, float, float], Answer]
 
 
 def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
-    """What no slicing costs less than whose largest stage costs `bound` at least, and whose weights add up to `least`."""
+    """What no slicing costs less than whose largest stage costs `bound` at least and whose weights sum to `least`."""
     if problem.objective == "inference":
         return least * bound
     if problem.objective == "work":

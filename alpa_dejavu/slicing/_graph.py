@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import final
+from collections.abc import Iterator
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
@@ -48,9 +50,9 @@ class Graph:
     def __len__(self) -> int:
         return len(self.tail)
 
-    def of(self, which: IntArray | np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Graph:
+    def of(self, which: NDArray[Any]) -> Graph:
         """Some of its arcs, in the same order."""
-        arrays = (array[which] for array in (self.tail, self.head, self.size, self.weight, self.stage))
+        arrays: Iterator[Any] = (array[which] for array in (self.tail, self.head, self.size, self.weight, self.stage))
         return Graph(self.layers, self.num_layers, *arrays)
 
     @functools.cached_property
@@ -100,7 +102,7 @@ class Graph:
         changes = (np.diff(self.tail, prepend=-1) != 0) | (np.diff(self.head, prepend=-1) != 0)
         return self._parts(self.head, changes)
 
-    def _parts(self, nodes: IntArray, changes: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Parts:
+    def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
         """For each layer that arcs leave: which, the nodes of each run of them, and where in the part it begins."""
         starts = np.flatnonzero(changes)
         arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
@@ -140,5 +142,5 @@ def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | Non
     used[tail] = used[head] = True
     number = np.cumsum(used) - 1
     layers = np.flatnonzero(used) // width
-    arrays = (array[which] for array in (graph.size, graph.weight, graph.stage))
+    arrays: Iterator[Any] = (array[which] for array in (graph.size, graph.weight, graph.stage))
     return Graph(layers, graph.num_layers, number[tail], number[head], *arrays)
