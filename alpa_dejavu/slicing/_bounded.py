@@ -1,7 +1,7 @@
-"""The dynamic program for one bound: the least sum when no stage costs more than that.
+"""The least sum of stage weights when no stage costs more than a bound.
 
-First without regard to how many stages may follow one for memory's sake; only if its answer breaks that rule, or a
-number of stages is asked for, once more with the number of stages as a dimension.
+First what no sum is below, by a price on each device; then by dynamic programming, over the stages that this leaves.
+How many stages may follow one for memory's sake is left aside until a slicing breaks that rule.
 """
 
 from __future__ import annotations
@@ -10,136 +10,108 @@ import math
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing._branch import Answer
+from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._priced import affordable, best_price
+from alpa_dejavu.slicing._stages import FloatArray, stages_of
+from alpa_dejavu.slicing._table import Table
 
-FloatArray = NDArray[np.float64]
-_Answer = tuple[float, tuple[StageChoice, ...]]
+LITTLE = 3_000_000
+"""So many sums are made in less time than prices take."""
 
 
 @final
 class BoundedSearch:
-    """Solves the problem for any bound; `bounds` are those that make a difference, ascending."""
+    """Answers for any bound; `bounds` are those that make a difference, ascending; `is_little` if prices don't pay."""
 
     def __init__(self, problem: SlicingProblem) -> None:
-        self._problem = problem
-        costs = problem.costs_s
-        num_layers, _, num_submeshes, num_configs = costs.shape
-        choices = num_submeshes * num_configs
-        self._num_configs = num_configs
-        self._costs = costs.reshape(num_layers, num_layers, choices).copy()
-        self._room = problem.room.reshape(num_layers, num_layers, choices)
-        self._costs[self._room < 0] = np.inf
-        self._costs[np.tril_indices(num_layers, -1)] = np.inf
-        sizes = np.repeat(problem.submesh_sizes, num_configs)
-        self._costs[:, :, sizes > problem.num_devices] = np.inf
-        # Only the devices that some submesh has matter: choices of one size compete with each other.
-        self._sizes = [int(size) for size in np.unique(sizes[sizes <= problem.num_devices])]
-        self._of_size = [np.flatnonzero(sizes == size) for size in self._sizes]
-        once = problem.once_s.reshape(num_layers, num_layers, choices)
-        self._weights = self._costs + once
-        if problem.objective == "inference":
-            self._weights = np.ones_like(self._costs)
-        elif problem.objective == "work":
-            self._weights = problem.num_micro_batches * self._costs + once
-        self._limited = bool((self._room[np.isfinite(self._costs)] < num_layers - 1).any())
+        self._stages = stages = stages_of(problem)
+        self._num_stages, self._exactly = problem.num_stages, problem.devices == "exactly"
+        self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
+        self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else np.unique(stages.cost_s)
+        num_layers = problem.num_layers
+        self._graph = Graph(
+            layers=np.arange(num_layers + 1),
+            num_layers=num_layers,
+            tail=stages.first,
+            head=stages.last + 1,
+            size=stages.size,
+            weight=stages.weight,
+            stage=np.arange(len(stages.first)),
+        )
+        # Whether the graph has to have numbers of stages in its nodes.
+        self._counted = problem.num_stages is not None
+        sums = len(self._graph) * (self._num_devices + 1)
+        self.is_little = sums * (num_layers if self._counted or stages.limited else 1) <= LITTLE
+        self._prices: dict[float, float] = {}
+        self._price, self._counted_price = 0.0, 0.0
 
-    @property
-    def bounds(self) -> FloatArray:
-        """The different finite costs, ascending."""
-        return np.unique(self._costs[np.isfinite(self._costs)])
+    def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
+        """What no sum within the bound is below, as far as prices tell: up to about `enough`.
 
-    def solve(self, bound: float) -> _Answer:
-        """The least sum of stage weights (infinite if there is none) and the stages that have it."""
-        if self._problem.num_stages is None:
-            least, stages = self._unlimited(bound)
-            if not stages or not self._limited or math.isfinite(self._problem.total_s(stages)):
-                return least, stages
-        return self._counted(bound)
+        If memory has been in the way, it counts here too, as far as sums below `below` go.
+        """
+        graph = self._within(bound)
+        least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
+        self._price = self._prices[bound] = price
+        if self._counted and least < min(below, enough):
+            _, graph = affordable(graph, self._num_devices, price, below)
+            counted = self._by_count(graph)
+            least = least if counted is None else max(least, self._counted_bound(counted, below))
+        return least
 
-    def _cheapest(self, bound: float, successors: int) -> tuple[FloatArray, NDArray[np.int64]]:
-        """For each first and last layer and size, the least weight of a choice and which; shape (L, L, sizes)."""
-        allowed = (self._costs <= bound) & (self._room >= successors)
-        weights = np.where(allowed, self._weights, np.inf)
-        picked = [ids[weights[:, :, ids].argmin(axis=2)] for ids in self._of_size]
-        least = [np.take_along_axis(weights, which[:, :, None], axis=2)[:, :, 0] for which in picked]
-        return np.stack(least, axis=-1), np.stack(picked, axis=-1)
+    def solve(self, bound: float, below: float) -> Answer:
+        """The least sum within the bound and its slicing, if it is below `below`; if not, what no sum is below.
 
-    def _unlimited(self, bound: float) -> _Answer:
-        """By (first layer, devices left): with the room for successors taken for granted beyond none."""
-        num_layers, devices = self._problem.num_layers, self._problem.num_devices
-        least, which = self._cheapest(bound, 0)
-        rest = np.full((num_layers + 1, devices + 1), np.inf)
-        rest[num_layers, 0] = 0.0
-        taken = np.full((num_layers + 1, devices + 1, 2), -1, dtype=np.int64)
-        after = np.full((num_layers, len(self._sizes), devices + 1), np.inf)
-        for first in range(num_layers - 1, -1, -1):
-            self._shift(rest[first + 1], after[first])
-            _relax(rest[first], taken[first], after[first:], least[first, first:])
-        used = self._used(rest[0])
-        stages: list[StageChoice] = []
-        first, left = 0, used
-        while first < num_layers and math.isfinite(rest[0, used]):
-            length, n = (int(x) for x in taken[first, left])
-            stages.append(self._stage(first, first + length, int(which[first, first + length, n])))
-            first, left = first + length + 1, left - self._sizes[n]
-        return float(rest[0, used]), tuple(stages)
+        That is less than `below` only where memory counts and a graph or a table would be too large.
+        """
+        graph, least = self._within(bound), -math.inf
+        if not self.is_little:
+            if bound not in self._prices:
+                self.relaxed(bound, below)
+            least, graph = affordable(graph, self._num_devices, self._prices[bound], below)
+        if least >= below:
+            return least, ()
+        if not self._counted:
+            value, arcs = Table(graph, self._num_devices).way(self._exactly)
+            if value >= below or self._suits(graph, arcs):
+                return self._answer(graph, value, arcs, below)
+            self._counted = not self.is_little
+        return self._solve_counted(graph, least, below)
 
-    def _counted(self, bound: float) -> _Answer:
-        """By (stages from here on, first layer, devices left)."""
-        num_layers, devices = self._problem.num_layers, self._problem.num_devices
-        most = min(num_layers, devices // min(self._sizes), self._problem.num_stages or num_layers)
-        rest = np.full((most + 1, num_layers + 1, devices + 1), np.inf)
-        rest[0, num_layers, 0] = 0.0
-        taken = np.full((most + 1, num_layers + 1, devices + 1, 2), -1, dtype=np.int64)
-        which = []
-        for count in range(1, most + 1):
-            least, picked = self._cheapest(bound, count - 1)
-            which.append(picked)
-            after = np.full((num_layers, len(self._sizes), devices + 1), np.inf)
-            self._shift(rest[count - 1, 1:], after)
-            for first in range(num_layers - count, -1, -1):
-                _relax(rest[count, first], taken[count, first], after[first:], least[first, first:])
-        used = [self._used(rest[count, 0]) for count in range(most + 1)]
-        counts = range(1, most + 1) if self._problem.num_stages is None else [self._problem.num_stages]
-        totals = [float(rest[count, 0, used[count]]) if count <= most else math.inf for count in counts]
-        count = counts[int(np.argmin(totals))] if totals else 0
-        if not totals or math.isinf(min(totals)):
-            return math.inf, ()
-        stages: list[StageChoice] = []
-        first, left, total = 0, used[count], min(totals)
-        while count:
-            length, n = (int(x) for x in taken[count, first, left])
-            last = first + length
-            stages.append(self._stage(first, last, int(which[count - 1][first, last, n])))
-            first, left, count = first + length + 1, left - self._sizes[n], count - 1
-        return total, tuple(stages)
+    def _solve_counted(self, graph: Graph, least: float, below: float) -> Answer:
+        """The same in the graph that is left within a bound, where memory counts."""
+        counted = self._by_count(graph)
+        if counted is None:
+            return least, ()
+        if not self.is_little:
+            least = max(least, self._counted_bound(counted, below))
+            _, counted = affordable(counted, self._num_devices, self._counted_price, below)
+            if least >= below or not Table.fits(counted, self._num_devices):
+                return least, ()
+        value, arcs = Table(counted, self._num_devices).way(self._exactly)
+        return self._answer(counted, value, arcs, below)
 
-    def _shift(self, sums: FloatArray, after: FloatArray) -> None:
-        """What comes after a stage of each size, by the devices left before it: (..., sizes, devices + 1)."""
-        for n, size in enumerate(self._sizes):
-            after[..., n, size:] = sums[..., : sums.shape[-1] - size]
+    def _within(self, bound: float) -> Graph:
+        return self._graph.of(self._stages.cost_s <= bound)
 
-    def _used(self, sums: FloatArray) -> int:
-        """How many devices the whole pipeline takes."""
-        return self._problem.num_devices if self._problem.devices == "exactly" else int(sums.argmin())
+    def _by_count(self, graph: Graph) -> Graph | None:
+        stages = self._stages
+        return by_count(graph, stages.covered[graph.stage], stages.room[graph.stage], self._num_stages)
 
-    def _stage(self, first: int, last: int, choice: int) -> StageChoice:
-        return StageChoice(first, last, *divmod(choice, self._num_configs))
+    def _counted_bound(self, graph: Graph, below: float) -> float:
+        """What no sum in a graph with numbers of stages is below, up to `below`: others may have been left out."""
+        least, price = best_price(graph, self._num_devices, self._exactly, self._counted_price, below)
+        self._counted_price = price
+        return min(least, below)
 
+    def _suits(self, graph: Graph, arcs: list[int]) -> bool:
+        """Whether memory has room for as many stages as follow each."""
+        return bool((self._stages.room[graph.stage[arcs]] >= np.arange(len(arcs))[::-1]).all())
 
-def _relax(best: FloatArray, taken: NDArray[np.int64], after: FloatArray, weights: FloatArray) -> None:
-    """Sets `best` (by devices) to a first stage of any length and size, then what comes after it.
-
-    `weights` is (lengths, sizes), `after` (lengths, sizes, devices + 1); `taken` gets the place of the first stage.
-    """
-    flat = weights.ravel()
-    usable = np.flatnonzero(flat < np.inf)
-    if not len(usable):
-        return
-    sums = after.reshape(len(flat), -1)[usable]
-    sums += flat[usable, None]
-    pick = sums.argmin(axis=0)
-    best[:] = sums[pick, np.arange(len(best))]
-    taken[:, 0], taken[:, 1] = np.divmod(usable[pick], weights.shape[1])
+    def _answer(self, graph: Graph, least: float, arcs: list[int], below: float) -> Answer:
+        if least >= below:
+            return below, ()
+        return least, tuple(self._stages.chosen(stage) for stage in graph.stage[arcs].tolist())

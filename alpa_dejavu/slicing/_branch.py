@@ -24,6 +24,24 @@ Answer = tuple[float, tuple[StageChoice, ...]]
 Solve = Callable[[float, float, float], Answer]
 
 
+def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
+    """What no slicing costs less than whose largest stage costs `bound` at least and whose weights sum to `least`."""
+    if problem.objective == "inference":
+        return least * bound
+    if problem.objective == "work":
+        return least
+    return least + (problem.num_micro_batches - 1) * bound
+
+
+def spare(problem: SlicingProblem, bound: float, total: float) -> float:
+    """The sum of weights from which on no slicing whose largest stage costs `bound` at least is below a total."""
+    if problem.objective == "inference":
+        return total / bound if bound > 0 else math.inf
+    if problem.objective == "work":
+        return total
+    return total - (problem.num_micro_batches - 1) * bound
+
+
 @final
 class BranchAndBound:
     """Best-first over intervals of bounds, by what nothing inside costs less than.
@@ -66,25 +84,13 @@ class BranchAndBound:
         certain = min([self._open_s, *(floor for floor, *_ in intervals[:1])])
         return self._best, self._best_s if certain >= self._best_s * (1 - ROUNDING) else certain, self._rounds
 
-    def _floor(self, low: int, least: float) -> float:
-        """What nothing from bound `low` on costs less than, if no sum there is below `least`."""
-        bound = float(self._floors[low])
-        if self._problem.objective == "inference":
-            return least * bound
-        if self._problem.objective == "work":
-            return least
-        return least + (self._problem.num_micro_batches - 1) * bound
-
     def _useless(self, low: int) -> float:
         """The sum from which on nothing from bound `low` on is better than the best so far."""
-        bound, enough_s = float(self._floors[low]), self._best_s
-        if self._relaxed:
-            enough_s = min(enough_s, self._open_s)
-        if self._problem.objective == "inference":
-            return enough_s / bound if bound > 0 else math.inf
-        if self._problem.objective == "work":
-            return enough_s
-        return enough_s - (self._problem.num_micro_batches - 1) * bound
+        enough_s = min(self._best_s, self._open_s) if self._relaxed else self._best_s
+        return spare(self._problem, float(self._floors[low]), enough_s)
+
+    def _floor(self, low: int, least: float) -> float:
+        return at_least_s(self._problem, float(self._floors[low]), least)
 
     def _solve(self, index: int, low: int) -> float:
         """F at a bound, or less; keeps the slicing that it belongs to if it is the best so far."""

@@ -1,4 +1,4 @@
-"""The exact slicer: dynamic programming for a bound on the largest stage cost, and a branch-and-bound over the bounds.
+"""The exact slicer: a search over bounds on the largest stage cost, with prices and dynamic programming for each.
 
 Where stages are placed on hosts of unlike kinds there may be more states than can be looked at; then the answer says
 what it may have missed.
@@ -7,15 +7,13 @@ what it may have missed.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import final
 
 import numpy as np
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
-from alpa_dejavu.slicing._bounded import BoundedSearch
-from alpa_dejavu.slicing._branch import BranchAndBound
+from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._placed import Effort, placed
 
 
@@ -25,9 +23,12 @@ class Dynamic(Slicer):
     """Exact, in float64; of slicings that cost the same it always takes the same one.
 
     With `SlicingProblem.sites` it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
+    Without them it always is, up to sizes (hundreds of layers on thousands of devices, with memory that allows next to
+    nothing) where its tables would take gigabytes.
 
     References:
-        Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this module's own.
+        Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
+        Handler and Zang, A dual algorithm for the constrained shortest path problem, Networks 10, 1980: the prices.
     """
 
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
@@ -38,11 +39,7 @@ class Dynamic(Slicer):
             if not _alike(problem.sites):
                 return placed(problem, problem.sites, self.effort)
             problem = _anywhere(problem, problem.sites)
-        bounded = BoundedSearch(problem)
-        bounds = bounded.bounds
-        if not len(bounds):
-            return (), math.inf, 0
-        return BranchAndBound(problem, lambda bound, *_: bounded.solve(bound), bounds).run()
+        return Intervals(problem).run()
 
 
 def _alike(sites: Sites) -> bool:

@@ -1,0 +1,146 @@
+"""A graph whose arcs are stages; its ways from the first layer to behind the last one are slicings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.slicing._stages import FloatArray, IntArray
+
+MOST_ARCS = 15_000_000
+"""No graph of layers and numbers of stages has more: they would take more than about 1.5 GB."""
+
+_Parts = list[tuple[slice, IntArray, IntArray]]
+
+
+@final
+class Graph:
+    """A arcs between N nodes. A node is a layer, or a layer and how many stages there are from it on.
+
+    Nodes are in the order of their layers, arcs in that of their tails, then their heads. Arcs that leave one layer and
+    have the same head have the same tail.
+
+    Attributes:
+        layers: shape (N,), of each node; `num_layers` behind the last layer.
+        num_layers: L.
+        tail: shape (A,), the node where a stage begins.
+        head: shape (A,), the node where the next stage begins.
+        size: shape (A,), the stage's devices.
+        weight: shape (A,), what is summed over a way.
+        stage: shape (A,), its place in a table of stages.
+    """
+
+    def __init__(
+        self,
+        layers: IntArray,
+        num_layers: int,
+        tail: IntArray,
+        head: IntArray,
+        size: IntArray,
+        weight: FloatArray,
+        stage: IntArray,
+    ) -> None:
+        self.layers, self.num_layers = layers, num_layers
+        self.tail, self.head, self.size, self.weight, self.stage = tail, head, size, weight, stage
+
+    def __len__(self) -> int:
+        return len(self.tail)
+
+    def of(self, which: NDArray[Any]) -> Graph:
+        """Some of its arcs, in the same order."""
+        arrays: Iterator[Any] = (array[which] for array in (self.tail, self.head, self.size, self.weight, self.stage))
+        return Graph(self.layers, self.num_layers, *arrays)
+
+    @functools.cached_property
+    def num_starts(self) -> int:
+        """How many nodes are at the first layer; they come first."""
+        return int(np.searchsorted(self.layers, 1))
+
+    @functools.cached_property
+    def leaving(self) -> list[int]:
+        """Where each node's arcs begin, and behind the last one's; N + 1 of them."""
+        return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
+
+    def rest(self, keys: FloatArray) -> FloatArray:
+        """The least sum of keys from each node to behind the last layer; infinite where there is no way."""
+        sums = np.full(len(self.layers), np.inf)
+        sums[self.layers == self.num_layers] = 0.0
+        for part, nodes, starts in reversed(self._by_tail):
+            sums[nodes] = np.minimum.reduceat(keys[part] + sums[self.head[part]], starts)
+        return sums
+
+    def since(self, keys: FloatArray) -> FloatArray:
+        """The least sum of keys from the first layer to each node; infinite where there is no way."""
+        sums = np.full(len(self.layers), np.inf)
+        sums[: self.num_starts] = 0.0
+        for part, nodes, starts in self._by_head:
+            sums[nodes] = np.minimum(sums[nodes], np.minimum.reduceat(keys[part] + sums[self.tail[part]], starts))
+        return sums
+
+    def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
+        """The arcs of a way of the least sum; none if there is no way."""
+        starts = rest[: self.num_starts]
+        if not np.isfinite(starts).any():
+            return []
+        node, arcs = int(starts.argmin()), list[int]()
+        while self.layers[node] < self.num_layers:
+            part = slice(self.leaving[node], self.leaving[node + 1])
+            arcs.append(part.start + int((keys[part] + rest[self.head[part]]).argmin()))
+            node = int(self.head[arcs[-1]])
+        return arcs
+
+    @functools.cached_property
+    def _by_tail(self) -> _Parts:
+        return self._parts(self.tail, np.diff(self.tail, prepend=-1) != 0)
+
+    @functools.cached_property
+    def _by_head(self) -> _Parts:
+        changes = (np.diff(self.tail, prepend=-1) != 0) | (np.diff(self.head, prepend=-1) != 0)
+        return self._parts(self.head, changes)
+
+    def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
+        """For each layer that arcs leave: which, the nodes of each run of them, and where in the part it begins."""
+        starts = np.flatnonzero(changes)
+        arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
+        runs = np.searchsorted(starts, arcs).tolist()
+        of_run, ends = nodes[starts], arcs.tolist()
+        return [
+            (slice(ends[n], ends[n + 1]), of_run[runs[n] : runs[n + 1]], starts[runs[n] : runs[n + 1]] - ends[n])
+            for n in range(self.num_layers)
+            if ends[n] < ends[n + 1]
+        ]
+
+
+def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph | None:
+    """A graph of layers as one of layers and numbers of stages; None if that would be too large.
+
+    A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
+    certain number of stages, there are no other ways.
+    """
+    one = np.ones(len(graph))
+    fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
+    most = np.minimum(-graph.rest(-one)[graph.head], room)
+    numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
+    if numbers.sum() > MOST_ARCS:
+        return None
+    which = np.repeat(np.arange(len(graph)), numbers)
+    nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
+    followers = fewest[which].astype(np.int64) + nth
+    if num_stages is not None:
+        suits = (graph.tail[which] > 0) | (followers + 1 == num_stages)
+        which, followers = which[suits], followers[suits]
+    width = int(followers.max(initial=0)) + 2
+    tail, head = graph.tail[which] * width + followers + 1, graph.head[which] * width + followers
+    # Short numbers are sorted by their digits, which is much faster.
+    order = np.argsort(tail.astype(np.min_scalar_type(tail.max(initial=0))), kind="stable")
+    which, tail, head = which[order], tail[order], head[order]
+    used = np.zeros(width * graph.num_layers + 1, dtype=np.bool_)
+    used[tail] = used[head] = True
+    number = np.cumsum(used) - 1
+    layers = np.flatnonzero(used) // width
+    arrays: Iterator[Any] = (array[which] for array in (graph.size, graph.weight, graph.stage))
+    return Graph(layers, graph.num_layers, number[tail], number[head], *arrays)

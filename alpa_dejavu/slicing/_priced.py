@@ -1,0 +1,68 @@
+"""A price on each device in place of their number: what no slicing's sum is below, and which stages that rules out.
+
+A way through the graph may use any number of devices, but pays for each, and gets the price of all that there are. With
+exactly that many it costs what it did: the least sum over all ways is a bound for any price, and the best price gives
+the best bound. No table over numbers of devices is needed for it.
+
+References:
+    Handler and Zang, A dual algorithm for the constrained shortest path problem, Networks 10, 1980.
+"""
+
+from __future__ import annotations
+
+import math
+
+from alpa_dejavu.slicing._branch import ROUNDING
+from alpa_dejavu.slicing._graph import Graph
+
+STEPS = 16
+"""Prices that are tried at most."""
+TIGHT = 1e-4
+"""A bound is good enough if no price is known to give one that is better by more than this fraction."""
+FIRST, FARTHER = 0.05, 4.0
+"""By which fraction a price is changed first, and how much more each time until it is too much."""
+
+
+def best_price(
+    graph: Graph, num_devices: int, exactly: bool, price: float = 0.0, enough: float = math.inf
+) -> tuple[float, float]:
+    """What no sum is below, and the price of a device that it was found with.
+
+    It begins with the given price and ends with the first one whose bound is `enough`. If devices needn't be used up
+    exactly, no price is below zero.
+    """
+    few: tuple[float, int] | None = None
+    many: tuple[float, int] | None = None
+    best, best_price, step = -math.inf, price, 0.0
+    for _ in range(STEPS):
+        keys = graph.weight + price * graph.size
+        rest = graph.rest(keys)
+        way = graph.way(keys, rest)
+        if not way:
+            return math.inf, price
+        value = float(rest[: graph.num_starts].min()) - price * num_devices
+        if value > best:
+            best, best_price = value, price
+        weight, used = float(graph.weight[way].sum()), int(graph.size[way].sum())
+        if value >= enough or used == num_devices or (used < num_devices and price == 0 and not exactly):
+            break
+        few, many = ((weight, used), many) if used < num_devices else (few, (weight, used))
+        if few and many:
+            price = (few[0] - many[0]) / (many[1] - few[1])
+            if few[0] + price * (few[1] - num_devices) - best <= TIGHT * abs(best):
+                break
+        else:
+            step = FARTHER * step or FIRST * abs(price) or weight / num_devices or 1.0
+            price += step if used > num_devices else -step
+        if not exactly:
+            price = max(price, 0.0)
+    return best, best_price
+
+
+def affordable(graph: Graph, num_devices: int, price: float, below: float) -> tuple[float, Graph]:
+    """What no sum is below, and the graph without arcs that no way with a sum below `below` has."""
+    keys = graph.weight + price * graph.size
+    rest, refund = graph.rest(keys), price * num_devices
+    through = graph.since(keys)[graph.tail] + keys + rest[graph.head] - refund
+    least = float(rest[: graph.num_starts].min(initial=math.inf)) - refund
+    return least, graph.of(through < below + ROUNDING * abs(refund))

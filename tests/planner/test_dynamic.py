@@ -1,0 +1,178 @@
+"""The parts of the exact slicer: which stages are left out, prices, tables and the search over bounds."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing import Dynamic, Exhaustive, _bounded, _graph, _table
+from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._intervals import Intervals
+from alpa_dejavu.slicing._priced import affordable, best_price
+from alpa_dejavu.slicing._stages import stages_of
+from alpa_dejavu.slicing._table import Table
+from alpa_dejavu.testing import random_problem
+
+
+@pytest.fixture
+def priced(monkeypatch):
+    """Small problems are treated like large ones."""
+    monkeypatch.setattr(_bounded, "LITTLE", 0)
+
+
+def _model(layers, devices, configs=2, memory=None, jitter=0.03, micro_batches=128, seed=0):
+    """Layers that devices share ever less well; the further configs are slower and need less memory."""
+    rng = np.random.default_rng(seed)
+    sizes = np.array([size for size in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512) if size <= devices])
+    ends = np.concatenate([[0.0], np.cumsum(rng.uniform(0.9, 1.4, layers))])
+    work = np.maximum(ends[None, 1:] - ends[:-1, None], 0.0)[:, :, None, None]
+    config, size = np.arange(configs), sizes[:, None]
+    costs = work / (size * 0.8 ** np.log2(size)) * (1 + 0.08 * config) * 1e-2
+    costs = costs * np.exp(rng.normal(0, jitter, costs.shape))
+    costs[np.tril_indices(layers, -1)] = np.inf
+    room = None
+    if memory is not None:
+        share = np.maximum(work, 1e-9) / ends[-1] * devices / size / (1 + 0.5 * config)
+        room = np.clip((memory - share) / share * layers / 4, -1, layers).astype(np.int64)
+    return SlicingProblem(costs, sizes, devices, micro_batches, max_n_succ_stages=room)
+
+
+def _graph_of(problem):
+    stages = stages_of(problem)
+    layers = np.arange(problem.num_layers + 1)
+    arcs = np.arange(len(stages.first))
+    return Graph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs), stages
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    layers=st.integers(1, 5),
+    devices=st.sampled_from([1, 2, 3, 4, 6]),
+    limited=st.booleans(),
+    free=st.booleans(),
+    objective=st.sampled_from(["training", "inference", "work"]),
+    usage=st.sampled_from(["exactly", "at most"]),
+    count=st.sampled_from([None, None, 1, 2, 3]),
+)
+def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, usage, count):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, layers, devices, num_configs=3, limited=limited)
+    if free:
+        costs = np.where(rng.random(problem.costs_s.shape) < 0.3, 0.0, problem.costs_s)
+        problem = dataclasses.replace(problem, costs_s=costs)
+    problem = dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_bounded, "LITTLE", 0)
+        truth, found = Exhaustive().slice(problem), Dynamic().slice(problem)
+    assert found.found == truth.found
+    assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
+    assert found.gap == pytest.approx(0, abs=1e-9)
+
+
+def test_five_hundred_tables_to_nine_digits(monkeypatch):
+    rng = np.random.default_rng(7)
+    for n in range(500):
+        monkeypatch.setattr(_bounded, "LITTLE", n % 2 * 10**6)
+        problem = random_problem(rng, int(rng.integers(1, 5)), int(rng.choice([2, 3, 4])), limited=bool(n % 3))
+        assert Dynamic().slice(problem).cost_s == pytest.approx(Exhaustive().slice(problem).cost_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("memory", [None, 1.2, 3.0])
+@pytest.mark.parametrize("micro_batches", [4, 128])
+def test_prices_leave_the_optimum_of_larger_problems(monkeypatch, memory, micro_batches):
+    problem = _model(20, 48, memory=memory, micro_batches=micro_batches)
+    plain = Dynamic().slice(problem)
+    monkeypatch.setattr(_bounded, "LITTLE", 0)
+    assert Dynamic().slice(problem).cost_s == pytest.approx(plain.cost_s, rel=1e-12)
+
+
+def test_many_layers_and_devices_take_few_rounds():
+    free, tight = _model(64, 512, configs=3), _model(64, 512, configs=3, memory=1.5)
+    found, limited = Dynamic().slice(free), Dynamic().slice(tight)
+    for answer in (found, limited):
+        assert answer.gap == 0
+        assert answer.iterations < 150
+    assert limited.cost_s > found.cost_s * 1.01
+    assert math.isinf(tight.total_s(found.stages))
+
+
+@pytest.mark.usefixtures("priced")
+@pytest.mark.parametrize(("place", "name"), [(_graph, "MOST_ARCS"), (_table, "MOST_BYTES")])
+def test_what_is_too_large_is_left_open_and_said(monkeypatch, place, name):
+    problem = _model(12, 32, memory=1.2)
+    truth = Dynamic().slice(problem)
+    monkeypatch.setattr(place, name, 0)
+    answer = Dynamic().slice(problem)
+    assert answer.lower_bound_s < truth.cost_s
+    assert answer.lower_bound_s > 0.5 * truth.cost_s
+    assert not answer.found
+
+
+def test_of_stages_that_cost_the_same_the_first_is_taken():
+    problem = _model(12, 32, jitter=0.0)
+    costs = np.concatenate([problem.costs_s, problem.costs_s], axis=3)
+    doubled = dataclasses.replace(problem, costs_s=costs)
+    assert Dynamic().slice(doubled).stages == Dynamic().slice(problem).stages
+
+
+@pytest.mark.parametrize("little", [0, 10**9])
+def test_the_same_problem_gets_the_same_stages(monkeypatch, little):
+    monkeypatch.setattr(_bounded, "LITTLE", little)
+    problem = _model(16, 32, jitter=0.0, memory=1.5)
+    assert len({Dynamic().slice(problem).stages for _ in range(2)}) == 1
+
+
+def test_beaten_choices_are_left_out_but_for_the_room_that_they_leave():
+    costs = np.full((2, 2, 2, 3), np.inf)
+    costs[0, 0] = [[1.0, 2.0, 3.0], [1.5, 1.5, 0.5]]
+    costs[1, 1] = 1.0
+    room = np.full(costs.shape, 5)
+    room[0, 0, 0] = [0, 1, 1]
+    stages = stages_of(SlicingProblem(costs, [2, 2], 4, 2, max_n_succ_stages=room))
+    assert [stages.chosen(n) for n in np.flatnonzero(stages.first == 0)] == [stages.chosen(0)]
+    assert (stages.chosen(0).submesh, stages.chosen(0).config, stages.unit) == (1, 2, 2)
+    room[0, 0, 1] = [0, 0, 0]
+    stages = stages_of(SlicingProblem(costs, [2, 2], 4, 2, max_n_succ_stages=room))
+    assert stages.cost_s[stages.first == 0].tolist() == [2.0], "with no room for the next stage there is no slicing"
+
+
+@pytest.mark.parametrize(("devices", "usage", "found"), [(36, "exactly", False), (36, "at most", True)])
+def test_sizes_that_cannot_add_up(devices, usage, found):
+    problem = SlicingProblem(np.ones((3, 3, 2, 1)), [8, 16], devices, 4, devices=usage)
+    assert Dynamic().slice(problem).found == found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_price_promises_more_than_there_is(seed):
+    problem = random_problem(np.random.default_rng(seed), 6, 16, limited=False)
+    graph, stages = _graph_of(problem)
+    least, arcs = Table(graph, 16).way(exactly=True)
+    assert graph.size[arcs].sum() * stages.unit == 16
+    bound, best = best_price(graph, 16, exactly=True)
+    for price in (-3.0, 0.0, best, 5.0):
+        value, left = affordable(graph, 16, price, least * (1 + 1e-9))
+        assert value <= min(least, bound * (1 + 1e-3)) + 1e-9
+        assert set(graph.stage[arcs]) <= set(left.stage)
+        assert Table(left, 16).way(exactly=True)[0] == least
+    assert len(affordable(graph, 16, best, bound - 1e-3)[1]) == 0
+
+
+def test_numbers_of_stages_are_nodes_where_they_matter():
+    problem = _model(8, 16, memory=1.2)
+    graph, stages = _graph_of(problem)
+    counted = by_count(graph, stages.covered, stages.room, num_stages=3)
+    assert counted is not None
+    least, arcs = Table(counted, 16).way(exactly=True)
+    assert len(arcs) == 3
+    assert (stages.room[counted.stage[arcs]] >= [2, 1, 0]).all()
+    asked = dataclasses.replace(problem, num_stages=3, objective="work", num_micro_batches=1)
+    assert Dynamic().slice(asked).cost_s == pytest.approx(least, rel=1e-12)
+
+
+def test_no_stage_at_all():
+    assert Intervals(SlicingProblem(np.ones((2, 2, 1, 1)), [8], 4, 4)).run() == ((), math.inf, 0)
