@@ -7,17 +7,22 @@ from alpa_dejavu.slicing._amp_pipe import AmpPipe
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
 from alpa_dejavu.slicing._exhaustive import Exhaustive
+from alpa_dejavu.slicing._gradient import Gradient
 from alpa_dejavu.slicing._mcmc import Mcmc
 from alpa_dejavu.slicing._placed import Effort
 from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing._why_none import why_none
 
-__all__ = ["SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Mcmc", "Slicer", "Uniform", "slicer", "why_none"]
+__all__ = [
+    "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform", "slicer",
+    "why_none",
+]  # fmt: skip
 
 SLICERS: dict[str, type[Slicer]] = {
     "amp_pipe": AmpPipe,
     "dynamic": Dynamic,
     "exhaustive": Exhaustive,
+    "gradient": Gradient,
     "mcmc": Mcmc,
     "uniform": Uniform,
 }

@@ -1,0 +1,185 @@
+"""Many plans of one problem at once, as arrays: what they cost, and whether they are allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import SlicingProblem, StageChoice
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+    """N plans of up to K stages.
+
+    Attributes:
+        ends: shape (N, K), one past each stage's last layer; L for stages that a plan doesn't have.
+        submesh, config: shape (N, K); 0 for stages that a plan doesn't have.
+        count: shape (N,), how many stages each plan has.
+    """
+
+    ends: IntArray
+    submesh: IntArray
+    config: IntArray
+    count: IntArray
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    @classmethod
+    def of(cls, plans: Sequence[Sequence[StageChoice]]) -> Batch:
+        """Of plans that are given as stages."""
+        width = max((len(plan) for plan in plans), default=1) or 1
+        ends, submesh, config = (np.zeros((len(plans), width), dtype=np.int64) for _ in range(3))
+        for n, plan in enumerate(plans):
+            ends[n] = plan[-1].last + 1
+            for k, stage in enumerate(plan):
+                ends[n, k], submesh[n, k], config[n, k] = stage.last + 1, stage.submesh, stage.config
+        return cls(ends, submesh, config, np.array([len(plan) for plan in plans], dtype=np.int64))
+
+    @property
+    def firsts(self) -> IntArray:
+        """The first layer of each stage; shape (N, K)."""
+        return np.concatenate([np.zeros_like(self.ends[:, :1]), self.ends[:, :-1]], axis=1)
+
+    @property
+    def there(self) -> BoolArray:
+        """Whether a plan has a stage; shape (N, K)."""
+        return np.asarray(np.arange(self.ends.shape[1]) < self.count[:, None])
+
+    def stages(self, n: int) -> tuple[StageChoice, ...]:
+        """One of the plans."""
+        rows = zip(self.firsts[n], self.ends[n] - 1, self.submesh[n], self.config[n], strict=True)
+        return tuple(StageChoice(*map(int, row)) for row in list(rows)[: int(self.count[n])])
+
+    def take(self, where: IntArray | BoolArray) -> Batch:
+        """Some of the plans."""
+        return Batch(self.ends[where], self.submesh[where], self.config[where], self.count[where])
+
+    def widened(self, width: int) -> Batch:
+        """With room for so many stages."""
+        more = max(width - self.ends.shape[1], 0)
+        last = np.repeat(self.ends[:, -1:], more, axis=1)
+        none = np.zeros((len(self), more), dtype=np.int64)
+        ends, submesh, config = (
+            np.concatenate([old, new], axis=1)
+            for old, new in ((self.ends, last), (self.submesh, none), (self.config, none))
+        )
+        return Batch(ends, submesh, config, self.count)
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """One after the other."""
+        width = max(each.ends.shape[1] for each in batches)
+        wide = [each.widened(width) for each in batches]
+        ends, submesh, config, count = (
+            np.concatenate([getattr(each, field.name) for each in wide]) for field in dataclasses.fields(cls)
+        )
+        return cls(ends, submesh, config, count)
+
+    def distinct(self) -> Batch:
+        """Each plan once, in the order in which they are first met."""
+        return self.take(self._firsts_met())
+
+    def once(self, totals: FloatArray) -> tuple[Batch, FloatArray]:
+        """Each plan once, with what it costs."""
+        first = self._firsts_met()
+        return self.take(first), totals[first]
+
+    def key(self, n: int) -> bytes:
+        """What tells a plan from others, however many places there are."""
+        count = int(self.count[n])
+        return np.concatenate([part[n, :count] for part in (self.ends, self.submesh, self.config)]).tobytes()
+
+    def _firsts_met(self) -> IntArray:
+        rows = np.concatenate([self.ends, self.submesh, self.config, self.count[:, None]], axis=1).astype(np.int32)
+        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 4))).ravel()
+        _, first = np.unique(whole, return_index=True)
+        return np.sort(first)
+
+
+@final
+class Table:
+    """A problem's arrays, ready to be asked for many plans."""
+
+    def __init__(self, problem: SlicingProblem) -> None:
+        self.problem = problem
+        self._layers = problem.num_layers
+        self._room = problem.max_n_succ_stages
+        self._uses = problem.submesh_sizes[:, None] if problem.sites is None else problem.sites.uses
+        self._available = np.array([problem.num_devices]) if problem.sites is None else problem.sites.available
+
+    def _of(self, table: NDArray[np.generic], batch: Batch) -> FloatArray:
+        lasts = np.clip(batch.ends - 1, 0, self._layers - 1)
+        firsts = np.clip(batch.firsts, 0, self._layers - 1)
+        found = table[firsts, lasts, batch.submesh, batch.config].astype(np.float64)
+        return np.asarray(np.where(batch.there, found, 0.0))
+
+    def costs_s(self, batch: Batch) -> FloatArray:
+        """Of each stage, without crossing; shape (N, K)."""
+        return self._of(self.problem.costs_s, batch)
+
+    def once_s(self, batch: Batch) -> FloatArray:
+        """What each stage costs once a step; shape (N, K)."""
+        per_step = self.problem.per_step_s
+        return np.zeros(batch.ends.shape) if per_step is None else self._of(per_step, batch)
+
+    def part_s(self, part: FloatArray, batch: Batch) -> FloatArray:
+        """Another array of shape (L, L, S, C), by stages; shape (N, K)."""
+        return self._of(part, batch)
+
+    def crossing_s(self, batch: Batch) -> FloatArray:
+        """What comes to each stage from the one before; shape (N, K)."""
+        crossed = np.zeros(batch.ends.shape)
+        sites = self.problem.sites
+        if sites is not None and crossed.shape[1] > 1:
+            links = sites.links[batch.submesh[:, :-1], batch.submesh[:, 1:]]
+            starts = np.clip(batch.firsts[:, 1:], 0, self._layers - 1)
+            crossed[:, 1:] = np.where(batch.there[:, 1:], sites.crossing_s[starts, links], 0.0)
+        return crossed
+
+    def devices(self, batch: Batch) -> FloatArray:
+        """Of each stage, the share of what there is; shape (N, K)."""
+        return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
+
+    def risk(self, batch: Batch) -> FloatArray:
+        """By how many stages memory is overrun; shape (N, K)."""
+        if self._room is None:
+            return np.zeros(batch.ends.shape)
+        followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
+        return np.asarray(np.where(batch.there, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
+
+    def allowed(self, batch: Batch) -> BoolArray:
+        """Which plans the problem allows; shape (N,)."""
+        problem, there = self.problem, batch.there
+        used = np.einsum("nk,nkr->nr", there.astype(np.int64), self._uses[batch.submesh])
+        total = used if problem.devices == "exactly" else np.minimum(used, self._available)
+        fits = (total == self._available).all(axis=1) if problem.devices == "exactly" else (used == total).all(axis=1)
+        ends = np.where(batch.count > 0, batch.ends[np.arange(len(batch)), np.maximum(batch.count - 1, 0)], 0)
+        whole = (ends == self._layers) & ((batch.firsts < batch.ends) | ~there).all(axis=1)
+        if problem.num_stages is not None:
+            whole &= batch.count == problem.num_stages
+        finite = np.isfinite(self.costs_s(batch) + self.once_s(batch)).all(axis=1)
+        return np.asarray(fits & whole & finite & (self.risk(batch) <= 0).all(axis=1))
+
+    def totals_s(self, batch: Batch) -> FloatArray:
+        """The objective of each plan, if it has a name: shape (N,); infinite where it isn't allowed."""
+        problem, allowed = self.problem, self.allowed(batch)
+        costs = np.where(allowed[:, None], self.costs_s(batch) + self.crossing_s(batch), 0.0)
+        once = np.where(allowed[:, None], self.once_s(batch), 0.0).sum(axis=1)
+        if problem.objective == "inference":
+            totals = batch.count * costs.max(axis=1)
+        elif problem.objective == "work":
+            totals = problem.num_micro_batches * costs.sum(axis=1) + once
+        else:
+            totals = costs.sum(axis=1) + (problem.num_micro_batches - 1) * costs.max(axis=1) + once
+        return np.asarray(np.where(allowed, totals, np.inf))

@@ -1,0 +1,116 @@
+"""The slicer that goes down a gradient: plans relaxed to probabilities, annealed, recovered and polished."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, _check
+from alpa_dejavu.relaxation import Cost
+from alpa_dejavu.slicing._base import Slicer
+
+if TYPE_CHECKING:
+    from alpa_dejavu.relaxation._solve import Relaxed, Settings, Solved
+    from alpa_dejavu.relaxation._trace import Trace
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Gradient(Slicer):
+    """Anneals a differentiable dynamic program over layers from many starts at once; needs JAX.
+
+    By the objectives that have a name, devices are priced and the largest stage is bounded; prices and bounds follow
+    the gradient. By any other cost, and by the simulated step (`alpa_dejavu.makespan.Makespan`), a second program then
+    has places for stages, whose leanings follow the gradient of the cost of the relaxed plan. Plans are drawn from the
+    probabilities that come out, what they are made of is put together anew, and the best are moved as long as that is
+    better. No other slicer is asked.
+
+    The lower bound is the Lagrangian relaxation's, or on a `Makespan` `least_makespan_floor`; on another objective 0.
+    The first problem of a shape takes seconds longer, for its programs are compiled. Alpa's 1F1B with sends that block
+    is differentiated event by event; other schedules are relaxed as if they were that, and plans compared as they are.
+
+    Attributes:
+        starts: random ones.
+        rounds: of the anneal.
+        seed: of the starts and of what is drawn. The same seed gives the same plan.
+        cost: seconds of a relaxed plan, by which plans are then compared in place of the problem's objective. It is
+            compiled for each function that is given: give the same one again.
+        polish: whether the plans that were recovered are moved to better ones.
+        plans: others that take part in the polish, as the dynamic program's. What isn't allowed is left out.
+
+    Raises ValueError for numbers that aren't whole, or below 1.
+
+    References:
+        Mensch and Blondel, Differentiable Dynamic Programming for Structured Prediction and Attention, ICML 2018.
+        Liu et al., DARTS: Differentiable Architecture Search, ICLR 2019.
+
+    >>> Gradient(starts=8)
+    Gradient(starts=8, rounds=24, seed=0, cost=None, polish=True)
+    """
+
+    starts: int = 16
+    rounds: int = 24
+    seed: int = 0
+    cost: Cost | None = None
+    polish: bool = True
+    plans: tuple[tuple[StageChoice, ...], ...] = dataclasses.field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        for field in ("starts", "rounds"):
+            _check.count("gradient", field, getattr(self, field))
+
+    def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
+        """Slices, and tells where the anneal ended, to go on from there when costs have changed.
+
+        Args:
+            problem: of the same layers, submeshes and configs as what was begun with.
+            begun: what came of this before; the anneal then starts where it ended, at a tenth of the temperature.
+
+        Returns:
+            The slicing, and what to begin with next time; None if there is no plan at all.
+
+        Raises:
+            ValueError: what was begun with is of another problem.
+        """
+        from alpa_dejavu.relaxation._solve import solve
+
+        started = time.perf_counter()
+        (solved,) = solve([problem], self._settings(), begun)
+        return self._slicing(problem, solved, started), solved.relaxed
+
+    def together(self, problems: Sequence[SlicingProblem]) -> tuple[Slicing, ...]:
+        """Slices several problems, as a model's with other numbers of micro-batches, in one anneal of all of them.
+
+        Each slicing tells the time of all.
+        """
+        from alpa_dejavu.relaxation._solve import solve
+
+        started = time.perf_counter()
+        found = solve(problems, self._settings())
+        return tuple(self._slicing(problem, each, started) for problem, each in zip(problems, found, strict=True))
+
+    def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
+        """Slices, and tells of the anneal round by round; nothing if there is no plan at all."""
+        from alpa_dejavu.relaxation._trace import trace
+
+        slicing, relaxed = self.follow(problem)
+        return slicing, None if relaxed is None else trace(problem, relaxed, slicing.cost_s)
+
+    def _slicing(self, problem: SlicingProblem, solved: Solved, started: float) -> Slicing:
+        cost_s = problem.total_s(solved.stages)
+        bound_s = min(solved.lower_bound_s, cost_s)
+        return Slicing(solved.stages, cost_s, bound_s, self.rounds, time.perf_counter() - started)
+
+    def _settings(self) -> Settings:
+        from alpa_dejavu.relaxation._solve import Settings
+
+        plans = tuple(plan for plan in self.plans if plan)
+        return Settings(self.starts, self.rounds, self.seed, self.cost, self.polish, plans)
+
+    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+        from alpa_dejavu.relaxation._solve import solve
+
+        (solved,) = solve([problem], self._settings())
+        return solved.stages, solved.lower_bound_s, self.rounds

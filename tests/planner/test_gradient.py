@@ -1,0 +1,173 @@
+"""The slicer that goes down a gradient: what it owes, how near it comes, and what it takes that a recurrence can't."""
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.makespan import Makespan, least_makespan_floor
+from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.relaxation.pipeline import recurrence_s
+from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
+from alpa_dejavu.testing import check_slicer, random_problem
+
+# One shape of arrays for all of them: what is compiled once takes longer than all the rest.
+
+
+def test_it_conforms():
+    assert slicer("gradient") == Gradient()
+    check_slicer(Gradient(), problems=20)
+
+
+@pytest.fixture
+def no_exact_slicer(monkeypatch):
+    def called(*_):
+        raise AssertionError("an exact slicer was asked")
+
+    with monkeypatch.context() as patched:
+        for exact in (Dynamic, Exhaustive):
+            patched.setattr(exact, "_search", called)
+        yield patched
+
+
+def test_near_the_optimum_from_random_starts(no_exact_slicer):
+    rng = np.random.default_rng(3)
+    problems = [random_problem(rng, int(rng.integers(5, 9)), 8, limited=bool(n % 2)) for n in range(30)]
+    polished = [Gradient().slice(problem) for problem in problems]
+    recovered = [Gradient(polish=False).slice(problem) for problem in problems]
+    no_exact_slicer.undo()
+    optima = np.array([Dynamic().slice(problem).cost_s for problem in problems])
+    gaps, before = (np.array([each.cost_s for each in found]) / optima - 1 for found in (polished, recovered))
+    assert (gaps <= 0.01).mean() >= 0.95
+    assert (gaps <= 0.05).all()
+    assert (before <= 0.05).mean() >= 0.8
+    assert all(each.lower_bound_s <= optimum * (1 + 1e-9) for each, optimum in zip(polished, optima, strict=True))
+    assert np.mean([each.lower_bound_s for each in polished] / optima) > 0.7
+
+
+def test_the_anneal_is_what_finds_them():
+    """Without it, what is drawn from random bounds and prices is worse."""
+    rng = np.random.default_rng(5)
+    problems = [random_problem(rng, 8, 8, limited=False) for _ in range(6)]
+    relaxed = [Gradient().follow(problem)[1].chain for problem in problems]
+    for chain in relaxed:
+        first, last = chain.values[0], chain.values[-1]
+        assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
+
+
+def _with_links(seed):
+    """Two kinds of hosts, and links between them that take long; by the simulated step."""
+    problem = random_problem(np.random.default_rng(seed), 8, 6, 1, limited=False, num_kinds=2)
+    rng = np.random.default_rng(seed)
+    ends = np.concatenate([[0.0], np.cumsum(rng.uniform(0.5, 1.5, 8))])
+    work = np.maximum(ends[None, 1:] - ends[:-1, None], 0.0)[:, :, None, None]
+    costs = work / problem.submesh_sizes[:, None] * rng.uniform(1, 1.3, problem.costs_s.shape)
+    sites = dataclasses.replace(problem.sites, crossing_s=problem.sites.crossing_s / 5)
+    return dataclasses.replace(
+        problem, costs_s=costs, sites=sites, num_micro_batches=8, devices="at most", objective=Makespan(costs / 3)
+    )
+
+
+def test_by_the_simulated_step_it_beats_the_recurrence():
+    better = 0
+    for seed in range(5):
+        problem = _with_links(seed)
+        planned = Dynamic().slice(dataclasses.replace(problem, objective="training"))
+        planned_s = problem.total_s(planned.stages)
+        alone = Gradient().slice(problem)
+        assert Gradient(plans=(planned.stages,)).slice(problem).cost_s <= planned_s
+        assert alone.lower_bound_s == pytest.approx(least_makespan_floor(problem))
+        better += alone.cost_s < planned_s * (1 - 1e-9)
+    assert better >= 2
+
+
+@pytest.mark.parametrize(("schedule", "sends"), [("gpipe", "overlapped"), ("1f1b", "buffered")])
+def test_plans_are_compared_by_the_schedule_that_is_asked_for(schedule, sends):
+    problem = _with_links(1)
+    problem = dataclasses.replace(problem, objective=Makespan(problem.objective.forward_s, schedule, sends))
+    found = Gradient().slice(problem)
+    assert found.cost_s == problem.total_s(found.stages)
+
+
+def few_devices(plan):
+    """Seconds, and as much again for devices that are used, and for memory that is overrun."""
+    return recurrence_s(plan) * (1 + plan.devices.sum()) + 5 * plan.risk.sum()
+
+
+def test_any_differentiable_cost_is_taken():
+    problem = random_problem(np.random.default_rng(8), 4, 4, limited=False)
+    problem = dataclasses.replace(problem, devices="at most")
+    found = Gradient(cost=few_devices).slice(problem)
+    used = sum(int(problem.submesh_sizes[stage.submesh]) for stage in found.stages)
+    ours = found.cost_s * (1 + used / problem.num_devices)
+    least = math.inf
+    for num_devices in (1, 2, 3, 4):
+        exactly = dataclasses.replace(problem, num_devices=num_devices, devices="exactly")
+        least = min(least, Exhaustive().slice(exactly).cost_s * (1 + num_devices / problem.num_devices))
+    assert ours == pytest.approx(least, rel=1e-5)
+    assert used < problem.num_devices
+
+
+def test_it_goes_on_from_where_it_stood():
+    problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
+    first, relaxed = Gradient().follow(problem)
+    changed = dataclasses.replace(problem, costs_s=problem.costs_s * np.linspace(1, 1.3, 7)[:, None, None, None])
+    again, later = Gradient(rounds=40).follow(changed, relaxed)
+    assert again.cost_s == pytest.approx(Dynamic().slice(changed).cost_s, rel=0.01)
+    begun, ended = relaxed.chain.log_bound, later.chain.history[0][0]
+    assert np.abs(begun - ended).max() < 0.2
+    assert first.found
+    sites = _with_links(0)
+    with pytest.raises(ValueError, match="begin anew"):
+        Gradient().follow(sites, dataclasses.replace(relaxed, chain=relaxed.chain._replace(prices=np.zeros((16, 9)))))
+
+
+def test_the_anneal_can_be_told():
+    problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
+    found, trace = Gradient().traced(problem)
+    by_layer = trace.assignment.sum(axis=2)
+    assert trace.assignment.shape[:2] == (40, 7)
+    np.testing.assert_allclose(by_layer, 1.0, atol=0.02)
+    first, last = (np.sort(trace.assignment[n], axis=1)[:, -1].mean() for n in (0, -1))
+    assert last > max(first, 0.9)
+    assert (np.diff(trace.temperature_s) < 0).all()
+    assert found.cost_s > 0
+    _, trace = Gradient().traced(_with_links(2))
+    np.testing.assert_allclose(trace.assignment.sum(axis=2), 1.0, atol=0.02)
+
+
+def test_several_numbers_of_micro_batches_share_an_anneal():
+    problem = random_problem(np.random.default_rng(4), 6, 8, limited=False)
+    problems = [dataclasses.replace(problem, num_micro_batches=size) for size in (1, 8)]
+    found = Gradient().together(problems)
+    for each, one in zip(found, problems, strict=True):
+        assert each.cost_s == pytest.approx(Dynamic().slice(one).cost_s, rel=0.01)
+
+
+def test_what_cannot_be_has_no_plan():
+    costs = np.full((3, 3, 1, 1), 1.0)
+    costs[:, 1:2], costs[:2, 2:] = np.inf, np.inf
+    problem = SlicingProblem(costs, [1], 3, 4)
+    found = Gradient().slice(problem)
+    assert not found.found
+    assert math.isinf(found.lower_bound_s)
+    assert Gradient().follow(problem)[1] is None
+    assert Gradient().traced(problem)[1] is None
+    nowhere = SlicingProblem(np.ones((2, 2, 1, 1)), [1], 2, 4, sites=Sites([[0, 1]], [2, 0], [[0]], np.zeros((2, 1))))
+    assert not Gradient().slice(nowhere).found
+
+
+@pytest.mark.parametrize("field", ["starts", "rounds"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan])
+def test_bad_numbers_are_named(field, value):
+    with pytest.raises(ValueError, match=f"gradient: {field} is {value}"):
+        Gradient(**{field: value})
+
+
+def test_jax_is_imported_only_where_it_is_used():
+    said = "import sys, alpa_dejavu.slicing; print('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
