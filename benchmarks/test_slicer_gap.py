@@ -6,7 +6,8 @@ All get the same problems in the same process, and everything is compiled before
 stand beside. Alpa's `training_dp` and the sketch's program run in a process of their own, since they are stopped after
 10 and 2 minutes. The seconds are wall time of this machine, and medians of five runs where they are short. The parts:
 `alpa` (`dynamic` against Alpa's programs), `same` (its optimum against all slicings and Alpa's), `alone` (large
-problems) and `sketch`. All of it takes under 25 minutes; `--quick` takes small problems, whose figures say nothing.
+problems), `gradient` (on the DP's objective), `makespan` (on simulated steps with transfers) and `sketch`. All of it
+takes under 25 minutes; `--quick` takes small problems, whose figures say nothing.
 
 Exit status 1 if a figure is missed.
 """
@@ -27,13 +28,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from slicers import _against_alpa, _alone, _same_optimum, _sketch
+from slicers import _against_alpa, _alone, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Figure, Part, Scale
 
 PARTS: dict[str, Callable[[Scale], Part]] = {
     "alone": _alone.measured,
     "same": _same_optimum.measured,
     "alpa": _against_alpa.measured,
+    "gradient": _relaxed.measured,
+    "makespan": _makespans.measured,
     "sketch": _sketch.measured,
 }
 VERSION = 1

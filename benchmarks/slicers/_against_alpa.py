@@ -15,7 +15,7 @@ from slicers._problems import sized
 
 AIMS = {"16/64": (100.0, 10.0), "32/64": (300.0, 30.0), "48/128": (1000.0, 100.0)}
 """By layers and devices, how many times faster than the first program and the second."""
-_OURS = ("dynamic", "uniform", "amp_pipe", "mcmc")
+_OURS = ("dynamic", "uniform", "amp_pipe", "mcmc", "gradient")
 
 
 def measured(scale: Scale) -> Part:

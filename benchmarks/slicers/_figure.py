@@ -51,6 +51,9 @@ class Scale:
         against_alpa: names of `SIZED` that Alpa's programs get.
         alone: names of `SIZED` that `dynamic` gets alone.
         patience_s: when Alpa's first program is stopped.
+        relaxed: problems that `gradient` solves with the DP's objective.
+        large: the name in `SIZED` of the problem whose time `gradient` is measured on.
+        makespans: problems with the simulated objective.
         sketch: layers and stages of the sketch's problem.
         sketch_patience_s: when its own program is stopped.
     """
@@ -60,6 +63,9 @@ class Scale:
     against_alpa: tuple[str, ...] = ("16/64", "32/64", "48/128")
     alone: tuple[str, ...] = ("64/512", "64/512 noisy", "256/4096")
     patience_s: float = 600.0
+    relaxed: int = 200
+    large: str = "64/512"
+    makespans: int = 24
     sketch: tuple[tuple[int, int], ...] = (
         (12, 4), (24, 12), (36, 8), (36, 12), (48, 12), (48, 24), (64, 12), (64, 16), (128, 12), (128, 32),
     )  # fmt: skip
@@ -67,8 +73,8 @@ class Scale:
 
 
 QUICK = Scale(
-    random=10, real=1, against_alpa=("8/8",), alone=("8/8",), patience_s=20.0,
-    sketch=((12, 4), (24, 12)), sketch_patience_s=10.0,
+    random=10, real=1, against_alpa=("8/8",), alone=("8/8",), patience_s=20.0, relaxed=4, large="16/64",
+    makespans=2, sketch=((12, 4), (24, 12)), sketch_patience_s=10.0,
 )  # fmt: skip
 """To see that all of it runs; its figures say nothing."""
 

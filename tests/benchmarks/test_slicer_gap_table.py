@@ -9,10 +9,11 @@ import pytest
 
 import test_slicer_gap
 from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive
-from slicers import _alpa, _same_optimum, _sketch
+from slicers import _alpa, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Figure, Part, Scale, timed
 from slicers._pipe_dp import as_slicing, cost, drawn, on_unlike_hosts, pipe_dp, pipe_dp_within, starts_of
 from slicers._problems import SIZED, by_work, powers, sized
+from slicers._transfers import by_the_formula, with_transfers
 
 
 def test_the_sketchs_program_finds_the_least_of_all_cuts():
@@ -121,3 +122,41 @@ def test_the_median_of_short_runs_and_one_long_one(monkeypatch):
     monkeypatch.setattr("slicers._figure.time.perf_counter", lambda: next(clock))
     assert timed(lambda: "it", repeats=9) == (2.0, "it")
     assert next(clock) == 4.0
+
+
+def test_problems_with_transfers_have_a_step_that_is_not_the_formulas():
+    off = []
+    for seed in range(6):
+        problem = with_transfers(seed)
+        found = Dynamic().slice(by_the_formula(problem))
+        off.append(problem.total_s(found.stages) / found.cost_s - 1)
+        assert problem.sites is not None
+        assert len(np.unique(problem.sites.links)) > 1
+    assert np.isfinite(off).all()
+    assert sum(abs(each) > _makespans.DIFFERENT for each in off) >= 3
+
+
+def test_makespans_are_held_by_who_is_better_where_plans_differ():
+    row = {"dp_said_s": 1.0, "dp_s": 2.0, "gradient_s": 1.9, "gradient_alone_s": 1.9, "mcmc_s": 1.95}
+    better = row | {"mcmc_alone_s": 1.95}
+    worse = better | {"gradient_s": 2.0, "gradient_alone_s": 2.5, "mcmc_s": 1.8}
+    assert _makespans._better([better, worse]).held
+    assert not _makespans._better([better, worse, worse]).held
+    assert _makespans._never_worse([better, worse]).held
+    assert not _makespans._never_worse([worse | {"gradient_s": 2.1}]).held
+    assert _makespans._than_mcmc([better, better, worse]).held is False
+    assert _makespans._than_mcmc([better]).held
+    assert "better on 1, worse on 0, 2.6 % less" in _makespans._than_mcmc([better]).measured
+
+
+def test_gaps_are_held_by_their_shares():
+    rows = [{"before": 0.04, "after": 0.0}] * 19 + [{"before": 0.06, "after": 0.04}]
+    assert [figure.held for figure in _relaxed._gaps(rows)] == [True, True, True]
+    rows = [{"before": 0.06, "after": 0.02}] * 2 + [{"before": 0.04, "after": 0.051}] * 6
+    assert [figure.held for figure in _relaxed._gaps(rows)] == [False, False, False]
+
+
+def test_relaxed_problems_are_of_few_shapes_and_can_be_solved():
+    found = list(_relaxed.problems(8))
+    assert len({problem.costs_s.shape for _, problem in found}) == len(_relaxed.SHAPES)
+    assert all(Dynamic().slice(problem).found for _, problem in found)
