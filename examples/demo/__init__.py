@@ -1,1 +1,1 @@
-"""What `001_train_gpt.py` is made of: the text, the model, the training, the report."""
+"""What the examples are made of: the text, the model, the training and the report of 001; the slicers of 004."""
