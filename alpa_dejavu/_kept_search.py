@@ -6,18 +6,21 @@ import dataclasses
 import os
 from typing import final
 
+from alpa_dejavu._finished import finished_plan
+from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Calibration, Prices, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED
+from alpa_dejavu.moves import Settler, layer_state
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, SearchSpace
 from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.space import search_space
 
-__all__ = ["KeptCosts", "best_candidate", "kept_costs", "kept_prices"]
+__all__ = ["KeptCosts", "best_candidate", "following_plan", "kept_costs", "kept_prices"]
 
 _FEW = 1024
 """Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
@@ -81,6 +84,20 @@ def best_candidate(kept: Kept, costs: KeptCosts, cluster: Cluster, search: Slice
     if kept.model.num_layers * cluster.num_devices <= _FEW:
         best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
     return best
+
+
+def following_plan(candidate: Candidate, before: Plan, cluster: Cluster) -> Plan:
+    """The plan that a candidate is: of the same model and batch, on the hosts that have most of what it needs."""
+    made = finished_plan(
+        candidate.slicing.stages, candidate.table, cluster, candidate.space, candidate.run, step_s=candidate.step_s,
+        lower_bound_s=candidate.slicing.lower_bound_s, planning_s={}, model=before.model, batch=before.batch,
+    )  # fmt: skip
+    made = dataclasses.replace(made, layer_option=before.layer_option)
+    if any(kinds_of(cluster)):
+        return made
+    devices = {host.name: host.num_devices for host in cluster.hosts}
+    settler = Settler(made.stages, before.stages, devices, layer_state(candidate.model))
+    return dataclasses.replace(made, stages=settler.settled(made.stages, ()))
 
 
 def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:

@@ -8,14 +8,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias, final
 
-import numpy as np
-
 from alpa_dejavu._kinds import members_of_kinds
+from alpa_dejavu._layer_costs import own_seconds
 from alpa_dejavu._plan_times import Times, plan_times, shortened
-from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
-from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.estimate import given_stages
 from alpa_dejavu.latency import Latency, LatencyModel
 from alpa_dejavu.placement import site_of
@@ -23,7 +20,7 @@ from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Device, Operators
 from alpa_dejavu.sensitivity import Figure
 
-__all__ = ["Resource", "cheaper_layer", "layer_figures", "resource_figure", "resources"]
+__all__ = ["Resource", "layer_figures", "resource_figure", "resources"]
 
 _UNIT = 1e-4
 """The logarithm of the factor that prices are changed by for a derivative."""
@@ -108,13 +105,13 @@ def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Fig
 
 def layer_figures(planned: Planned) -> Iterator[tuple[int, Figure]]:
     """Of each layer what its operators compute, and the optimizer for it, on the mesh of its stage."""
-    times = plan_times(planned.plan)
+    times, seconds = plan_times(planned.plan), own_seconds(planned.table)
     for n, (stage, given) in enumerate(zip(planned.plan.stages, given_stages(planned.plan), strict=True)):
         submesh = site_of(stage, planned.space, planned.cluster)
         assert submesh is not None, "the space was made for these stages"
         config = planned.space.configs[submesh].index(given.config)
         for layer in range(stage.layers[0], stage.layers[1] + 1):
-            own = [float(part[submesh, config]) for part in _own_s(planned.table, layer)]
+            own = seconds[:, layer, submesh, config].tolist()
             better, worse, twice = (_saving(times, n, [share * part for part in own]) for share in (1.0, -1.0, 0.5))
             yield layer, Figure(f"cost of layer {layer}", "layers", better, worse, twice)
 
@@ -122,26 +119,3 @@ def layer_figures(planned: Planned) -> Iterator[tuple[int, Figure]]:
 def _saving(times: Times, stage: int, seconds: Sequence[float]) -> Times:
     """Of stages one of which has so much less to compute: forward, backward and once a step."""
     return (*times[:stage], shortened(times[stage], *seconds), *times[stage + 1 :])
-
-
-def cheaper_layer(table: CostTable, layer: int) -> CostTable:
-    """The table where a layer's operators take half of their time."""
-    within = np.s_[: layer + 1, layer:]
-    names = ("compute_forward_s", "compute_backward_s", "update_s")
-    changed: dict[str, FloatArray] = {}
-    for name, own in zip(names, _own_s(table, layer), strict=True):
-        changed[name] = getattr(table, name).copy()
-        changed[name][within] = np.maximum(changed[name][within] - own / 2, 0.0)
-    return dataclasses.replace(table, **changed)
-
-
-def _own_s(table: CostTable, layer: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """What a layer computes forward, backward and once a step, without starting a computation; shape (S, C) each."""
-    devices = [table.pricing_of(s).device for s in range(len(table.memory))]
-    start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
-    alone = layer, layer
-    return (
-        np.maximum(table.compute_forward_s[alone] - start_s, 0.0),
-        np.maximum(table.compute_backward_s[alone] - start_s, 0.0),
-        np.maximum(table.update_s[alone] - step_s, 0.0),
-    )

@@ -12,10 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._diagnosis import no_plan
-from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._json_file import near
-from alpa_dejavu._kept_search import best_candidate, kept_costs, kept_prices
-from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu._kept_search import best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.changed_cluster import counted_name, fair_ratio, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
@@ -25,7 +23,7 @@ from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan
 from alpa_dejavu.search import Candidate, micro_batch_counts
 from alpa_dejavu.slicing import Slicer, slicer
@@ -157,26 +155,17 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
             best, missing = other, unknown
     if isinstance(best, NoPlanError):
         raise best
-    model, run = best.model, best.run
-    made = finished_plan(
-        best.slicing.stages, best.table, cluster, best.space, run, step_s=best.step_s,
-        lower_bound_s=best.slicing.lower_bound_s, planning_s={}, model=plan.model, batch=plan.batch,
-    )  # fmt: skip
-    state = layer_state(model)
-    if not any(kinds_of(cluster)):
-        devices = {host.name: host.num_devices for host in cluster.hosts}
-        made = dataclasses.replace(
-            made, stages=Settler(made.stages, plan.stages, devices, state).settled(made.stages, ())
-        )
+    made = following_plan(best, plan, cluster)
     if plan.correction is not None:
         from alpa_dejavu.history import corrected
 
         made = corrected(made, plan.correction)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
-    if run.num_micro_batches != plan.num_micro_batches:
-        notes.append(f"{run.num_micro_batches} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
-    made = dataclasses.replace(made, layer_option=plan.layer_option, notes=tuple(notes))
-    return made, best, moves(plan.stages, made.stages, cluster, state)
+    count = best.run.num_micro_batches
+    if count != plan.num_micro_batches:
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
+    made = dataclasses.replace(made, notes=tuple(notes))
+    return made, best, moves(plan.stages, made.stages, cluster, layer_state(best.model))
 
 
 def _divided(kept: Kept, count: int) -> Kept:

@@ -10,10 +10,12 @@ import dataclasses
 import os
 from typing import final
 
-from alpa_dejavu._finished import finished_plan
-from alpa_dejavu._kept_search import KeptCosts, best_candidate, kept_costs, kept_prices
+import numpy as np
+
+from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
+from alpa_dejavu._layer_costs import with_layer_factors
 from alpa_dejavu._plan_times import PlanStep, Times, plan_times
-from alpa_dejavu._upgrade_figures import cheaper_layer, layer_figures, resource_figure, resources
+from alpa_dejavu._upgrade_figures import layer_figures, resource_figure, resources
 from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.estimate import estimate, given_stages
@@ -80,7 +82,9 @@ def upgrades(
         twice = things[n].at(2.0)
         found[n] = looker.with_best(found[n], kept_costs(kept, twice), twice)
     for n in [n for n in order if n >= len(things) and found[n].saved_s > 0][:_LAYERS]:
-        cheaper = dataclasses.replace(here, table=cheaper_layer(here.table, layers[n - len(things)][0]))
+        factors = np.ones(kept.model.num_layers)
+        factors[layers[n - len(things)][0]] = 0.5
+        cheaper = dataclasses.replace(here, table=with_layer_factors(here.table, factors))
         found[n] = looker.with_best(found[n], cheaper, given)
     return Upgrades(tuple(found), looker.best(here, given, below_s=plan.step_s))
 
@@ -112,12 +116,7 @@ class _Looker:
 
     def best(self, costs: KeptCosts, given: Prices, below_s: float) -> Plan | None:
         """The best plan by some costs, if it takes less than so many seconds; on the scale of the plan's own."""
-        plan = self._plan
         found = best_candidate(self._kept, costs, given.cluster, self._search)
         if found is None or found.step_s * self._ratio > below_s * (1 - _BETTER):
             return None
-        made = finished_plan(
-            found.slicing.stages, found.table, given.cluster, found.space, found.run,
-            step_s=found.step_s * self._ratio, lower_bound_s=0.0, planning_s={}, model=plan.model, batch=plan.batch,
-        )  # fmt: skip
-        return dataclasses.replace(made, layer_option=plan.layer_option)
+        return dataclasses.replace(following_plan(found, self._plan, given.cluster), step_s=found.step_s * self._ratio)

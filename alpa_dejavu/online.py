@@ -1,0 +1,232 @@
+"""Search and training together: measured steps re-fit the costs, and the plan follows where moving pays.
+
+    follower = Follower(plan, kept, restart_s=20.0)
+    follower.measured(stages_s, step_s)       # after some steps
+    decision = follower.decide(steps_left=500)
+    if decision.worth:
+        ...                                   # train on by decision.plan
+        follower.moved(decision)
+
+Nothing here trains, or knows of Alpa.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._kept_search import following_plan, kept_costs, kept_prices
+from alpa_dejavu._layer_costs import own_seconds, with_layer_factors
+from alpa_dejavu._layer_factors import LayerFactors
+from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.estimate import given_stages
+from alpa_dejavu.kept import Kept
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.moves import layer_state, moves
+from alpa_dejavu.placement import site_of
+from alpa_dejavu.problem import Cluster, Moves, Plan, SearchSpace, Slicing, StageChoice, _check
+from alpa_dejavu.search import Candidate, proposed, simulated
+from alpa_dejavu.slicing import Slicer, slicer
+
+__all__ = ["Decision", "Follower", "LayerFactors"]
+
+_LEAST = 0.01
+"""A plan that saves less than this share of a step is no better: costs are known no better than that."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Whether to move to another plan.
+
+    Attributes:
+        plan: the best one by the costs as they are known now; the one that runs if there is no better one.
+        now_s: a step of the plan that runs.
+        step_s: a step of `plan`; both by what was measured.
+        moves: what `plan` makes hosts take in.
+        restart_s: what moving costs besides: a checkpoint, compiling, restoring.
+        steps_left: to be trained.
+    """
+
+    plan: Plan
+    now_s: float
+    step_s: float
+    moves: Moves
+    restart_s: float
+    steps_left: int
+
+    @property
+    def gain_s(self) -> float:
+        """What moving saves, over all steps that are left."""
+        return (self.now_s - self.step_s) * self.steps_left
+
+    @property
+    def cost_s(self) -> float:
+        """What moving costs."""
+        return self.moves.seconds + self.restart_s
+
+    @property
+    def worth(self) -> bool:
+        """Whether the gain is above the cost."""
+        return self.gain_s > self.cost_s
+
+    def __str__(self) -> str:
+        moved = f"{self.moves.num_bytes / 2**20:.3g} MiB moved in {self.moves.seconds:.3g} s"
+        return (
+            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by the best plan now: {self.gain_s:.3g} s gained over "
+            f"{self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
+            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'}"
+        )
+
+
+@final
+class Follower:
+    """The costs as steps are measured, and the plan that follows them.
+
+    Args:
+        plan: that runs.
+        kept: what it was made from.
+        restart_s: what changing to another plan costs besides moving state; may be set anew once it was measured.
+        slicing: a slicer or its name; asked again and again for problems that differ a little.
+        factors: what is known of the layers before anything was measured; None: `LayerFactors.unmeasured`.
+        noise: of a measured stage's seconds, one standard deviation of the logarithm.
+        drift: of each layer's cost from measurement to measurement, likewise.
+        latency: the model that priced the plan, or its name.
+        communication: likewise.
+        calibration: likewise, in place of both.
+
+    Attributes:
+        plan: that runs now.
+        factors: what is known of the layers.
+
+    Raises:
+        ValueError: numbers below what they can be; what is kept is of another plan, or was priced by other models; or
+            the plan has stages that the search doesn't offer.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kept: Kept,
+        *,
+        restart_s: float,
+        slicing: str | Slicer = "dynamic",
+        factors: LayerFactors | None = None,
+        noise: float = 0.1,
+        drift: float = 0.02,
+        latency: str | LatencyModel = "auto",
+        communication: str | CommunicationModel = "auto",
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+    ) -> None:
+        _check.positive("follower", "noise", noise)
+        _check.not_negative("follower", "drift", drift)
+        given = kept_prices(plan, kept, None, latency, communication, calibration)
+        costs = kept_costs(kept, given)
+        self.plan, self.factors = plan, factors or LayerFactors.unmeasured(kept.model.num_layers)
+        self._kept, self._cluster, self._search = kept, given.cluster, slicer(slicing)
+        self._table, self._space = costs.table, costs.space
+        self._state = layer_state(kept.model)
+        self._noise, self._drift = noise, drift
+        self._steps_s: list[float] = []
+        self._stages = _choices(plan, self._space, self._cluster)
+        self.restart_s = restart_s
+
+    @property
+    def restart_s(self) -> float:
+        """What changing to another plan costs besides moving state."""
+        return self._restart_s
+
+    @restart_s.setter
+    def restart_s(self, seconds: float) -> None:
+        _check.not_negative("follower", "restart_s", seconds)
+        self._restart_s = seconds
+
+    def measured(self, stages_s: Sequence[float], step_s: float) -> None:
+        """Takes in a step of the plan that runs.
+
+        Args:
+            stages_s: what each stage computed for, without waiting for others: all micro-batches, and what comes once a
+                step; shape (S,).
+            step_s: of the whole step.
+
+        Raises:
+            ValueError: another number of stages, or seconds that aren't finite and above 0.
+        """
+        if len(stages_s) != len(self._stages):
+            raise ValueError(f"{len(stages_s)} stages were measured, but the plan has {len(self._stages)}")
+        for seconds in (*stages_s, step_s):
+            _check.positive("follower", "measured seconds", seconds)
+        own = own_seconds(self._table)
+        found = self.factors.drifted(self._drift)
+        for stage, seconds in zip(self._stages, stages_s, strict=True):
+            layers_s = self._predicted(own, stage)
+            rest_s = max(self._whole(self._table, stage) - float(layers_s.sum()), 0.0)
+            found = found.measured(layers_s, rest_s, float(seconds), self._noise)
+        self.factors = found
+        self._steps_s.append(float(step_s))
+
+    def decide(self, steps_left: int) -> Decision:
+        """Looks for the best plan by the costs as they are known now.
+
+        What a step takes besides what is simulated is taken to be the same share of it by either plan.
+
+        Raises:
+            ValueError: nothing was measured since the plan runs, or a negative number of steps.
+        """
+        _check.not_negative("follower", "steps_left", steps_left)
+        if not self._steps_s:
+            raise ValueError("no step of this plan was measured; measure at least one before deciding")
+        table = with_layer_factors(self._table, self.factors.factors)
+        now = simulated(self._candidate(table), self._cluster)
+        ratio = float(np.median(self._steps_s)) / now.step_s
+        found = proposed(self._kept.model, table, self._cluster, self._space, self._kept.run, self._search)
+        best = None if found is None else simulated(found, self._cluster)
+        if best is None or best.step_s > now.step_s * (1 - _LEAST):
+            nothing = Moves((), 0.0, 0.0)
+            return Decision(self.plan, now.step_s * ratio, now.step_s * ratio, nothing, self.restart_s, steps_left)
+        made = following_plan(best, self.plan, self._cluster)
+        made = dataclasses.replace(made, step_s=best.step_s * ratio, cluster=self.plan.cluster)
+        moved = moves(self.plan.stages, made.stages, self._cluster, self._state)
+        return Decision(made, now.step_s * ratio, best.step_s * ratio, moved, self.restart_s, steps_left)
+
+    def moved(self, decision: Decision) -> None:
+        """From now on that decision's plan runs; what is known of the layers stays."""
+        self._stages = _choices(decision.plan, self._space, self._cluster)
+        self.plan, self._steps_s = decision.plan, []
+
+    def _candidate(self, table: CostTable) -> Candidate:
+        nothing = Slicing(self._stages, 0.0, 0.0, 0, 0.0)
+        return Candidate(self._kept.model, table, self._space, self._kept.run, nothing)
+
+    def _predicted(self, own: FloatArray, stage: StageChoice) -> FloatArray:
+        """What was predicted of each layer in a step, zero of those of other stages; shape (L,)."""
+        forward, backward, once = own[:, :, stage.submesh, stage.config]
+        found = self._kept.run.num_micro_batches * (forward + backward) + once
+        layers = np.arange(len(found))
+        return np.where((layers >= stage.first) & (layers <= stage.last), found, 0.0)
+
+    def _whole(self, table: CostTable, stage: StageChoice) -> float:
+        """What a stage was predicted to compute for in a step, collectives included."""
+        entry = stage.first, stage.last, stage.submesh, stage.config
+        micro_batch = float(table.compute_s[entry] + table.collective_s[entry])
+        return self._kept.run.num_micro_batches * micro_batch + float(table.per_step_s[entry])
+
+
+def _choices(plan: Plan, space: SearchSpace, cluster: Cluster) -> tuple[StageChoice, ...]:
+    """The plan's stages in the search space."""
+    found = []
+    for n, (stage, given) in enumerate(zip(plan.stages, given_stages(plan), strict=True)):
+        submesh = site_of(stage, space, cluster)
+        row = () if submesh is None else space.configs[submesh]
+        if submesh is None or given.config not in row:
+            shape = "x".join(map(str, stage.logical_mesh))
+            raise ValueError(f"stage {n} of the plan, as {shape}, isn't among what the search offers; plan once more")
+        found.append(StageChoice(*stage.layers, submesh, row.index(given.config)))
+    return tuple(found)
