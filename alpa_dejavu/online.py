@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Sequence
 from typing import final
 
@@ -183,6 +184,7 @@ class Follower:
         _check.not_negative("follower", "steps_left", steps_left)
         if not self._steps_s:
             raise ValueError("no step of this plan was measured; measure at least one before deciding")
+        started = time.perf_counter()
         table = with_layer_factors(self._table, self.factors.factors)
         now = simulated(self._candidate(table), self._cluster)
         ratio = float(np.median(self._steps_s)) / now.step_s
@@ -192,7 +194,8 @@ class Follower:
             nothing = Moves((), 0.0, 0.0)
             return Decision(self.plan, now.step_s * ratio, now.step_s * ratio, nothing, self.restart_s, steps_left)
         made = following_plan(best, self.plan, self._cluster)
-        made = dataclasses.replace(made, step_s=best.step_s * ratio, cluster=self.plan.cluster)
+        took = {"following": time.perf_counter() - started}
+        made = dataclasses.replace(made, step_s=best.step_s * ratio, planning_s=took)
         moved = moves(self.plan.stages, made.stages, self._cluster, self._state)
         return Decision(made, now.step_s * ratio, best.step_s * ratio, moved, self.restart_s, steps_left)
 
