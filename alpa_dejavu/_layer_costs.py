@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,7 +33,7 @@ def with_layer_factors(table: CostTable, factors: ArrayLike) -> CostTable:
     before = np.concatenate([np.zeros_like(more[:, :1]), np.cumsum(more, axis=1)], axis=1)
     size = more.shape[1]
     inside = np.triu(np.ones((size, size), dtype=np.bool_))[..., None, None]
-    changed: dict[str, FloatArray] = {}
+    changed: dict[str, Any] = {}
     for name, ends in zip(_NAMES, before, strict=True):
         added = ends[None, 1:] - ends[:-1, None]
         changed[name] = np.where(inside, np.maximum(getattr(table, name) + added, 0.0), getattr(table, name))

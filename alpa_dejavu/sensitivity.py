@@ -124,7 +124,8 @@ def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
     yield _figure("all links between stages", "links", times, everywhere, _sends)
     for n, stage in enumerate(plan.stages):
         # As well a matter of its devices as of its layers.
-        yield _figure(f"computing of stage {n} ({_layers(stage)})", "layers", times, [n], _computing)
+        what = f"computing of stage {n} ({_layers(stage)} on {_hosts(stage.hosts)})"
+        yield _figure(what, "layers", times, [n], _computing)
         yield _figure(f"links within stage {n}", "links", times, [n], _links)
         if n:
             yield _figure(f"links between stages {n - 1} and {n}", "links", times, [n - 1], _sends)
@@ -134,6 +135,10 @@ def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
 def _layers(stage: StagePlan) -> str:
     first, last = stage.layers
     return f"layer {first}" if first == last else f"layers {first}-{last}"
+
+
+def _hosts(names: Sequence[str], joined: str = " ") -> str:
+    return f"{names[0]} ... {names[-1]}" if len(names) > 2 else joined.join(names)
 
 
 def _figure(what: str, part: str, times: Times, stages: Sequence[int], taking: _Taking) -> Figure:
@@ -156,12 +161,14 @@ def _host_figures(stages: Sequence[StagePlan], times: Times) -> Iterator[Figure]
         alike.setdefault(tuple(own), []).append(host)
     if len(of_hosts) == 1:
         return
-    for own, hosts in alike.items():
-        alone = [n for n in own if len(stages[n].hosts) == 1]
-        some = f"{hosts[0]} ... {hosts[-1]}" if len(hosts) > 2 else " or ".join(hosts)
+    for common, hosts in alike.items():
+        alone = [n for n in common if len(stages[n].hosts) == 1]
+        if len(common) == len(alone) == 1:
+            continue  # that is the computing of this stage
+        some = _hosts(hosts, " or ")
         what = f"devices of host {some}" if len(hosts) == 1 else f"devices of one of the hosts {some}"
         better, twice = (_computing(times, alone, share) for share in (0.0, 0.5))
-        yield Figure(what, "devices", better=better, worse=_computing(times, own, 2.0), twice=twice)
+        yield Figure(what, "devices", better=better, worse=_computing(times, common, 2.0), twice=twice)
 
 
 def _computing(times: Times, stages: Sequence[int], share: float) -> Times:

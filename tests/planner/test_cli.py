@@ -256,7 +256,7 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     assert result.exit_code == 0
     rows = [line.split("  ")[0] for line in result.stdout.splitlines()]
     assert rows[rows.index("what to speed up first") + 1] == "all devices"
-    assert {"cost of layer 0", "computing of stage 0 (layers 0-1)", "bandwidth within hosts"} <= set(rows)
+    assert {"cost of layer 0", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
     assert "isn't known" not in result.stdout
     refused = run("explain", plan, "--calibration", "nowhere.json")
     assert refused.exit_code == 1

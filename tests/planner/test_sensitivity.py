@@ -39,7 +39,7 @@ def by_name(plan):
         ("all devices", lambda n, share: {"computing": share}),
         ("all links within stages", lambda n, share: {"links": share}),
         ("all links between stages", lambda n, share: {"sends": (share, share)}),
-        ("computing of stage 2 (layer 2)", lambda n, share: {"computing": share if n == 2 else 1.0}),
+        ("computing of stage 2 (layer 2 on b)", lambda n, share: {"computing": share if n == 2 else 1.0}),
         ("links within stage 2", lambda n, share: {"links": share if n == 2 else 1.0}),
         ("devices of host b", lambda n, share: {"computing": share if n in ((2,), (1, 2))[share > 1] else 1.0}),
     ],
@@ -69,7 +69,7 @@ def test_of_one_stage_without_links_all_is_computing():
 def test_stages_alike_are_helped_together_and_hurt_by_each():
     alike = tuple(stage((n, n), hosts=(str(n),), boundary_s=0.0, forward_boundary_s=0.0) for n in range(4))
     found = by_name(plan_of(alike))
-    one = found["computing of stage 1 (layer 1)"]
+    one = found["computing of stage 1 (layer 1 on 1)"]
     assert one.worse_elasticity > 0.3
     assert one.elasticity < 0.1
     assert one.gained_s < 0.2 * found["all devices"].gained_s
@@ -91,7 +91,7 @@ def test_where_devices_share_a_cpu_all_work_counts():
     second = stages[2]
     computing = second.forward_s - second.forward_collective_s + second.backward_s - 0.003
     work = 6 * computing + second.per_step_s - second.synchronisation_s
-    one = found["computing of stage 2 (layer 2)"]
+    one = found["computing of stage 2 (layer 2 on b)"]
     assert one.saved_s == one.cost_s == pytest.approx(work / 4)
     assert one.twice_s == pytest.approx(1.0 - work / 8)
 
@@ -103,3 +103,4 @@ def test_hosts_with_the_same_stages_are_told_together():
     assert together.saved_s == 0.0
     assert together.cost_s > 0.0
     assert together.twice_s == 0.25
+    assert "devices of host c" not in found
