@@ -20,20 +20,21 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._kept_search import following_plan, kept_costs, kept_prices
+from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu._layer_costs import own_seconds, with_layer_factors
 from alpa_dejavu._layer_factors import LayerFactors
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.difference import stages_text
 from alpa_dejavu.estimate import given_stages
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.placement import site_of
 from alpa_dejavu.problem import Cluster, Moves, Plan, SearchSpace, Slicing, StageChoice, _check
-from alpa_dejavu.search import Candidate, proposed, simulated
+from alpa_dejavu.search import Candidate, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["Decision", "Follower", "LayerFactors"]
@@ -81,8 +82,8 @@ class Decision:
     def __str__(self) -> str:
         moved = f"{self.moves.num_bytes / 2**20:.3g} MiB moved in {self.moves.seconds:.3g} s"
         return (
-            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by the best plan now: {self.gain_s:.3g} s gained over "
-            f"{self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
+            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by {stages_text(self.plan)}: {self.gain_s:.3g} s gained "
+            f"over {self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
             f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'}"
         )
 
@@ -188,8 +189,7 @@ class Follower:
         table = with_layer_factors(self._table, self.factors.factors)
         now = simulated(self._candidate(table), self._cluster)
         ratio = float(np.median(self._steps_s)) / now.step_s
-        found = proposed(self._kept.model, table, self._cluster, self._space, self._kept.run, self._search)
-        best = None if found is None else simulated(found, self._cluster)
+        best = best_candidate(self._kept, KeptCosts(table, self._space, 0), self._cluster, self._search)
         if best is None or best.step_s > now.step_s * (1 - _LEAST):
             nothing = Moves((), 0.0, 0.0)
             return Decision(self.plan, now.step_s * ratio, now.step_s * ratio, nothing, self.restart_s, steps_left)

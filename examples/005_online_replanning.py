@@ -31,8 +31,8 @@ from alpa_dejavu.online import Follower
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.resume import AlpaSession
 
-BLOCKS, SINES, SIZE = 8, (8, 8, 8, 8, 0, 0, 0, 0), 512
-BATCH, MICRO_BATCHES = 256, 8
+BLOCKS, SINES, SIZE = 8, (16, 16, 16, 16, 0, 0, 0, 0), 256
+BATCH, MICRO_BATCHES = 512, 8
 NOTED, WARM_UP = 3, 2
 """Of the steps between two looks so many are noted; after a start so many aren't measured."""
 TOLERANCE = 1e-4
@@ -72,16 +72,17 @@ def model(batch_size: int) -> Any:
 
 
 def data_sheet() -> Cluster:
-    """Two hosts of one device each, for which all but matrix products is free, and a network that is slow."""
+    """Two hosts of one device each, for which all but matrix products is free; collectives between them are slow."""
     device = Device("data sheet", 2.0**31, {"float32": 3e10}, 1e15, 1e15, transcendental_flop=1.0)
-    return Cluster.uniform("2 x data sheet", ["host-0", "host-1"], device, 1, Link(1e-4, 1e10), Link(1e-3, 1e7))
+    within, between = Link(1e-4, 1e10), Link(1e-3, 3e6, send_latency_s=1e-3, send_bytes_per_s=1e9)
+    return Cluster.uniform("2 x data sheet", ["host-0", "host-1"], device, 1, within, between)
 
 
 def main() -> None:
     """Trains, and moves where it pays; exits with an error if the losses aren't those of an undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="training steps (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=20, help="steps from look to look (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=100, help="training steps (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=10, help="steps from look to look (default: %(default)s)")
     parser.add_argument("--slicer", default="dynamic", help="what looks for plans (default: %(default)s)")
     arguments = parser.parse_args()
     planned = plan_model(
@@ -103,6 +104,7 @@ def train(session: AlpaSession, follower: Follower, steps: int, every: int) -> t
     """The losses, and the median of a step by each plan that ran."""
     losses: list[float] = []
     seconds: list[list[float]] = [[]]
+    stages_s: list[float] = []
     try:
         follower.restart_s = start(session, follower, None)
         print(f"The first start took {follower.restart_s:.1f} s; a move is taken to cost as much")
@@ -111,7 +113,8 @@ def train(session: AlpaSession, follower: Follower, steps: int, every: int) -> t
             began = time.perf_counter()
             if since % every >= every - NOTED:
                 loss, notes = session.noted_step(number)
-                follower.measured([stage.computing_s for stage in notes.stages], statistics.median(seconds[-1]))
+                stages_s = [stage.computing_s for stage in notes.stages]
+                follower.measured(stages_s, statistics.median(seconds[-1]))
             else:
                 loss = session.step(number)
                 seconds[-1] += [time.perf_counter() - began] if since >= WARM_UP else []
@@ -120,7 +123,8 @@ def train(session: AlpaSession, follower: Follower, steps: int, every: int) -> t
             if since % every:
                 continue
             decision = follower.decide(steps - number - 1)
-            print(f"After step {number + 1}: {decision}")
+            computed = " and ".join(f"{each:.3f} s" for each in stages_s)
+            print(f"After step {number + 1}: stages computed for {computed}; {decision}")
             if decision.worth:
                 saved = time.perf_counter()
                 session.save(number + 1)
