@@ -31,7 +31,7 @@ from alpa_dejavu.online import Follower
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.resume import AlpaSession
 
-BLOCKS, SINES, SIZE = 8, (16, 16, 16, 16, 0, 0, 0, 0), 256
+BLOCKS, SINES, SIZE = 8, (24, 24, 24, 24, 0, 0, 0, 0), 256
 BATCH, MICRO_BATCHES = 512, 8
 NOTED, WARM_UP = 3, 2
 """Of the steps between two looks so many are noted; after a start so many aren't measured."""
