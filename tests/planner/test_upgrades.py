@@ -7,12 +7,15 @@ from models import chain, product
 from unlike import cluster, device, host
 
 import alpa_dejavu
+from alpa_dejavu._upgrade_figures import resources
+from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
+from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.estimate import GivenStage, estimate, given_stages
 from alpa_dejavu.explanation import explain
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel
-from alpa_dejavu.problem import Host, MeshConfig, Run, Submesh
+from alpa_dejavu.problem import Host, Link, MeshConfig, Run, Submesh
 from alpa_dejavu.replan import replan
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
@@ -155,3 +158,19 @@ def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
         explain(plan, dataclasses.replace(kept, batch=64))
     with pytest.raises(ValueError, match="the plan was priced by LearnedLatency and AlphaBeta"):
         explain(plan, dataclasses.replace(kept, models=("LearnedLatency", "AlphaBeta")))
+
+
+def test_faster_links_carry_more_over_what_they_share_and_no_sooner():
+    slow, card = Link(1e-4, 1e9, send_bytes_per_s=5e8, shares=("card",)), Link(1e-4, 1e9, shares=("switch",))
+    made = cluster([host("a"), host("b"), host("c")], lambda a, b: slow if a.name + b.name in ("ab", "ba") else card)
+    made = dataclasses.replace(made, media={"card": 1e9, "switch": 2e9})
+    fast = faster_links(made, [(0, 1), (1, 0)], 2.0)
+    assert fast.links[0][1] == Link(1e-4, 2e9, send_bytes_per_s=1e9, shares=("card",))
+    assert fast.links[0][2] == card
+    assert fast.media == {"card": 2e9, "switch": 2e9}
+
+
+def test_of_many_kinds_of_hosts_links_within_and_between_are_told_apart_alone():
+    many = cluster([host(name, rate) for name, rate in zip("abcd", (1e12, 2e12, 3e12, 4e12), strict=True)])
+    found = [one.what for one in resources(Prices(many, AnalyticLatency(), AlphaBeta()))]
+    assert found == ["all devices", "bandwidth within hosts", "bandwidth between hosts"]
