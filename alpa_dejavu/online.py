@@ -12,14 +12,16 @@ Nothing here trains, or knows of Alpa.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
 from collections.abc import Sequence
-from typing import final
+from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
 
+from alpa_dejavu._decision import Decision
 from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu._layer_costs import own_seconds, with_layer_factors
 from alpa_dejavu._layer_factors import LayerFactors
@@ -27,65 +29,40 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.difference import stages_text
 from alpa_dejavu.estimate import given_stages
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.placement import site_of
-from alpa_dejavu.problem import Cluster, Moves, Plan, SearchSpace, Slicing, StageChoice, _check
+from alpa_dejavu.problem import (
+    Cluster,
+    Moves,
+    NoPlanError,
+    Plan,
+    Run,
+    SearchSpace,
+    Slicing,
+    SlicingProblem,
+    StageChoice,
+    _check,
+)
 from alpa_dejavu.search import Candidate, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["Decision", "Follower", "LayerFactors"]
+__all__ = ["Decision", "Follower", "FollowingSlicer", "LayerFactors"]
 
 _LEAST = 0.01
 """A plan that saves less than this share of a step is no better: costs are known no better than that."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """Whether to move to another plan.
+@runtime_checkable
+class FollowingSlicer(Protocol):
+    """A slicer that can go on from where it stood when costs have changed a little."""
 
-    Attributes:
-        plan: the best one by the costs as they are known now; the one that runs if there is no better one.
-        now_s: a step of the plan that runs.
-        step_s: a step of `plan`; both by what was measured.
-        moves: what `plan` makes hosts take in.
-        restart_s: what moving costs besides: a checkpoint, compiling, restoring.
-        steps_left: to be trained.
-    """
-
-    plan: Plan
-    now_s: float
-    step_s: float
-    moves: Moves
-    restart_s: float
-    steps_left: int
-
-    @property
-    def gain_s(self) -> float:
-        """What moving saves, over all steps that are left."""
-        return (self.now_s - self.step_s) * self.steps_left
-
-    @property
-    def cost_s(self) -> float:
-        """What moving costs."""
-        return self.moves.seconds + self.restart_s
-
-    @property
-    def worth(self) -> bool:
-        """Whether the gain is above the cost."""
-        return self.gain_s > self.cost_s
-
-    def __str__(self) -> str:
-        moved = f"{self.moves.num_bytes / 2**20:.3g} MiB moved in {self.moves.seconds:.3g} s"
-        return (
-            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by {stages_text(self.plan)}: {self.gain_s:.3g} s gained "
-            f"over {self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
-            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'}"
-        )
+    def follow(self, problem: SlicingProblem, begun: Any = None) -> tuple[Slicing, Any]:
+        """Slices, and tells what to begin with next time; None: anew."""
+        ...
 
 
 @final
@@ -96,7 +73,8 @@ class Follower:
         plan: that runs.
         kept: what it was made from.
         restart_s: what changing to another plan costs besides moving state; may be set anew once it was measured.
-        slicing: a slicer or its name; asked again and again for problems that differ a little.
+        slicing: a slicer or its name. A `FollowingSlicer`, as "gradient", goes on from where it stood; others begin
+            anew each time.
         factors: what is known of the layers before anything was measured; None: `LayerFactors.unmeasured`.
         noise: of a measured stage's seconds, one standard deviation of the logarithm.
         drift: of each layer's cost from measurement to measurement, likewise.
@@ -136,6 +114,7 @@ class Follower:
         self._table, self._space = costs.table, costs.space
         self._state = layer_state(kept.model)
         self._noise, self._drift = noise, drift
+        self._begun: Any = None
         self._steps_s: list[float] = []
         self._stages = _choices(plan, self._space, self._cluster)
         self.restart_s = restart_s
@@ -187,9 +166,9 @@ class Follower:
             raise ValueError("no step of this plan was measured; measure at least one before deciding")
         started = time.perf_counter()
         table = with_layer_factors(self._table, self.factors.factors)
-        now = simulated(self._candidate(table), self._cluster)
+        now = simulated(self._candidate(table, self._stages), self._cluster)
         ratio = float(np.median(self._steps_s)) / now.step_s
-        best = best_candidate(self._kept, KeptCosts(table, self._space, 0), self._cluster, self._search)
+        best = self._best(table)
         if best is None or best.step_s > now.step_s * (1 - _LEAST):
             nothing = Moves((), 0.0, 0.0)
             return Decision(self.plan, now.step_s * ratio, now.step_s * ratio, nothing, self.restart_s, steps_left)
@@ -204,9 +183,18 @@ class Follower:
         self._stages = _choices(decision.plan, self._space, self._cluster)
         self.plan, self._steps_s = decision.plan, []
 
-    def _candidate(self, table: CostTable) -> Candidate:
-        nothing = Slicing(self._stages, 0.0, 0.0, 0, 0.0)
-        return Candidate(self._kept.model, table, self._space, self._kept.run, nothing)
+    def _best(self, table: CostTable) -> Candidate | None:
+        """The best plan by some costs, simulated; None if nothing fits."""
+        if isinstance(self._search, FollowingSlicer):
+            problem = _by_step(table.slicing_problem(self._cluster, self._space, self._kept.run), table, self._kept.run)
+            found, self._begun = self._search.follow(problem, self._begun)
+            with contextlib.suppress(NoPlanError):  # on unlike hosts it may not pack
+                return simulated(self._candidate(table, found.stages), self._cluster) if found.found else None
+        return best_candidate(self._kept, KeptCosts(table, self._space, 0), self._cluster, self._search)
+
+    def _candidate(self, table: CostTable, stages: tuple[StageChoice, ...]) -> Candidate:
+        chosen = Slicing(stages, 0.0, 0.0, 0, 0.0)
+        return Candidate(self._kept.model, table, self._space, self._kept.run, chosen)
 
     def _predicted(self, own: FloatArray, stage: StageChoice) -> FloatArray:
         """What was predicted of each layer in a step, zero of those of other stages; shape (L,)."""
@@ -220,6 +208,14 @@ class Follower:
         entry = stage.first, stage.last, stage.submesh, stage.config
         micro_batch = float(table.compute_s[entry] + table.collective_s[entry])
         return self._kept.run.num_micro_batches * micro_batch + float(table.per_step_s[entry])
+
+
+def _by_step(problem: SlicingProblem, table: CostTable, run: Run) -> SlicingProblem:
+    """The problem with the simulated step as its objective, where the devices are not parts of one CPU."""
+    if problem.objective != "training":
+        return problem
+    forward_s = table.compute_forward_s + table.collective_forward_s + table.boundary_forward_s
+    return dataclasses.replace(problem, objective=Makespan(forward_s, run.schedule))
 
 
 def _choices(plan: Plan, space: SearchSpace, cluster: Cluster) -> tuple[StageChoice, ...]:

@@ -74,16 +74,16 @@ def model(batch_size: int) -> Any:
 def data_sheet() -> Cluster:
     """Two hosts of one device each, for which all but matrix products is free; collectives between them are slow."""
     device = Device("data sheet", 2.0**31, {"float32": 3e10}, 1e15, 1e15, transcendental_flop=1.0)
-    within, between = Link(1e-4, 1e10), Link(1e-3, 3e6, send_latency_s=1e-3, send_bytes_per_s=1e9)
+    within, between = Link(1e-4, 1e10), Link(1e-3, 1e7, send_latency_s=1e-3, send_bytes_per_s=1e9)
     return Cluster.uniform("2 x data sheet", ["host-0", "host-1"], device, 1, within, between)
 
 
 def main() -> None:
     """Trains, and moves where it pays; exits with an error if the losses aren't those of an undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100, help="training steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="training steps (default: %(default)s)")
     parser.add_argument("--every", type=int, default=10, help="steps from look to look (default: %(default)s)")
-    parser.add_argument("--slicer", default="dynamic", help="what looks for plans (default: %(default)s)")
+    parser.add_argument("--slicer", default="gradient", help="what looks for plans (default: %(default)s)")
     arguments = parser.parse_args()
     planned = plan_model(
         model, data_sheet(), batch=BATCH, micro_batches=MICRO_BATCHES, layers=BLOCKS, remat=("none",), zero=(0,)

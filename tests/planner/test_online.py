@@ -9,8 +9,10 @@ from models import chain, product
 import alpa_dejavu
 from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.kept import Kept
+from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.online import Decision, Follower, LayerFactors
 from alpa_dejavu.problem import Moves, Run
+from alpa_dejavu.slicing import Dynamic, Exhaustive, Slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.straggler import expected_s
 from alpa_dejavu.testing import example_cluster
@@ -114,8 +116,6 @@ def test_costs_that_change_later_are_followed(start):
 
 
 def test_the_slicer_is_asked_for_the_problem_as_it_is_known_now(start):
-    from alpa_dejavu.slicing import Dynamic, Slicer
-
     asked = []
 
     class Watching(Slicer):
@@ -129,6 +129,29 @@ def test_the_slicer_is_asked_for_the_problem_as_it_is_known_now(start):
     for problem in asked:
         assert problem.costs_s[0, 3, 0, 0] / problem.costs_s[4, 7, 0, 0] == pytest.approx(4.0, rel=0.05)
     assert asked
+
+
+def test_a_slicer_that_goes_on_is_given_where_it_stood_and_asked_for_the_simulated_step(start):
+    begun, problems = [], []
+
+    class Going(Slicer):
+        def _search(self, problem):
+            raise AssertionError("it is asked to go on")
+
+        def follow(self, problem, before=None):
+            begun.append(before)
+            problems.append(problem)
+            return Exhaustive().slice(problem), len(begun)
+
+    follower = Follower(*start, restart_s=0.0, slicing=Going())
+    train(follower, HEAVY, 10)
+    decision = follower.decide(1000)
+    assert decision.plan.layer_ids == best(HEAVY).layer_ids
+    follower.moved(decision)
+    train(follower, HEAVY, 10, seed=1)
+    assert not follower.decide(1000).worth
+    assert begun == [None, 1]
+    assert all(isinstance(problem.objective, Makespan) for problem in problems)
 
 
 def test_a_stage_that_is_measured_well_is_known_and_what_layers_share_is_told_of_the_others():
