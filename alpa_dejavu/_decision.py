@@ -23,6 +23,7 @@ class Decision:
         moves: what `plan` makes hosts take in.
         restart_s: what moving costs besides: a checkpoint, compiling, restoring.
         steps_left: to be trained.
+        looked_s: that looking for the plan took.
     """
 
     plan: Plan
@@ -31,6 +32,7 @@ class Decision:
     moves: Moves
     restart_s: float
     steps_left: int
+    looked_s: float
 
     @property
     def gain_s(self) -> float:
@@ -52,5 +54,5 @@ class Decision:
         return (
             f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by {stages_text(self.plan)}: {self.gain_s:.3g} s gained "
             f"over {self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
-            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'}"
+            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'} (looked for {self.looked_s:.2g} s)"
         )

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from alpa_dejavu._decision import Decision
 from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu._layer_costs import own_seconds, with_layer_factors
-from alpa_dejavu._layer_factors import LayerFactors
+from alpa_dejavu._layer_factors import LayerFactors, MeasuredStage
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel
@@ -50,8 +50,10 @@ from alpa_dejavu.problem import (
 from alpa_dejavu.search import Candidate, simulated
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["Decision", "Follower", "FollowingSlicer", "LayerFactors"]
+__all__ = ["Decision", "Follower", "FollowingSlicer", "LayerFactors", "MeasuredStage"]
 
+_RECENT = 10
+"""Of so many measured steps the median is what a step takes now."""
 _LEAST = 0.01
 """A plan that saves less than this share of a step is no better: costs are known no better than that."""
 
@@ -75,9 +77,8 @@ class Follower:
         restart_s: what changing to another plan costs besides moving state; may be set anew once it was measured.
         slicing: a slicer or its name. A `FollowingSlicer`, as "gradient", goes on from where it stood; others begin
             anew each time.
-        factors: what is known of the layers before anything was measured; None: `LayerFactors.unmeasured`.
-        noise: of a measured stage's seconds, one standard deviation of the logarithm.
-        drift: of each layer's cost from measurement to measurement, likewise.
+        factors: what is known of the layers before anything was measured, and how measurements are weighed; None:
+            `LayerFactors` with its defaults.
         latency: the model that priced the plan, or its name.
         communication: likewise.
         calibration: likewise, in place of both.
@@ -99,21 +100,16 @@ class Follower:
         restart_s: float,
         slicing: str | Slicer = "dynamic",
         factors: LayerFactors | None = None,
-        noise: float = 0.1,
-        drift: float = 0.02,
         latency: str | LatencyModel = "auto",
         communication: str | CommunicationModel = "auto",
         calibration: str | os.PathLike[str] | Calibration | None = None,
     ) -> None:
-        _check.positive("follower", "noise", noise)
-        _check.not_negative("follower", "drift", drift)
         given = kept_prices(plan, kept, None, latency, communication, calibration)
         costs = kept_costs(kept, given)
-        self.plan, self.factors = plan, factors or LayerFactors.unmeasured(kept.model.num_layers)
+        self.plan, self.factors = plan, factors or LayerFactors(kept.model.num_layers)
         self._kept, self._cluster, self._search = kept, given.cluster, slicer(slicing)
         self._table, self._space = costs.table, costs.space
         self._state = layer_state(kept.model)
-        self._noise, self._drift = noise, drift
         self._begun: Any = None
         self._steps_s: list[float] = []
         self._stages = _choices(plan, self._space, self._cluster)
@@ -145,12 +141,12 @@ class Follower:
         for seconds in (*stages_s, step_s):
             _check.positive("follower", "measured seconds", seconds)
         own = own_seconds(self._table)
-        found = self.factors.drifted(self._drift)
+        found: dict[Hashable, MeasuredStage] = {}
         for stage, seconds in zip(self._stages, stages_s, strict=True):
             layers_s = self._predicted(own, stage)
-            rest_s = max(self._whole(self._table, stage) - float(layers_s.sum()), 0.0)
-            found = found.measured(layers_s, rest_s, float(seconds), self._noise)
-        self.factors = found
+            rest_s = max(self._whole(stage) - float(layers_s.sum()), 0.0)
+            found[stage] = MeasuredStage(layers_s, rest_s, float(seconds))
+        self.factors = self.factors.measured(found)
         self._steps_s.append(float(step_s))
 
     def decide(self, steps_left: int) -> Decision:
@@ -167,16 +163,16 @@ class Follower:
         started = time.perf_counter()
         table = with_layer_factors(self._table, self.factors.factors)
         now = simulated(self._candidate(table, self._stages), self._cluster)
-        ratio = float(np.median(self._steps_s)) / now.step_s
+        ratio = float(np.median(self._steps_s[-_RECENT:])) / now.step_s
         best = self._best(table)
-        if best is None or best.step_s > now.step_s * (1 - _LEAST):
-            nothing = Moves((), 0.0, 0.0)
-            return Decision(self.plan, now.step_s * ratio, now.step_s * ratio, nothing, self.restart_s, steps_left)
-        made = following_plan(best, self.plan, self._cluster)
-        took = {"following": time.perf_counter() - started}
-        made = dataclasses.replace(made, step_s=best.step_s * ratio, planning_s=took)
-        moved = moves(self.plan.stages, made.stages, self._cluster, self._state)
-        return Decision(made, now.step_s * ratio, best.step_s * ratio, moved, self.restart_s, steps_left)
+        plan, moved, step_s = self.plan, Moves((), 0.0, 0.0), now.step_s
+        if best is not None and best.step_s <= now.step_s * (1 - _LEAST):
+            plan, step_s = following_plan(best, self.plan, self._cluster), best.step_s
+            moved = moves(self.plan.stages, plan.stages, self._cluster, self._state)
+        looked_s = time.perf_counter() - started
+        if plan is not self.plan:
+            plan = dataclasses.replace(plan, step_s=step_s * ratio, planning_s={"following": looked_s})
+        return Decision(plan, now.step_s * ratio, step_s * ratio, moved, self.restart_s, steps_left, looked_s)
 
     def moved(self, decision: Decision) -> None:
         """From now on that decision's plan runs; what is known of the layers stays."""
@@ -203,11 +199,11 @@ class Follower:
         layers = np.arange(len(found))
         return np.where((layers >= stage.first) & (layers <= stage.last), found, 0.0)
 
-    def _whole(self, table: CostTable, stage: StageChoice) -> float:
+    def _whole(self, stage: StageChoice) -> float:
         """What a stage was predicted to compute for in a step, collectives included."""
         entry = stage.first, stage.last, stage.submesh, stage.config
-        micro_batch = float(table.compute_s[entry] + table.collective_s[entry])
-        return self._kept.run.num_micro_batches * micro_batch + float(table.per_step_s[entry])
+        micro_batch = float(self._table.compute_s[entry] + self._table.collective_s[entry])
+        return self._kept.run.num_micro_batches * micro_batch + float(self._table.per_step_s[entry])
 
 
 def _by_step(problem: SlicingProblem, table: CostTable, run: Run) -> SlicingProblem:

@@ -124,7 +124,7 @@ def train(session: AlpaSession, follower: Follower, steps: int, every: int) -> t
                 continue
             decision = follower.decide(steps - number - 1)
             computed = " and ".join(f"{each:.3f} s" for each in stages_s)
-            print(f"After step {number + 1}: stages computed for {computed}; {decision}")
+            print(f"After step {number + 1}, stages having computed for {computed}: {decision}")
             if decision.worth:
                 saved = time.perf_counter()
                 session.save(number + 1)

@@ -4,13 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from models import chain, product
 
 import alpa_dejavu
 from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.makespan import Makespan
-from alpa_dejavu.online import Decision, Follower, LayerFactors
+from alpa_dejavu.online import Decision, Follower, LayerFactors, MeasuredStage
 from alpa_dejavu.problem import Moves, Run
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Slicer
 from alpa_dejavu.space import search_space
@@ -22,7 +24,7 @@ CLUSTER = example_cluster(2, 1, memory_bytes=1e10)
 
 
 def model(factors=(1.0,) * LAYERS):
-    made = chain(LAYERS, parameter_bytes=5e7, activation_bytes=1e4)
+    made = chain(LAYERS, parameter_bytes=2e8, activation_bytes=1e4)
     layers = [
         dataclasses.replace(layer, forward=product(1e10 * factor), backward=product(2e10 * factor))
         for layer, factor in zip(made.layers, factors, strict=True)
@@ -69,7 +71,7 @@ def test_it_moves_to_the_plan_that_is_best_by_the_true_costs_and_stays_there(sta
     train(follower, HEAVY, 10, seed=1)
     again = follower.decide(steps_left=10_000)
     assert not again.worth
-    assert follower.plan.layer_ids == best(HEAVY).layer_ids != start[0].layer_ids
+    assert follower.plan.layer_ids == best(HEAVY).layer_ids == [[0, 1, 2], [3, 4, 5, 6, 7]]
     assert truth(follower.plan, HEAVY)[1] == pytest.approx(decision.step_s, rel=0.05)
 
 
@@ -94,7 +96,7 @@ def test_one_heavy_layer_is_found_by_moving_twice_at_most(start):
         if decision.worth:
             follower.moved(decision)
     assert not decision.worth
-    assert truth(follower.plan, factors)[1] == pytest.approx(best(factors).step_s, rel=0.02)
+    assert truth(follower.plan, factors)[1] <= 1.01 * truth(best(factors), factors)[1]
 
 
 def test_where_all_is_as_predicted_or_wrong_by_one_factor_nothing_moves(start):
@@ -154,14 +156,35 @@ def test_a_slicer_that_goes_on_is_given_where_it_stood_and_asked_for_the_simulat
     assert all(isinstance(problem.objective, Makespan) for problem in problems)
 
 
-def test_a_stage_that_is_measured_well_is_known_and_what_layers_share_is_told_of_the_others():
-    layers_s = np.array([1.0, 2.0, 0.0, 0.0])
-    found = LayerFactors.unmeasured(4).measured(layers_s, 0.5, seconds=6.5, noise=1e-4)
-    assert layers_s @ found.factors == pytest.approx(6.0, rel=1e-3)
-    assert 1.2 < found.factors[2] == found.factors[3] < 1.9
-    own = LayerFactors.unmeasured(4, common=0.0).measured(layers_s, 0.5, seconds=6.5, noise=1e-4)
-    np.testing.assert_allclose(own.factors[2:], 1.0)
-    assert np.linalg.eigvalsh(found.covariance).min() > -1e-9
+def seen(factors, **stages):
+    """Measures stages of layers that are named by their numbers, predicted to take a second each."""
+    found = {}
+    for name, seconds in stages.items():
+        numbers = [int(n) for n in name.strip("_")]
+        found[name] = MeasuredStage(np.isin(np.arange(factors.num_layers), numbers) * 1.0, 0.5, seconds)
+    return factors.measured(found)
+
+
+def test_layers_of_a_stage_are_wrong_alike_and_stages_of_other_plans_tell_them_apart():
+    exact = LayerFactors(4, noise=1e-6)
+    np.testing.assert_allclose(exact.factors, 1.0)
+    one = seen(exact, _01=8.5, _23=2.5)
+    np.testing.assert_allclose(one.factors, [4, 4, 1, 1], rtol=1e-4)
+    # Seven and one, not two and six: what the first two take together is known from before.
+    other = seen(one, _0=7.5, _123=3.5)
+    np.testing.assert_allclose(other.factors, [7, 1, 1, 1], rtol=1e-2)
+    np.testing.assert_allclose(seen(exact, _0123=40.5).factors, 10.0, rtol=1e-6)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(1, 5), st.floats(0.1, 100))
+def test_what_is_measured_well_is_explained_by_factors_above_0(logs, cut, common):
+    true = common * np.exp(logs)
+    stages = {"_" + "".join(map(str, part)): 0.5 + true[part].sum() for part in (np.arange(cut), np.arange(cut, 6))}
+    found = seen(LayerFactors(6, noise=1e-6), **stages).factors
+    assert (found > 0).all()
+    for part in (slice(0, cut), slice(cut, 6)):
+        np.testing.assert_allclose(found[part].sum(), true[part].sum(), rtol=1e-3)
+        np.testing.assert_allclose(found[part], found[part][0])
 
 
 @pytest.mark.parametrize(
@@ -188,9 +211,9 @@ def test_what_is_no_question_is_refused(start):
 
 
 def test_a_decision_says_its_numbers(start):
-    decision = Decision(start[0], 2.0, 1.5, Moves((1,), 2.0**20, 0.5), 4.0, 10)
+    decision = Decision(start[0], 2.0, 1.5, Moves((1,), 2.0**20, 0.5), 4.0, 10, 0.1)
     assert (decision.gain_s, decision.cost_s, decision.worth) == (5.0, 4.5, True)
     assert str(decision) == (
         "2 s a step, 1.5 s by 2 times 4 layers on 1x1 as 1x1: 5 s gained over 10 steps, 4.5 s lost by moving (1 MiB "
-        "moved in 0.5 s, restarted in 4 s): move"
+        "moved in 0.5 s, restarted in 4 s): move (looked for 0.1 s)"
     )
