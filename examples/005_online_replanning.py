@@ -85,6 +85,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="steps from look to look (default: %(default)s)")
     parser.add_argument("--slicer", default="gradient", help="what looks for plans (default: %(default)s)")
     arguments = parser.parse_args()
+    if arguments.every <= NOTED + WARM_UP:
+        parser.error(f"--every is {arguments.every}; {NOTED + WARM_UP} of these steps aren't timed, so give more")
     planned = plan_model(
         model, data_sheet(), batch=BATCH, micro_batches=MICRO_BATCHES, layers=BLOCKS, remat=("none",), zero=(0,)
     )
@@ -114,7 +116,7 @@ def train(session: AlpaSession, follower: Follower, steps: int, every: int) -> t
             if since % every >= every - NOTED:
                 loss, notes = session.noted_step(number)
                 stages_s = [stage.computing_s for stage in notes.stages]
-                follower.measured(stages_s, statistics.median(seconds[-1]))
+                follower.measured(stages_s, statistics.median(seconds[-1][-every:]))
             else:
                 loss = session.step(number)
                 seconds[-1] += [time.perf_counter() - began] if since >= WARM_UP else []
