@@ -88,8 +88,9 @@ def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: fl
 
     So does what they share with other links; latencies stay.
     """
+    faster = frozenset(ends)
     links = tuple(
-        tuple(_carrying(link, factor) if (a, b) in ends else link for b, link in enumerate(row))
+        tuple(_carrying(link, factor) if (a, b) in faster else link for b, link in enumerate(row))
         for a, row in enumerate(cluster.links)
     )
     over = {medium for a, b in ends for medium in cluster.links[a][b].shares}

@@ -107,6 +107,8 @@ class Follower:
         given = kept_prices(plan, kept, None, latency, communication, calibration)
         costs = kept_costs(kept, given)
         self.plan, self.factors = plan, factors or LayerFactors(kept.model.num_layers)
+        if self.factors.num_layers != plan.num_layers:
+            raise ValueError(f"the factors are of {self.factors.num_layers} layers, but the plan has {plan.num_layers}")
         self._kept, self._cluster, self._search = kept, given.cluster, slicer(slicing)
         self._table, self._space = costs.table, costs.space
         self._state = layer_state(kept.model)

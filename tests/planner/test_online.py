@@ -205,6 +205,8 @@ def test_what_is_no_question_is_refused(start):
         Follower(*start, restart_s=0.0).decide(5)
     with pytest.raises(ValueError, match="restart_s is -1"):
         Follower(*start, restart_s=-1.0)
+    with pytest.raises(ValueError, match="the factors are of 3 layers, but the plan has 8"):
+        Follower(*start, restart_s=0.0, factors=LayerFactors(3))
     plan, kept = start
     with pytest.raises(ValueError, match="stage 0 of the plan, as 1x1, isn't among what the search offers"):
         Follower(plan, dataclasses.replace(kept, remat=("layer",)), restart_s=0.0)
