@@ -1,16 +1,16 @@
-"""A cluster that has changed: hosts are lost, or one has become slower."""
+"""A cluster that has changed: hosts are lost, one has become slower, or devices or links are faster."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from alpa_dejavu._json_file import near
-from alpa_dejavu.problem import Cluster, Device
+from alpa_dejavu.problem import Cluster, Device, Link
 
-__all__ = ["counted_name", "fair_ratio", "slowed", "without"]
+__all__ = ["counted_name", "fair_ratio", "faster_devices", "faster_links", "slowed", "without"]
 
 _FAIR = 1.5
 
@@ -70,6 +70,38 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
         for each in cluster.hosts
     )
     return dataclasses.replace(cluster, hosts=hosts)
+
+
+def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
+    """The cluster with devices of this name computing so many times as fast, and for each new device the old one."""
+    new: dict[Device, Device] = {}
+    hosts = []
+    for each in cluster.hosts:
+        device = _times(each.device, 1 / factor) if each.device.name == name else each.device
+        new |= {device: each.device} if device is not each.device else {}
+        hosts.append(dataclasses.replace(each, device=device))
+    return dataclasses.replace(cluster, hosts=tuple(hosts)), new
+
+
+def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:
+    """The cluster with the links between these hosts, by their index, carrying so many times the bytes per second.
+
+    So does what they share with other links; latencies stay.
+    """
+    faster = frozenset(ends)
+    links = tuple(
+        tuple(_carrying(link, factor) if (a, b) in faster else link for b, link in enumerate(row))
+        for a, row in enumerate(cluster.links)
+    )
+    over = {medium for a, b in ends for medium in cluster.links[a][b].shares}
+    media = {medium: rate * factor if medium in over else rate for medium, rate in cluster.media.items()}
+    return dataclasses.replace(cluster, links=links, media=media)
+
+
+def _carrying(link: Link, factor: float) -> Link:
+    names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s")
+    known = {name: getattr(link, name) for name in names}
+    return dataclasses.replace(link, **{name: rate * factor for name, rate in known.items() if rate is not None})
 
 
 def fair_ratio(before: Cluster, after: Cluster) -> float:

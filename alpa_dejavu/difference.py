@@ -8,7 +8,7 @@ from typing import final
 
 from alpa_dejavu.problem import Plan, StagePlan
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "stages_text"]
 
 
 @final
@@ -72,7 +72,7 @@ def _changes(first: Plan, second: Plan) -> Iterator[tuple[str, Plan, tuple[str, 
     moves = [stage.submesh for stage in first.stages] == [stage.submesh for stage in second.stages]
     if moves:
         cut = tuple(dataclasses.replace(now, hosts=was.hosts) for now, was in zip(cut, first.stages, strict=True))
-    yield "stages", dataclasses.replace(schedule, stages=cut), (_cut(first), _cut(second))
+    yield "stages", dataclasses.replace(schedule, stages=cut), (stages_text(first), stages_text(second))
     remat = tuple(dataclasses.replace(now, remat=new.remat) for now, new in zip(cut, second.stages, strict=True))
     texts = " ".join(stage.remat for stage in cut), " ".join(stage.remat for stage in second.stages)
     yield "remat", dataclasses.replace(schedule, stages=remat), texts
@@ -93,7 +93,7 @@ def _hosts(plan: Plan) -> str:
     return "; ".join(" ".join(stage.hosts) for stage in plan.stages)
 
 
-def _cut(plan: Plan) -> str:
+def stages_text(plan: Plan) -> str:
     """The stages' layers, submeshes and logical meshes.
 
     A row of stages that are alike is told once.

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._plan_times import PlanStep, scaled
 from alpa_dejavu.breakdown import breakdown
-from alpa_dejavu.problem import Plan, StagePlan
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.difference import stages_text
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.sensitivity import Sensitivity, ranked, sensitivities
+from alpa_dejavu.simulate import StageTimes
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.kept import Kept
 
 __all__ = ["Explanation", "WhatIf", "explain"]
 
@@ -42,29 +50,62 @@ class Explanation:
         parts: seconds of the average device, by `breakdown.PARTS`.
         notes: sentences about the slowest stage and the fullest memory.
         what_if: changes, the one that helps most first.
+        sensitivities: how the step depends on devices, links and layers, what helps most first.
     """
 
     bound: str
     parts: Mapping[str, float]
     notes: tuple[str, ...]
     what_if: tuple[WhatIf, ...]
+    sensitivities: tuple[Sensitivity, ...] = ()
 
 
-def explain(plan: Plan) -> Explanation:
+def explain(
+    plan: Plan, kept: Kept | None = None, *, calibration: str | os.PathLike[str] | Calibration | None = None
+) -> Explanation:
     """Explains a plan by its own figures; nothing is traced.
 
     Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average device's work.
+
+    Args:
+        plan: what is explained.
+        kept: what it was made from (`alpa_dejavu.kept.read_kept`): the derivatives are then by bandwidths, types of
+            devices and layers too, with the best plan where one of them is twice as good.
+        calibration: that the plan was made with, if any; used with `kept`.
+
+    Raises:
+        ValueError: what is kept is of another plan, or was priced by other models.
     """
     parts = breakdown(plan)
     largest = max(parts, key=lambda part: parts[part])
     share = 100 * parts[largest] / plan.step_s
-    options = sorted(_what_ifs(plan, parts), key=lambda option: option.step_s)
+    options = sorted(_what_ifs(plan), key=lambda option: option.step_s)
+    found, better = _found(plan, kept, calibration)
     return Explanation(
         bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
         parts=parts,
-        notes=(*_slowest(plan), *_fullest(plan)),
+        notes=(*_slowest(plan), *_fullest(plan), *better),
         what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
+        sensitivities=found,
     )
+
+
+def _found(
+    plan: Plan, kept: Kept | None, calibration: str | os.PathLike[str] | Calibration | None
+) -> tuple[tuple[Sensitivity, ...], list[str]]:
+    """The derivatives; and a sentence if there is a better plan already."""
+    own = sensitivities(plan)
+    if kept is None:
+        return own, []
+    from alpa_dejavu.upgrades import upgrades
+
+    made = upgrades(plan, kept, calibration=calibration)
+    # Of what both know, what is kept knows more.
+    by_name = {one.what: one for one in (*own, *made.found)}
+    if made.now is None:
+        return ranked(by_name.values()), []
+    better = f"the best plan as things are takes {made.now.step_s:.4g} s: {stages_text(made.now)}"
+    return ranked(by_name.values()), [better]
 
 
 def _slowest(plan: Plan) -> Iterator[str]:
@@ -97,74 +138,22 @@ def _fullest(plan: Plan) -> Iterator[str]:
         yield f"memory sets no limit: the fullest, stage {fullest}, has {figures}"
 
 
-def _what_ifs(plan: Plan, parts: Mapping[str, float]) -> Iterator[WhatIf]:
-    shared = _shares_cpu(plan)
-    times = [_times(plan, n) for n in range(len(plan.stages))]
-    count = plan.num_micro_batches
-    now = simulate(times, count, plan.schedule).step_s
+def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
+    step, count = PlanStep(plan), plan.num_micro_batches
+    times = step.times
 
-    def changed(stages: Sequence[StageTimes], saved_s: float, micro_batches: int = count) -> float:
-        if shared or now <= 0:
-            return plan.step_s - saved_s
-        return plan.step_s * simulate(stages, micro_batches, plan.schedule).step_s / now
+    def changed(stages: Iterable[StageTimes], micro_batches: int = count) -> float:
+        return step.seconds(tuple(stages), micro_batches)
 
-    half = parts["computing"] / 2
-    yield WhatIf("devices that compute twice as fast", changed([_scaled(t, computing=0.5) for t in times], half))
-    half = parts["collectives"] / 2
-    yield WhatIf("links inside of stages twice as fast", changed([_scaled(t, links=0.5) for t in times], half))
-    half = parts["transfers"] / 2
-    yield WhatIf("links between stages twice as fast", changed([_scaled(t, sends=0.5) for t in times], half))
+    yield WhatIf("devices that compute twice as fast", changed(scaled(t, computing=0.5) for t in times))
+    yield WhatIf("links inside of stages twice as fast", changed(scaled(t, links=0.5) for t in times))
+    yield WhatIf("links between stages twice as fast", changed(scaled(t, sends=(0.5, 0.5)) for t in times))
     if len(times) > 1:
-        yield WhatIf("stages that all take equally long", changed(_evened(times), 0.0))
+        yield WhatIf("stages that all take equally long", changed(_evened(times)))
         if plan.batch is None or plan.batch % (2 * count) == 0:
-            halved = [_scaled(t, computing=0.5, links=0.5, sends=0.5, once=1.0) for t in times]
+            halved = [scaled(t, computing=0.5, links=0.5, sends=(0.5, 0.5), once=1.0) for t in times]
             change = f"{2 * count} micro-batches, if halves of them take half as long"
-            yield WhatIf(change, changed(halved, 0.0, 2 * count))
-
-
-def _shares_cpu(plan: Plan) -> bool:
-    return plan.cluster.endswith(" x local-cpu") or plan.cluster.startswith("CPU cluster")
-
-
-def _times(plan: Plan, n: int) -> StageTimes:
-    """What the simulation needs of a stage; it sends what its neighbours take in."""
-    stage, stages = plan.stages[n], plan.stages
-    collective = min(stage.forward_collective_s, stage.forward_s)
-    return StageTimes(
-        forward_s=stage.forward_s,
-        backward_s=stage.backward_s,
-        per_step_s=stage.per_step_s,
-        forward_send_s=stages[n + 1].forward_boundary_s if n + 1 < len(stages) else 0.0,
-        backward_send_s=_backward_boundary_s(stages[n - 1]) if n else 0.0,
-        forward_collective_s=collective,
-        backward_collective_s=min(max(stage.collective_s - collective, 0.0), stage.backward_s),
-        synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
-        devices=stage.submesh.num_devices,
-    )
-
-
-def _backward_boundary_s(stage: StagePlan) -> float:
-    return max(stage.boundary_s - stage.forward_boundary_s, 0.0)
-
-
-def _scaled(
-    times: StageTimes, computing: float = 1.0, links: float = 1.0, sends: float = 1.0, once: float | None = None
-) -> StageTimes:
-    """The stage with its parts taking these shares of their time; `once`: of what comes once a step, if another."""
-    forward, backward = times.forward_collective_s * links, times.backward_collective_s * links
-    update = (times.per_step_s - times.synchronisation_s) * (computing if once is None else once)
-    synchronisation = times.synchronisation_s * (links if once is None else once)
-    return dataclasses.replace(
-        times,
-        forward_s=(times.forward_s - times.forward_collective_s) * computing + forward,
-        backward_s=(times.backward_s - times.backward_collective_s) * computing + backward,
-        per_step_s=update + synchronisation,
-        forward_collective_s=forward,
-        backward_collective_s=backward,
-        synchronisation_s=synchronisation,
-        forward_send_s=times.forward_send_s * sends,
-        backward_send_s=times.backward_send_s * sends,
-    )
+            yield WhatIf(change, changed(halved, 2 * count))
 
 
 def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:

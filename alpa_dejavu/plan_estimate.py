@@ -12,11 +12,11 @@ from typing import Any, final
 
 from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planned import Planned
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, StagePlan
+from alpa_dejavu.problem import Cluster, Model, Plan, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
 
@@ -86,7 +86,7 @@ class PlanEstimator:
             self._model(plan.num_layers, micro_batch),
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
-            [GivenStage(*stage.layers, stage.submesh, _config(stage), stage.hosts) for stage in plan.stages],
+            given_stages(plan),
             name=self._traced.name,
             batch=plan.batch,
             latency=self.prices.latency,
@@ -158,8 +158,3 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
             "cluster, or plan for this one"
         )
     return cluster
-
-
-def _config(stage: StagePlan) -> MeshConfig:
-    across, along = (*stage.logical_mesh, 1)[:2]
-    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)

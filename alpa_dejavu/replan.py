@@ -12,30 +12,24 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._diagnosis import no_plan
-from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._json_file import near
-from alpa_dejavu._kinds import kinds_of
-from alpa_dejavu.calibration import Calibration, Prices, prices
+from alpa_dejavu._kept_search import best_candidate, following_plan, kept_costs, kept_prices
+from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.changed_cluster import counted_name, fair_ratio, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
-from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Moves, NoPlanError, Plan, SearchSpace
-from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated
+from alpa_dejavu.moves import layer_state, moves
+from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan
+from alpa_dejavu.search import Candidate, micro_batch_counts
 from alpa_dejavu.slicing import Slicer, slicer
-from alpa_dejavu.space import search_space
 
 __all__ = ["Replanned", "fallback", "replan"]
 
-_FEW = 1024
-"""Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
-_COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links"}
 _SMALLER = 2
 """So many more numbers of micro-batches are tried where memory is short."""
 
@@ -122,20 +116,8 @@ def replan(
     started = time.perf_counter()
     if not without and cluster is None and not slow:
         raise ValueError("nothing has changed: name hosts that are lost or slow, or the new cluster")
-    differences = kept.differences(plan)
-    if differences:
-        raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
-    if communication == "auto" and calibration is None:
-        communication = _COMMUNICATION.get(kept.models[1], communication)
-    given = prices(cluster or kept.cluster, calibration, latency, communication)
-    models = type(given.latency).__name__, type(given.communication).__name__
-    if models != kept.models:
-        raise ValueError(
-            f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; give the calibration "
-            "or the models that it was made with"
-        )
-    # What is kept of a cluster has its calibration in it.
-    changed = kept.cluster if cluster is None else given.cluster
+    given = kept_prices(plan, kept, cluster, latency, communication, calibration)
+    changed = given.cluster
     _check_hosts(plan, [*without, *(slow or {})], [host.name for host in changed.hosts])
     if without:
         changed = without_hosts(changed, without)
@@ -173,26 +155,17 @@ def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Pla
             best, missing = other, unknown
     if isinstance(best, NoPlanError):
         raise best
-    model, run = best.model, best.run
-    made = finished_plan(
-        best.slicing.stages, best.table, cluster, best.space, run, step_s=best.step_s,
-        lower_bound_s=best.slicing.lower_bound_s, planning_s={}, model=plan.model, batch=plan.batch,
-    )  # fmt: skip
-    state = layer_state(model)
-    if not any(kinds_of(cluster)):
-        devices = {host.name: host.num_devices for host in cluster.hosts}
-        made = dataclasses.replace(
-            made, stages=Settler(made.stages, plan.stages, devices, state).settled(made.stages, ())
-        )
+    made = following_plan(best, plan, cluster)
     if plan.correction is not None:
         from alpa_dejavu.history import corrected
 
         made = corrected(made, plan.correction)
     notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
-    if run.num_micro_batches != plan.num_micro_batches:
-        notes.append(f"{run.num_micro_batches} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
-    made = dataclasses.replace(made, layer_option=plan.layer_option, notes=tuple(notes))
-    return made, best, moves(plan.stages, made.stages, cluster, state)
+    count = best.run.num_micro_batches
+    if count != plan.num_micro_batches:
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
+    made = dataclasses.replace(made, notes=tuple(notes))
+    return made, best, moves(plan.stages, made.stages, cluster, layer_state(best.model))
 
 
 def _divided(kept: Kept, count: int) -> Kept:
@@ -203,31 +176,8 @@ def _divided(kept: Kept, count: int) -> Kept:
 
 def _best(kept: Kept, given: Prices, search: Slicer) -> tuple[Candidate | NoPlanError, int]:
     """The best plan, or why there is none; and how many logical meshes are left out."""
-    cluster, model, run = given.cluster, kept.model, kept.run
-    micro_batch = kept.batch // run.num_micro_batches
-    whole = search_space(cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
-    space, missing = _known(whole, model)
-    table = cost_table(model, cluster, space, run, given.latency, given.communication, COUNTED)
-    found = proposed(model, table, cluster, space, run, search)
-    if found is None:
-        return no_plan(model, cluster, space, run, table, search), missing
-    best = simulated(found, cluster)
-    if model.num_layers * cluster.num_devices <= _FEW:
-        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
-    return best, missing
-
-
-def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:
-    """The configs whose sharding is kept, and how many aren't."""
-    knows = getattr(getattr(model.sharding, "solved", None), "knows", None)
-    if knows is None:
-        return space, 0
-
-    def chosen(config: MeshConfig | None) -> MeshConfig | None:
-        return config if config is None or knows(config) else None
-
-    configs = tuple(tuple(map(chosen, row)) for row in space.configs)
-    meshes = [
-        {config.shape for config in row if config is not None} for row in (sum(space.configs, ()), sum(configs, ()))
-    ]
-    return dataclasses.replace(space, configs=configs), len(meshes[0] - meshes[1])
+    costs = kept_costs(kept, given)
+    best = best_candidate(kept, costs, given.cluster, search)
+    if best is None:
+        return no_plan(kept.model, given.cluster, costs.space, kept.run, costs.table, search), costs.missing
+    return best, costs.missing

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from alpa_dejavu._alpa import _probe
 from alpa_dejavu._alpa._gradients import with_marked_gradients
-from alpa_dejavu._threads import pin
-from alpa_dejavu.measurement import StageNotes, StepNotes
+from alpa_dejavu._alpa._workers import StageWorkers
+from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 
 
@@ -53,51 +51,26 @@ class PlanRun:
         )
         self._executable = self._step.get_executable(self.state, *self._rest)
         self._executable.sync()
-        self._watched = [mesh.workers[0] for mesh in self._executable.mesh_group]
-        self._ask(_probe.watch, self._executable.exec_uuid)
+        self._workers = StageWorkers(self._executable)
 
     def step(self) -> StepNotes:
         """One step, from its call until every stage is done."""
-        start = time.time()
-        result = self._step(self.state, *self._rest)
-        stages: list[StageNotes] = self._ask(_probe.last_step)
-        end = time.time()
+        result, notes = self._workers.timed(lambda: self._step(self.state, *self._rest))
         if self._renewed is not None:
             self.state = self._renewed(result)
-        return StepNotes(start, end, tuple(stages))
+        return notes
 
     def noting(self, noting: bool) -> None:
         """Has each instruction of the next steps noted, or no longer."""
-        self._ask(_probe.note, self._executable.exec_uuid, noting)
+        self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
         """What a function answers in each worker's process, for each stage; the function is imported there."""
-        import ray
-
-        def called(worker: Any) -> Any:
-            return worker.__ray_call__.remote(_without_worker, function, *args)
-
-        return [ray.get([called(worker) for worker in mesh.workers]) for mesh in self._executable.mesh_group]
+        return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
         """Has the workers of each stage run on these cores alone; the cores that each worker got."""
-        import ray
-
-        meshes = zip(self._executable.mesh_group, cores, strict=True)
-        calls = [
-            [worker.__ray_call__.remote(_without_worker, pin, of) for worker in mesh.workers] for mesh, of in meshes
-        ]
-        return [ray.get(called) for called in calls]
-
-    def _ask(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        import ray
-
-        answers: list[Any] = ray.get([worker.__ray_call__.remote(function, *args) for worker in self._watched])
-        return answers
-
-
-def _without_worker(_worker: Any, function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
+        return self._workers.pin(cores)
 
 
 def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], Any] | None:

@@ -8,13 +8,15 @@ import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from alpa_dejavu._alpa._cluster import alpa_hosts, host_names
 from alpa_dejavu._alpa._gradients import with_marked_gradients
+from alpa_dejavu._alpa._workers import StageWorkers
 from alpa_dejavu.alpa_code import remat_layers
 from alpa_dejavu.layer_option import DejavuLayerOption
+from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.problem import Plan
 
@@ -38,6 +40,8 @@ class Training:
         self._nodes: dict[str, str] = {}  # host of the first plan -> Ray's id of its node
         self._meshes: list[Any] = []
         self._step: Any = None
+        self._executable: Any = None
+        self._workers: StageWorkers | None = None
         self.state: Any = None
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
@@ -61,6 +65,7 @@ class Training:
         state = self._fresh()
         executable = self._step.get_executable(state, self._batch(checkpoint or 0))
         executable.sync()
+        self._executable, self._workers = executable, None
         self._meshes = list(executable.mesh_group)
         if checkpoint is not None:
             placements = executable.get_input_placement_specs()[0]
@@ -72,6 +77,24 @@ class Training:
 
         self.state, loss = self._step(self.state, self._batch(number))
         return float(np.asarray(loss))
+
+    def noted_step(self, number: int) -> tuple[float, StepNotes]:
+        workers = self._stage_workers()
+        workers.noting(True)
+        try:
+            return workers.timed(lambda: self.step(number))
+        finally:
+            workers.noting(False)
+
+    def pin(self, cores: Sequence[Sequence[int]]) -> None:
+        self._stage_workers().pin(cores)
+
+    def _stage_workers(self) -> StageWorkers:
+        if self._executable is None:
+            raise RuntimeError("no plan runs; call start() first")
+        if self._workers is None:
+            self._workers = StageWorkers(self._executable)
+        return self._workers
 
     def save(self, number: int) -> None:
         import alpa
@@ -88,7 +111,7 @@ class Training:
     def stop(self) -> None:
         import alpa
 
-        self._meshes, self._step, self.state = [], None, None
+        self._meshes, self._step, self.state, self._executable, self._workers = [], None, None, None, None
         try:
             alpa.shutdown()
         except Exception:

@@ -15,7 +15,15 @@ from alpa_dejavu.report._lanes import lanes
 from alpa_dejavu.report._layer_costs import layer_costs
 from alpa_dejavu.report._link_chart import link_chart
 from alpa_dejavu.report._memory_chart import memory_chart
-from alpa_dejavu.report._tables import facts, layer_rows, origins, planning_rows, runner_up_rows, stage_table
+from alpa_dejavu.report._tables import (
+    facts,
+    layer_rows,
+    origins,
+    planning_rows,
+    runner_up_rows,
+    sensitivity_rows,
+    stage_table,
+)
 from alpa_dejavu.simulate import Timeline
 
 __all__ = ["html_report"]
@@ -57,6 +65,7 @@ def html_report(planned: Planned, measured: Timeline | None = None) -> str:
         facts=facts(planned, measured),
         stage_table=stage_table(planned, measured),
         runners_up=runner_up_rows(planned),
+        sensitivities=sensitivity_rows(plan),
         layers=layer_rows(planned),
         planning=planning_rows(plan),
         origins=origins(planned),

@@ -10,9 +10,12 @@ from alpa_dejavu._kinds import members_of_kinds
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
+from alpa_dejavu.sensitivity import sensitivities
 from alpa_dejavu.simulate import StageTimes, Timeline
 
-__all__ = ["Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "stage_table"]
+__all__ = [
+    "Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows", "stage_table",
+]  # fmt: skip
 
 _GB, _MB, _GFLOP, _MS = 1e9, 1e6, 1e9, 1e3
 
@@ -119,6 +122,16 @@ def described(plan: Plan) -> str:
     cut = ", ".join(str(stage.layers[1]) for stage in plan.stages[:-1])
     layers = f"{plan.num_layers} layers" + (f" cut after {cut}" if cut else "")
     return f"{len(plan.stages)} stages, {plan.num_micro_batches} micro-batches, {layers}: {parts}"
+
+
+def sensitivity_rows(plan: Plan) -> Table:
+    """The derivatives of the step by what the plan itself tells apart, what helps most first."""
+    rows = [
+        [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", f"{one.twice_s:.4g}"]
+        for one in sensitivities(plan)
+    ]
+    heads = ["what", "1 % better saves", "1 % worse costs", "step s where it is twice as good"]
+    return {"heads": heads, "rows": rows}
 
 
 def layer_rows(planned: Planned) -> Table:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.resume._session import Session
 
@@ -52,6 +53,17 @@ class AlpaSession(Session):
     def step(self, number: int) -> float:
         """See `Session`."""
         return self._training.step(number)
+
+    def noted_step(self, number: int) -> tuple[float, StepNotes]:
+        """As `step`, each instruction of which is noted: the loss, and what each stage did when.
+
+        It takes longer than a step of which nothing is noted: each computation is waited for.
+        """
+        return self._training.noted_step(number)
+
+    def pin(self, cores: Sequence[Sequence[int]]) -> None:
+        """Has the workers of each stage run on these cores of their host alone, until the next start."""
+        self._training.pin(cores)
 
     def save(self, number: int) -> None:
         """See `Session`; older checkpoints are removed once it is complete."""

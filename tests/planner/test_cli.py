@@ -249,6 +249,27 @@ def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
     assert "of the average device" in result.stdout
 
 
+def test_explain_says_what_to_speed_up_first(run, tmp_path):
+    plan, kept = tmp_path / "plan.json", tmp_path / "plan.kept.json.gz"
+    assert run(*ASKED, "--json", plan).exit_code == 0
+    result = run("explain", plan)
+    assert result.exit_code == 0
+    rows = [line.split("  ")[0] for line in result.stdout.splitlines()]
+    assert rows[rows.index("what to speed up first") + 1] == "all devices"
+    assert {"cost of layer 0", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
+    assert "isn't known" not in result.stdout
+    refused = run("explain", plan, "--calibration", "nowhere.json")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: ")
+    kept.unlink()
+    without = run("explain", plan)
+    assert without.exit_code == 0
+    assert f"{kept} isn't there; `alpa-dejavu plan --json FILE` writes it beside the plan" in without.stdout
+    assert "cost of layer 0" not in without.stdout
+    kept.write_bytes(b"broken")
+    assert "which is kept for planning again, can't be read" in run("explain", plan).stdout
+
+
 def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):
     one, other = saved(tmp_path, "one.json"), saved(tmp_path, "other.json", num_micro_batches=8)
     result = run("diff", one, other)

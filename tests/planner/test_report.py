@@ -18,6 +18,7 @@ from unlike import islands
 
 from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
+from alpa_dejavu.sensitivity import sensitivities
 from alpa_dejavu.simulate import StageTimes, simulate
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -112,6 +113,14 @@ def test_the_tables_tell_the_plan(planned, page):
     texts = " ".join(Page(page).texts)
     assert f"{planned.plan.step_s:.4g} s" in texts
     assert "gpt on example" in texts
+
+
+def test_what_to_speed_up_first_is_told(planned, page):
+    found = {row[0]: row[1:] for row in Page(page).rows if row[1:] and row[1].endswith(" %")}
+    for one in sensitivities(planned.plan):
+        figures = [f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", f"{one.twice_s:.4g}"]
+        assert found[one.what] == figures
+    assert "all devices" in found
 
 
 def test_the_heat_map_is_the_cost_table_with_the_cut(planned, page):
