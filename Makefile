@@ -30,7 +30,7 @@ check: $(STAMP)
 	.venv/bin/mypy
 
 test: check
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup
 
 # One thread, and instructions that every processor of the last ten years has: sums come out the same, to the last bit.
 calibrations: $(STAMP)
