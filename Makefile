@@ -31,7 +31,7 @@ check: $(STAMP)
 	.venv/bin/mypy
 
 test: check
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup
 
 pictures: $(STAMP)
 	@.venv/bin/python examples/004_slicers.py --plots docs
