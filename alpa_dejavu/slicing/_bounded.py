@@ -6,6 +6,7 @@ How many stages may follow one for memory's sake is left aside until a slicing b
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import final
 
@@ -14,7 +15,7 @@ import numpy as np
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._branch import Answer
 from alpa_dejavu.slicing._graph import Graph, by_count
-from alpa_dejavu.slicing._priced import affordable, best_price
+from alpa_dejavu.slicing._priced import affordable, best_price, may_use
 from alpa_dejavu.slicing._stages import FloatArray, stages_of
 from alpa_dejavu.slicing._table import Table
 
@@ -93,6 +94,13 @@ class BoundedSearch:
                 return least, ()
         value, arcs = Table(counted, self._num_devices).way(self._exactly)
         return self._answer(counted, value, arcs, below)
+
+    @functools.cached_property
+    def possible(self) -> bool:
+        """Whether there may be a slicing: its devices are between the fewest and the most that are taken."""
+        limited = self._stages.limited or self._num_stages is not None
+        graph = self._by_count(self._graph) if limited else self._graph
+        return graph is None or may_use(graph, self._num_devices, self._exactly)
 
     def _within(self, bound: float) -> Graph:
         return self._graph.of(self._stages.cost_s <= bound)

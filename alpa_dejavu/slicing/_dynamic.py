@@ -7,6 +7,7 @@ what it may have missed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import final
 
 import numpy as np
@@ -15,6 +16,7 @@ from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._placed import Effort, placed
+from alpa_dejavu.slicing._uniform import Uniform
 
 
 @final
@@ -23,8 +25,8 @@ class Dynamic(Slicer):
     """Exact, in float64; of slicings that cost the same it always takes the same one.
 
     With `SlicingProblem.sites` it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
-    Without them it always is, up to sizes (hundreds of layers on thousands of devices, with memory that allows next to
-    nothing) where its tables would take gigabytes.
+    Without them it always is, but where memory matters on so many devices that tables would take gigabytes: then there
+    may be no better slicing than equal stages, and a gap.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
@@ -39,7 +41,10 @@ class Dynamic(Slicer):
             if not _alike(problem.sites):
                 return placed(problem, problem.sites, self.effort)
             problem = _anywhere(problem, problem.sites)
-        return Intervals(problem).run()
+        stages, at_least, rounds = Intervals(problem).run()
+        if not stages and math.isfinite(at_least):
+            stages = Uniform().slice(problem).stages
+        return stages, at_least, rounds
 
 
 def _alike(sites: Sites) -> bool:

@@ -47,6 +47,9 @@ class Intervals:
             self._push(0, top, self._relaxed(top), 0)
         while self._open and self._open[0][0] < self._best_s * (1 - ROUNDING):
             floor, low, high, least, tries = heapq.heappop(self._open)
+            # It is harder than prices tell: perhaps there is nothing to be found.
+            if tries and not self._best and not self._bounded.possible:
+                return (), math.inf, self._rounds
             aim = min(self._best_s, floor * (1 + CLOSE * FARTHER**tries) if tries < FAR else math.inf)
             middle = (low + high) // 2
             if self._bounded.is_little:

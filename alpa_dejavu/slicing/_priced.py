@@ -52,11 +52,21 @@ def best_price(
             if few[0] + price * (few[1] - num_devices) - best <= TIGHT * abs(best):
                 break
         else:
+            if not step and not may_use(graph, num_devices, exactly):
+                return math.inf, price
             step = FARTHER * step or FIRST * abs(price) or weight / num_devices or 1.0
             price += step if used > num_devices else -step
         if not exactly:
             price = max(price, 0.0)
     return best, best_price
+
+
+def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
+    """Whether some way takes as many devices or fewer and, if it has to be exactly so many, some as many or more."""
+    fewest, most = (
+        float(graph.rest(sign * graph.size.astype(float))[: graph.num_starts].min(initial=math.inf)) for sign in (1, -1)
+    )
+    return fewest <= num_devices and (num_devices <= -most or not exactly)
 
 
 def affordable(graph: Graph, num_devices: int, price: float, below: float) -> tuple[float, Graph]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import Dynamic, Exhaustive, _bounded, _graph, _table
+from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform, _bounded, _graph, _table
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._priced import affordable, best_price
@@ -110,7 +110,19 @@ def test_what_is_too_large_is_left_open_and_said(monkeypatch, place, name):
     answer = Dynamic().slice(problem)
     assert answer.lower_bound_s < truth.cost_s
     assert answer.lower_bound_s > 0.5 * truth.cost_s
+    assert answer.stages == Uniform().slice(problem).stages
+
+
+@pytest.mark.usefixtures("priced")
+def test_that_memory_forbids_every_slicing_is_soon_known():
+    problem = _model(24, 48)
+    sizes = problem.submesh_sizes[:5]
+    costs = problem.costs_s[:, :, :5]
+    room = np.full(costs.shape, 1)
+    answer = Dynamic().slice(SlicingProblem(costs, sizes, 48, 32, max_n_succ_stages=room))
     assert not answer.found
+    assert math.isinf(answer.lower_bound_s)
+    assert answer.iterations < 100
 
 
 def test_of_stages_that_cost_the_same_the_first_is_taken():
