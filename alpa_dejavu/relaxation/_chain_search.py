@@ -79,8 +79,9 @@ def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Drawn:
     for heat, rest, later in zip(DRAWN_AT, ended.rest, ended.later, strict=True):
         policy = Policy(lattice, ended.log_bound, ended.prices, rest, later, float(ended.temperatures[-1]) * heat)
         paths.append(policy.drawn(rng, SAMPLES))
-    ends, chosen = (_joined([path[n] for path in paths]) for n in (0, 1))
-    count, cost = (np.concatenate([path[n] for path in paths]) for n in (2, 3))
+    columns = list(zip(*paths, strict=True))
+    ends, chosen = (_joined(column) for column in columns[:2])
+    count, cost = (np.concatenate(column) for column in columns[2:])
     start = np.tile(np.repeat(np.arange(len(ended.log_bound)), SAMPLES), len(paths))
     found = [lattice.batch(ends, chosen, count)]
     own = (lattice.arrays.share * np.exp(ended.log_bound) - ended.prices.sum(axis=1))[start]

@@ -76,7 +76,7 @@ class Measure:
             forward, np.maximum(costs - forward, 0.0), table.once_s(plans), table.crossing_s(plans),
             table.devices(plans), table.risk(plans),
         )  # fmt: skip
-        return RelaxedPlan(*(padded(part) for part in parts), count, size)
+        return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
 
     def settled(self, plans: Batch) -> int:
         """Which of some plans is the best, by the objective itself if that isn't what the measure is."""

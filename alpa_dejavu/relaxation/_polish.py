@@ -97,8 +97,10 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
         order = np.argsort(totals, kind="stable")[:POOL]
         pool, totals = pool.take(order), totals[order]
         # First from the best of each number of stages: there may be no way from one to another downhill.
-        near = np.sort(np.unique(pool.count, return_index=True)[1]) if n == 0 and together > 1 else range(len(pool))
-        fresh = [int(m) for m in near if totals[m] <= totals[0] * FAR and pool.key(int(m)) not in moved]
+        near = np.arange(len(pool))
+        if n == 0 and together > 1:
+            near = np.sort(np.unique(pool.count, return_index=True)[1])
+        fresh = [m for m in near.tolist() if totals[m] <= totals[0] * FAR and pool.key(m) not in moved]
         fresh = fresh[: together if n else 2 * together]
         if not fresh or (together == 1 and fresh[0] != 0):
             break

@@ -120,5 +120,6 @@ def _traced(lattice: Lattice, taken: IntArray, state: IntArray, offsets: IntArra
         classes.append(np.where(going, of_class, 0))
         ways.append(np.where(going, way, 0))
     if not ends:
-        return lattice.of_ways(*(np.zeros((len(rows), 1), dtype=np.int64),) * 3, count)
+        none = np.zeros((len(rows), 1), dtype=np.int64)
+        return lattice.of_ways(none, none, none, count)
     return lattice.of_ways(np.stack(ends, 1), np.stack(classes, 1), np.stack(ways, 1), count)

@@ -54,9 +54,11 @@ def place(
         measure.cost, lattice.arrays, _features(lattice, measure), Chain(*begun.chain),
         Leanings(begun.choice, begun.end, begun.prices), begun.counts.astype(np.int32), temperatures,
     )  # fmt: skip
-    told = np.asarray(seconds), np.asarray(layers), temperatures
-    placed = Placed(*(np.asarray(part) for part in ended), begun.counts, begun.chain, *told)
-    ends, chosen = _drawn(lattice, *map(np.asarray, probabilities), begun.counts, np.random.default_rng(seed))
+    leanings = [np.asarray(part) for part in ended]
+    told = [np.asarray(seconds), np.asarray(layers), temperatures]
+    placed = Placed(*[*leanings, begun.counts, begun.chain, *told])
+    by_choice, by_end = (np.asarray(part) for part in probabilities)
+    ends, chosen = _drawn(lattice, by_choice, by_end, begun.counts, np.random.default_rng(seed))
     count = np.repeat(begun.counts, SAMPLES).astype(np.int64)
     plans = lattice.batch(ends, chosen, count)
     _, first = np.unique(ends, axis=0, return_index=True)

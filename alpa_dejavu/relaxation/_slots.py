@@ -115,7 +115,8 @@ def relaxed(
 
     begin = jnp.zeros((size + 1, groups)).at[0, 0].set(1.0)
     _, (parts, crossing, devices, risk, used, layers) = lax.scan(step, begin, (jnp.arange(places), by_choice, by_end))
-    plan = RelaxedPlan(*parts.T, crossing, devices, risk, count, features.num_micro_batches)
+    seen = [parts[:, 0], parts[:, 1], parts[:, 2], crossing, devices, risk, count, features.num_micro_batches]
+    plan = RelaxedPlan(*seen)
     return plan, used.sum(axis=0), layers
 
 
@@ -159,5 +160,6 @@ def annealed_slots(
 
     numbers = jnp.arange(1.0, len(temperatures) + 1.0)
     (leanings, _), (seconds, layers) = lax.scan(move, (begun, begin(begun)), (numbers, temperatures, steps))
-    found = jax.vmap(lambda *each: probabilities(arrays, *each, temperatures[-1]))(chains, leanings, counts)
+    last = functools.partial(probabilities, arrays, temperature=temperatures[-1])
+    found = jax.vmap(last)(chains, leanings, counts)
     return leanings, found, seconds, layers

@@ -118,7 +118,9 @@ def _solved(lattice: Lattice, ended: Annealed, settings: Settings, begun: Placed
         plans = _best(measure, plans, POOL)
         if settings.polish and math.isfinite(measure(plans.take(np.array([0])))[0]):
             plans = _polished(lattice, measure, plans, drawn.segments)
-        stages = plans.stages(measure.settled(plans.take(np.arange(min(len(plans), SETTLED)))))
+        few = plans.take(np.arange(min(len(plans), SETTLED)))
+        few = few if given is None else Batch.joined([few, given])
+        stages = few.stages(measure.settled(few))
     if not found or not math.isfinite(problem.total_s(stages)):
         stages = ()
     best_s = problem.total_s(stages) if stages else math.inf

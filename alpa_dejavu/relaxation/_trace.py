@@ -64,9 +64,10 @@ def _of_chain(lattice: Lattice, ended: Annealed, cost_s: float) -> Trace:
     best = int(np.abs(ended.values[-1] * lattice.unit_s - cost_s).argmin())
     bounds, prices = (part[:, best] for part in ended.history)
     found = softs(lattice.arrays, Chain(bounds, prices), ended.temperatures, lattice.limited)
+    rests, laters = (np.asarray(part)[:, None] for part in found)
     rows = [
-        _likely(lattice, Policy(lattice, *(part[None] for part in parts), float(temperature)))
-        for *parts, temperature in zip(bounds, prices, *map(np.asarray, found), ended.temperatures, strict=True)
+        _likely(lattice, Policy(lattice, bounds[[n]], prices[[n]], rests[n], laters[n], temperature))
+        for n, temperature in enumerate(ended.temperatures.tolist())
     ]
     return Trace(_told(np.stack(rows)), ended.values[:, best] * lattice.unit_s, ended.temperatures * lattice.unit_s)
 

@@ -115,7 +115,7 @@ def test_it_goes_on_from_where_it_stood():
     problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
     first, relaxed = Gradient().follow(problem)
     changed = dataclasses.replace(problem, costs_s=problem.costs_s * np.linspace(1, 1.3, 7)[:, None, None, None])
-    again, later = Gradient(rounds=40).follow(changed, relaxed)
+    again, later = Gradient().follow(changed, relaxed)
     assert again.cost_s == pytest.approx(Dynamic().slice(changed).cost_s, rel=0.01)
     begun, ended = relaxed.chain.log_bound, later.chain.history[0][0]
     assert np.abs(begun - ended).max() < 0.2
@@ -129,7 +129,7 @@ def test_the_anneal_can_be_told():
     problem = random_problem(np.random.default_rng(2), 7, 8, limited=False)
     found, trace = Gradient().traced(problem)
     by_layer = trace.assignment.sum(axis=2)
-    assert trace.assignment.shape[:2] == (40, 7)
+    assert trace.assignment.shape[:2] == (Gradient().rounds, 7)
     np.testing.assert_allclose(by_layer, 1.0, atol=0.02)
     first, last = (np.sort(trace.assignment[n], axis=1)[:, -1].mean() for n in (0, -1))
     assert last > max(first, 0.9)
