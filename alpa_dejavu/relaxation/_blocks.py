@@ -36,7 +36,8 @@ def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
     least, way = _least_by_class(lattice, ends, count, bounds)
     num, width = ends.shape
     best = np.full((num, *dims), np.inf)
-    best[(slice(None), *(0 for _ in dims))] = 0.0
+    nothing_used = (slice(None), *(0 for _ in dims))
+    best[nothing_used] = 0.0
     taken = np.full((width, num, *dims), -1, dtype=np.int16)
     for k in range(width):
         new = np.full_like(best, np.inf)

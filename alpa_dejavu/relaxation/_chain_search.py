@@ -30,7 +30,7 @@ class Annealed(NamedTuple):
     values: Any
     rest: Any
     later: Any
-    temperatures: FloatArray
+    temperatures: Any
 
 
 class Drawn(NamedTuple):

@@ -194,7 +194,8 @@ class Lattice:
         of_class, way = np.divmod(np.where(there, chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts, 0, last), np.clip(ends - 1, 0, last)
-        return self.of_ways(ends, of_class, self.way[(*where, of_class, way)], count)
+        entry = (*where, of_class, way)
+        return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
         """Plans from ends, classes and the ways that these have, in the problem's numbers."""

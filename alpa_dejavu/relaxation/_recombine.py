@@ -41,6 +41,7 @@ def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batc
     found = np.isfinite(flat[np.arange(len(bounds)), state])
     return _traced(lattice, taken.reshape(3, len(bounds), size, -1), state, uses @ strides(dims)).take(found)
 
+
 STEEP, FAR = 8.0, 1.3
 """With so many micro-batches, stages of so many times a bound aren't looked at."""
 
@@ -53,7 +54,8 @@ class _Suffixes:
         self._lattice, self._bounds, self._dims = lattice, bounds, dims
         size = lattice.problem.num_layers
         self.best = np.full((len(bounds), size + 1, *dims), np.inf, dtype=np.float32)
-        self.best[(slice(None), size, *(0 for _ in dims))] = 0.0
+        nothing_used = (slice(None), size, *(0 for _ in dims))
+        self.best[nothing_used] = 0.0
         self._count = np.zeros(self.best.shape, dtype=np.int16)
         self.taken = np.full((3, len(bounds), size, *dims), -1, dtype=np.int16)
 
@@ -76,15 +78,16 @@ class _Suffixes:
             if way and lattice.problem.per_step_s is None and not (room[rows, q, 0] < most).any():
                 continue
             to = tuple(slice(int(u), None) for u in uses[q])
-            source = (slice(None), rows, *(slice(0, d - int(u)) for d, u in zip(dims, uses[q], strict=True)))
+            source: Any = (slice(None), rows, *(slice(0, d - int(u)) for d, u in zip(dims, uses[q], strict=True)))
             ones = tuple(1 for _ in dims)
             sums, followed = after[source], stages[source]
             sums += cost[:, rows, q, way].reshape(*sums.shape[:2], *ones)
             if tight:
                 sums[followed > room[rows, q, way].reshape(1, -1, *ones)] = np.inf
             pick = sums.argmin(axis=1)
-            place = (np.arange(len(sums)).reshape(-1, *ones), pick, *np.indices(pick.shape[1:], sparse=True))
-            least, kept = sums[place], (slice(None), layer, *to)
+            place: Any = (np.arange(len(sums)).reshape(-1, *ones), pick, *np.indices(pick.shape[1:], sparse=True))
+            kept: Any = (slice(None), layer, *to)
+            least = sums[place]
             better = least < self.best[kept]
             if not better.any():
                 continue
@@ -103,7 +106,7 @@ class _Suffixes:
         return costs > self._bounds[:, None, None, None] * FAR
 
 
-def _traced(lattice: Lattice, taken: IntArray, state: IntArray, offsets: IntArray) -> Batch:
+def _traced(lattice: Lattice, taken: Any, state: IntArray, offsets: IntArray) -> Batch:
     """The plans, from their first layer on."""
     size, rows = lattice.problem.num_layers, np.arange(len(state))
     layer, count = np.zeros_like(state), np.zeros_like(state)

@@ -64,7 +64,7 @@ def best_price(
 def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
     """Whether some way takes as many devices or fewer and, if it has to be exactly so many, some as many or more."""
     fewest, most = (
-        float(graph.rest(sign * graph.size.astype(float))[: graph.num_starts].min(initial=math.inf)) for sign in (1, -1)
+        float(graph.rest(sign * graph.size)[: graph.num_starts].min(initial=math.inf)) for sign in (1.0, -1.0)
     )
     return fewest <= num_devices and (num_devices <= -most or not exactly)
 
