@@ -267,7 +267,10 @@ def test_a_broken_file_is_named(planned, tmp_path, change, said):
         read_kept(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"no json", mtime=0), gzip.compress(b"[]", mtime=0)[:-4]])
+NO_JSON, CUT = gzip.compress(b"no json", mtime=0), gzip.compress(b"[]", mtime=0)[:-4]
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", NO_JSON, CUT])
 def test_what_is_no_such_file_is_refused(tmp_path, content):
     kept_path(tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"plan\.kept\.json\.gz.*plan once more"):
