@@ -5,8 +5,10 @@
 Four hosts of one device each are network namespaces on this machine, each with a Ray node of its own. Links between
 them are shaped by `tc`, and each host's device has a share of a core by the CPU quota of a cgroup, once everything is
 compiled. This needs root and Linux; without, it says so, and nothing counts as shown. The plans of the enumeration
-are written to the JSON file before ours is known. Cases that the file has already are not measured again. Last, a host
-is killed while Alpa trains: training goes on without it, and its losses are those of an undisturbed run.
+are written to the JSON file before ours is known. All plans run in rounds; then ours, Alpa's and the two that were
+fastest run again in turns, and these finals are what is compared: the fastest of many is so by luck, too. Cases that
+the file has already are not measured again. Last, a host is killed while Alpa trains: training goes on without it, and
+its losses are those of an undisturbed run.
 
 Links within a host that are slower than between hosts can't be made on one machine.
 """
@@ -35,6 +37,7 @@ from hetero._trial import Effort, trial
 
 KILLED = "killed host"
 """The last case: the cluster has a host less afterwards."""
+_COUNTS = "plans", "rounds", "steps", "warm_up", "finals"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM
 
 
@@ -70,7 +73,7 @@ def _measure(names: list[str], result: dict[str, Any], arguments: argparse.Names
     cores, shares = len(os.sched_getaffinity(0)), max(sum(CASES[name].shares) for name in names)
     if shares >= cores:
         raise NotShownError(f"the devices take {shares:.2f} cores together, and the runtime some more; here is {cores}")
-    effort = Effort(arguments.plans, arguments.rounds, arguments.steps, arguments.warm_up, arguments.seed)
+    effort = Effort(**{name: getattr(arguments, name) for name in (*_COUNTS, "seed")})
 
     def written(case: dict[str, Any]) -> None:
         result["cases"][case["name"]] = case
@@ -119,13 +122,14 @@ def _arguments() -> argparse.Namespace:
     names = [*CASES, KILLED]
     parser.add_argument("--cases", nargs="+", choices=names, default=names, help="default: all")
     parser.add_argument("--plans", type=int, default=12, help="of an enumeration, at most (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="of all plans (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="of all plans (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=2, help="of a plan in a round (default: %(default)s)")
     parser.add_argument("--warm-up", type=int, default=2, help="steps of each plan (default: %(default)s)")
+    parser.add_argument("--finals", type=int, default=3, help="rounds of those compared (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=int, default=80, help="at most (default: %(default)s)")
     arguments = parser.parse_args()
-    for name in ("plans", "rounds", "steps", "warm_up", "minutes"):
+    for name in (*_COUNTS, "minutes"):
         if getattr(arguments, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give 1 or more")
     return arguments

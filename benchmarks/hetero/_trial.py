@@ -18,6 +18,7 @@ from hetero._bench import Bench
 from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
 from hetero._layouts import alpas_places, drawn, enumeration, label, plan_of, stage_of
+from hetero._report import finalists
 
 __all__ = ["Effort", "trial"]
 
@@ -25,12 +26,15 @@ __all__ = ["Effort", "trial"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How much is measured: plans of an enumeration, rounds of all of them, steps of each in a round, warm-up steps."""
+    """How much is measured: plans of an enumeration, rounds of all of them, steps of each in a round, warm-up steps;
+    and rounds of those alone that are compared.
+    """
 
     plans: int
     rounds: int
     steps: int
     warm_up: int
+    finals: int
     seed: int
 
 
@@ -65,10 +69,11 @@ def trial(
     roles = {"ours": ours, "amp": amps, "alpa": _alpas(autos[job.name], case, bench.names)}
     plans = {label(plan, bench.names): plan for plan in (*listed, *roles.values())}
     runs = _measured(case, bench, plans, effort)
+    result |= {**runs, "roles": {role: label(plan, bench.names) for role, plan in roles.items()}}
+    compared = {name: plans[name] for name in finalists(result) if name in runs["steps_s"]}
     return {
         **result,
-        **runs,
-        "roles": {role: label(plan, bench.names) for role, plan in roles.items()},
+        "finals_s": _finals(case, bench, compared, effort),
         "predicted_s": {"ours": ours.step_s},
         "measured_bytes_per_s": [[None if link is None else link.sending[1] for link in row] for row in links.links],
         "auto": autos[job.name],
@@ -102,11 +107,8 @@ def _measured(case: Case, bench: Bench, plans: dict[str, Plan], effort: Effort) 
     errors: dict[str, str] = {}
     steps_s: dict[str, list[list[float]]] = {name: [] for name in plans}
     order = np.random.default_rng(effort.seed)
-    groups: dict[object, list[str]] = {}
-    for name, plan in plans.items():
-        groups.setdefault(bench.group(plan), []).append(name)
     with tqdm(total=len(plans) * (1 + effort.rounds), desc=case.name, unit="turn") as bar:
-        for group in groups.values():
+        for group in _groups(bench, plans):
             for name in group:
                 try:
                     compile_s[name] = bench.compile(case.job, plans[name])
@@ -122,3 +124,30 @@ def _measured(case: Case, bench: Bench, plans: dict[str, Plan], effort: Effort) 
                     steps_s[name].append(bench.steps(case.job, plans[name], effort.steps))
                     bar.update()
     return {"compile_s": compile_s, "errors": errors, "steps_s": {name: steps_s[name] for name in compile_s}}
+
+
+def _finals(case: Case, bench: Bench, plans: dict[str, Plan], effort: Effort) -> dict[str, list[list[float]]]:
+    """Seconds of the steps of each round, by label: in every round all are compiled and run anew, one after the other.
+
+    What a machine does in the meantime then falls on all of them.
+    """
+    steps_s: dict[str, list[list[float]]] = {name: [] for name in plans}
+    with tqdm(total=len(plans) * effort.finals, desc=f"{case.name}, finals", unit="plan") as bar:
+        for number in range(effort.finals):
+            for group in _groups(bench, plans)[:: (-1) ** number]:
+                for name in group:
+                    bench.compile(case.job, plans[name])
+                bench.set(case)
+                for name in group:
+                    bench.steps(case.job, plans[name], effort.warm_up)
+                    steps_s[name].append(bench.steps(case.job, plans[name], 2 * effort.steps))
+                    bar.update()
+    return steps_s
+
+
+def _groups(bench: Bench, plans: dict[str, Plan]) -> list[list[str]]:
+    """Labels of plans that have the same workers."""
+    groups: dict[object, list[str]] = {}
+    for name, plan in plans.items():
+        groups.setdefault(bench.group(plan), []).append(name)
+    return list(groups.values())

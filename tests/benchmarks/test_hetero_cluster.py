@@ -29,7 +29,7 @@ from hetero._layouts import Layout, alpas_places, drawn, enumeration, label
 from hetero._namespaces import Network, network
 from hetero._owner import is_leftover, own_name
 from hetero._quotas import Quotas
-from hetero._report import figures, misses, table
+from hetero._report import figures, finalists, misses, table
 from hetero._shaping import shape
 
 NAMES = ["a", "b", "c", "d"]
@@ -120,9 +120,13 @@ def test_a_missed_figure_is_told(seconds, said):
         "listed": ["best", "worst"],
         "roles": {"ours": "ours", "alpa": "alpa", "amp": "worst"},
         "errors": {"broken": "a long story\nand its end"},
-        "steps_s": {label: [[value, value], [value]] for label, value in seconds.items()},
+        "steps_s": {label: [[value, value], [value]] for label, value in {**seconds, "best": 0.1}.items()},
     }
+    assert finalists(case) == ["ours", "alpa", "best", "worst"]
+    # The machine is twice as slow in the second of the finals, and at times in the others.
+    case["finals_s"] = {label: [[value, value, 9.0], [2 * value], [value]] for label, value in seconds.items()}
     assert figures(case)["ours_s"] == seconds["ours"]
+    assert figures(case)["ours_to_alpa"] == pytest.approx(seconds["ours"] / seconds["alpa"])
     found = misses(case)
     assert len(found) == len(said)
     assert all(part in line for part, line in zip(said, found, strict=True))
