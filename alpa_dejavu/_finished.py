@@ -81,7 +81,7 @@ def _stage(
     space: SearchSpace,
     in_flight: int,
 ) -> StagePlan:
-    entry = (choice.first, choice.last, choice.submesh, choice.config)
+    entry = choice.entry
     where = choice.first, choice.last
     config = space.configs[choice.submesh][choice.config]
     memory = table.memory[choice.submesh][choice.config]

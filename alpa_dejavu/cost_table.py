@@ -119,7 +119,7 @@ class CostTable:
             hosts: of each stage; used where hosts are unlike. None: any of their submeshes' kinds.
         """
         if self.crossings is None:
-            entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
+            entries = [stage.entry for stage in stages]
             return [(float(self.boundary_forward_s[e]), float(self.boundary_backward_s[e])) for e in entries]
         crossed = [(0.0, 0.0)]
         if hosts is None:

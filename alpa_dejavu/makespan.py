@@ -88,7 +88,7 @@ class Makespan(Objective):
         return tuple(
             StageTimes(
                 *self._parts(problem, stage),
-                per_step_s=_once(problem, stage),
+                per_step_s=problem.stage_once_s(stage),
                 forward_send_s=ahead * crossed[n + 1],
                 backward_send_s=back * crossed[n],
                 devices=int(problem.submesh_sizes[stage.submesh]),
@@ -98,9 +98,8 @@ class Makespan(Objective):
 
     def _parts(self, problem: SlicingProblem, stage: StageChoice) -> tuple[float, float]:
         """Seconds forward and backward."""
-        entry = stage.first, stage.last, stage.submesh, stage.config
-        forward, cost = float(self.forward_s[entry]), float(problem.costs_s[entry])
-        said = f"makespan: forward_s{entry} is {forward}, but costs_s there is {cost}"
+        forward, cost = float(self.forward_s[stage.entry]), float(problem.costs_s[stage.entry])
+        said = f"makespan: forward_s{stage.entry} is {forward}, but costs_s there is {cost}"
         if forward > cost * (1 + _ROUNDING):
             raise ValueError(f"{said}; give the part of it that is forward")
         if self.schedule == "inference" and forward < cost * (1 - _ROUNDING):
@@ -127,8 +126,8 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
     occupied = _occupied(problem)
     floor = before = 0.0
     for n, (stage, crossed) in enumerate(zip(stages, _crossed(problem, stages), strict=True)):
-        cost = float(problem.costs_s[stage.first, stage.last, stage.submesh, stage.config])
-        once = _once(problem, stage) if n == 0 and occupied.updates else 0.0
+        cost = float(problem.costs_s[stage.entry])
+        once = problem.stage_once_s(stage) if n == 0 and occupied.updates else 0.0
         floor = max(floor, before + once + float(occupied.seconds(cost, crossed)))
         before += once + cost + crossed
     return floor
@@ -164,9 +163,3 @@ def _crossed(problem: SlicingProblem, stages: Sequence[StageChoice]) -> list[flo
         return [0.0] * len(stages)
     pairs = itertools.pairwise(stages)
     return [0.0, *(problem.sites.crossing(after.first, before.submesh, after.submesh) for before, after in pairs)]
-
-
-def _once(problem: SlicingProblem, stage: StageChoice) -> float:
-    if problem.per_step_s is None:
-        return 0.0
-    return float(problem.per_step_s[stage.first, stage.last, stage.submesh, stage.config])

@@ -203,9 +203,8 @@ class Follower:
 
     def _whole(self, stage: StageChoice) -> float:
         """What a stage was predicted to compute for in a step, collectives included."""
-        entry = stage.first, stage.last, stage.submesh, stage.config
-        micro_batch = float(self._table.compute_s[entry] + self._table.collective_s[entry])
-        return self._kept.run.num_micro_batches * micro_batch + float(self._table.per_step_s[entry])
+        micro_batch = float(self._table.compute_s[stage.entry] + self._table.collective_s[stage.entry])
+        return self._kept.run.num_micro_batches * micro_batch + float(self._table.per_step_s[stage.entry])
 
 
 def _by_step(problem: SlicingProblem, table: CostTable, run: Run) -> SlicingProblem:

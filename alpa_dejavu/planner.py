@@ -76,6 +76,6 @@ def plan(
 def _step_s(chosen: Candidate, run: Run) -> float:
     """Seconds of a whole step. Inference's objective is another one than its time."""
     table, stages = chosen.table, chosen.slicing.stages
-    costs = [float(table.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
-    once = sum(float(table.per_step_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+    costs = [float(table.costs_s[stage.entry]) for stage in stages]
+    once = sum(float(table.per_step_s[stage.entry]) for stage in stages)
     return sum(costs) + (run.num_micro_batches - 1) * max(costs) + once

@@ -139,7 +139,7 @@ def stage_times(
 ) -> tuple[StageTimes, ...]:
     """What the simulation needs to know of each stage of a slicing; of unlike hosts, which ones it is on."""
     taken = table.taken_s(stages, space, hosts)
-    entries = [(stage.first, stage.last, stage.submesh, stage.config) for stage in stages]
+    entries = [stage.entry for stage in stages]
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
         memory = table.memory[stage.submesh][stage.config]

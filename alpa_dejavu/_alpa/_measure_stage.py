@@ -30,7 +30,7 @@ def stage_measurer(
     from alpa.pipeline_parallel import stage_profiling
 
     def measured(stage: StageChoice) -> StageMeasurement | None:
-        index = stage.first, stage.last, stage.submesh, stage.config
+        index = stage.entry
         hosts, devices = submeshes[stage.submesh]
         task = index, _stage_config(given, stage), configs[stage.submesh][stage.config]
         meshes = given["virtual_mesh"].slice_profiling_submeshes(int(hosts), int(devices))[:1]

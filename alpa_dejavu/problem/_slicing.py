@@ -30,6 +30,11 @@ class StageChoice:
     submesh: int
     config: int
 
+    @property
+    def entry(self) -> tuple[int, int, int, int]:
+        """Where the stage is in arrays of shape (L, L, S, C)."""
+        return self.first, self.last, self.submesh, self.config
+
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,21 +90,22 @@ class SlicingProblem:
             raise ValueError(f"{owner}: costs_s{where} is {costs[where]}; a cost is at least 0, or inf if not offered")
         if (sizes < 1).any():
             raise ValueError(f"{owner}: submesh_sizes is {sizes.tolist()}, but a submesh has at least one device")
-        for field, dtype in (("max_n_succ_stages", np.int64), ("per_step_s", np.float64)):
+        if self.max_n_succ_stages is not None:
+            room = np.asarray(self.max_n_succ_stages)
+            _check_whole(owner, "max_n_succ_stages", room)
+            object.__setattr__(self, "max_n_succ_stages", room.astype(np.int64))
+        if self.per_step_s is not None:
+            object.__setattr__(self, "per_step_s", np.asarray(self.per_step_s, dtype=np.float64))
+            if not (self.per_step_s >= 0).all():
+                raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
+        for field in ("max_n_succ_stages", "per_step_s"):
             value = getattr(self, field)
-            if value is not None:
-                value = np.asarray(value)
-                if field == "max_n_succ_stages":
-                    _check_whole(owner, field, value)
-                value = value.astype(dtype)
-                object.__setattr__(self, field, value)
-                if value.shape != costs.shape:
-                    raise ValueError(f"{owner}: {field} is {value.shape}, but costs_s is {costs.shape}")
-        if self.per_step_s is not None and not (self.per_step_s >= 0).all():
-            raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
-        for field in ("num_devices", "num_micro_batches", "num_stages"):
-            if field != "num_stages" or self.num_stages is not None:
-                _check.count(owner, field, getattr(self, field))
+            if value is not None and value.shape != costs.shape:
+                raise ValueError(f"{owner}: {field} is {value.shape}, but costs_s is {costs.shape}")
+        _check.count(owner, "num_devices", self.num_devices)
+        _check.count(owner, "num_micro_batches", self.num_micro_batches)
+        if self.num_stages is not None:
+            _check.count(owner, "num_stages", self.num_stages)
         _check.one_of(owner, "devices", self.devices, ("exactly", "at most"))
         if not isinstance(self.objective, Objective) and self.objective not in OBJECTIVES:
             names = ", ".join(map(repr, OBJECTIVES))
@@ -135,9 +141,7 @@ class SlicingProblem:
         costs = self.stage_costs_s(stages)
         if self.objective == "inference":
             return len(costs) * max(costs)
-        once = 0.0
-        if self.per_step_s is not None:
-            once = sum(float(self.per_step_s[s.first, s.last, s.submesh, s.config]) for s in stages)
+        once = sum(map(self.stage_once_s, stages))
         if isinstance(self.objective, Objective):
             total = float(self.objective.total_s(self, stages)) if math.isfinite(sum(costs) + once) else math.inf
             if math.isnan(total):
@@ -149,11 +153,15 @@ class SlicingProblem:
 
     def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
         """What each stage costs a micro-batch, with what comes to it from the stage before over their sites' link."""
-        costs = [float(self.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
+        costs = [float(self.costs_s[stage.entry]) for stage in stages]
         if self.sites is not None:
             for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
                 costs[n] += self.sites.crossing(stage.first, before.submesh, stage.submesh)
         return costs
+
+    def stage_once_s(self, stage: StageChoice) -> float:
+        """What a stage costs once a step."""
+        return 0.0 if self.per_step_s is None else float(self.per_step_s[stage.entry])
 
     def _allows(self, stages: tuple[StageChoice, ...]) -> bool:
         starts = [s.first for s in stages]
@@ -168,10 +176,7 @@ class SlicingProblem:
             and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
             and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
             and self.num_stages in (None, len(stages))
-            and (
-                room is None
-                or all(len(stages) - 1 - n <= room[s.first, s.last, s.submesh, s.config] for n, s in enumerate(stages))
-            )
+            and (room is None or all(len(stages) - 1 - n <= room[stage.entry] for n, stage in enumerate(stages)))
         )
 
 

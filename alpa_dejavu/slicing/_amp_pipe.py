@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
+from alpa_dejavu.slicing._uniform import num_equal_stages
 
 FloatArray = NDArray[np.float64]
 VARIANTS = ("paper", "released")
@@ -180,16 +181,10 @@ def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
 
 
 def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
-    """The submesh of each stage: all of one size, and all of one shape where hosts are alike.
-
-    There are as many stages as there are devices for, or as are asked for.
-    """
+    """The submesh of each stage: all of one size, and all of one shape where hosts are alike."""
     for size in np.unique(problem.submesh_sizes).tolist():
-        most = problem.num_devices // size
-        count = problem.num_stages or most
-        if not 1 <= count <= min(most, problem.num_layers):
-            continue
-        if problem.devices == "exactly" and count * size != problem.num_devices:
+        count = num_equal_stages(problem, size)
+        if not count:
             continue
         alike = np.flatnonzero(problem.submesh_sizes == size)
         if problem.sites is None:

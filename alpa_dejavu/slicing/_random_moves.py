@@ -61,10 +61,9 @@ class RandomMoves:
         costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
         total = 0
         for n, stage in enumerate(stages):
-            entry = stage.first, stage.last, stage.submesh, stage.config
-            total += not math.isfinite(costs[entry])
+            total += not math.isfinite(costs[stage.entry])
             if room is not None:
-                total += max(len(stages) - 1 - n - int(room[entry]), 0)
+                total += max(len(stages) - 1 - n - int(room[stage.entry]), 0)
         return total
 
     def _cut(self, stages: Stages) -> Stages:

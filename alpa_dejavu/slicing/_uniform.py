@@ -41,15 +41,21 @@ class Uniform(Slicer):
         return best, 0.0, tried
 
 
+def num_equal_stages(problem: SlicingProblem, size: int) -> int:
+    """How many stages with so many devices each: as many as there are devices for, or as are asked for.
+
+    0 if there are too few devices or layers for that, or devices would be left that have to be used.
+    """
+    most = problem.num_devices // size
+    count = problem.num_stages or most
+    suits = count * size == problem.num_devices or problem.devices == "at most"
+    return count if suits and count <= min(most, problem.num_layers) else 0
+
+
 def _rows(problem: SlicingProblem) -> list[list[int]]:
     """For each submesh that suits, as many of it as there are devices for, or as are asked for."""
-    rows = []
-    for s, size in enumerate(problem.submesh_sizes.tolist()):
-        most = problem.num_devices // size
-        count = problem.num_stages or most
-        if count <= most and (count * size == problem.num_devices or problem.devices == "at most"):
-            rows.append([s] * count)
-    return rows
+    counts = [num_equal_stages(problem, size) for size in problem.submesh_sizes.tolist()]
+    return [[s] * count for s, count in enumerate(counts) if count]
 
 
 def _site_rows(sites: Sites, num_stages: int | None) -> list[list[int]]:
