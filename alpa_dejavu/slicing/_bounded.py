@@ -14,6 +14,7 @@ import numpy as np
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._branch import Answer
+from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._priced import affordable, best_price, may_use
 from alpa_dejavu.slicing._stages import FloatArray, stages_of
@@ -76,9 +77,10 @@ class BoundedSearch:
         if least >= below:
             return least, ()
         if not self._counted:
-            value, arcs = Table(graph, self._num_devices).way(self._exactly)
-            if value >= below or self._suits(graph, arcs):
-                return self._answer(graph, value, arcs, below)
+            corridor = self._corridor(graph, self._prices.get(bound, 0.0), below)
+            value, arcs = Table(corridor).way()
+            if value >= below or self._suits(corridor.graph, arcs):
+                return self._answer(corridor.graph, value, arcs, below)
             self._counted = not self.is_little
         return self._solve_counted(graph, least, below)
 
@@ -90,10 +92,11 @@ class BoundedSearch:
         if not self.is_little:
             least = max(least, self._counted_bound(counted, below))
             _, counted = affordable(counted, self._num_devices, self._counted_price, below)
-            if least >= below or not Table.fits(counted, self._num_devices):
-                return least, ()
-        value, arcs = Table(counted, self._num_devices).way(self._exactly)
-        return self._answer(counted, value, arcs, below)
+        corridor = self._corridor(counted, self._counted_price, below)
+        if least >= below or not Table.fits(corridor):
+            return least, ()
+        value, arcs = Table(corridor).way()
+        return self._answer(corridor.graph, value, arcs, below)
 
     @functools.cached_property
     def possible(self) -> bool:
@@ -114,6 +117,10 @@ class BoundedSearch:
         least, price = best_price(graph, self._num_devices, self._exactly, self._counted_price, below)
         self._counted_price = price
         return min(least, below)
+
+    def _corridor(self, graph: Graph, price: float, below: float) -> Corridor:
+        """Where sums below `below` may be; without a price that is everywhere."""
+        return Corridor.whole(graph, self._num_devices, self._exactly).narrowed(price, below)
 
     def _suits(self, graph: Graph, arcs: list[int]) -> bool:
         """Whether memory has room for as many stages as follow each."""

@@ -1,4 +1,4 @@
-"""The dynamic program: the least sum from each node of a graph on, for each number of devices left."""
+"""The dynamic program: the least sum from each node of a graph on, for each number of devices that may be left."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.slicing._graph import Graph
-from alpa_dejavu.slicing._stages import FloatArray
+from alpa_dejavu.slicing._corridor import Corridor
+from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 CHUNK = 65536
 """So many sums are made at a time: they should stay in the cache."""
@@ -18,58 +18,70 @@ MOST_BYTES = 2**31
 
 @final
 class Table:
-    """A row of D + 1 sums for each node, each after as many infinite ones as the largest stage has devices.
+    """A row of sums for each node, with as many infinite ones between rows as any stage looks past the end of one.
 
-    So what follows a stage is, for all numbers of devices at once, a row of its head moved by the stage's devices.
+    So what follows a stage is, for all numbers of devices at once, a piece as long as its tail's row, out of its head's.
     """
 
-    def __init__(self, graph: Graph, num_devices: int) -> None:
-        self._graph, self._num_devices = graph, num_devices
-        used = np.zeros(len(graph.layers), dtype=np.bool_)
-        used[graph.tail] = used[graph.head] = True
-        self._row = np.cumsum(used) - 1
-        margin = int(graph.size.max(initial=0))
-        sums = np.full((int(used.sum()), margin + num_devices + 1), np.inf)
-        sums[self._row[used & (graph.layers == graph.num_layers)], margin] = 0.0
-        self._flat, self._sums = sums.reshape(-1), sums[:, margin:]
-        self._after = self._row[graph.head] * sums.shape[1] + margin - graph.size
+    def __init__(self, corridor: Corridor) -> None:
+        self._graph, self._fewest = corridor.graph, corridor.fewest
+        self._widths, gap = _layout(corridor)
+        rows = np.cumsum(np.where(self._widths > 0, self._widths + gap, 0))
+        self._sums: FloatArray = np.full(gap + int(rows.max(initial=0)), np.inf)
+        self._row = rows - self._widths
+        graph = self._graph
+        ends = np.flatnonzero((graph.layers == graph.num_layers) & (self._widths > 0))
+        self._sums[self._row[ends] - self._fewest[ends]] = 0.0
+        self._after = self._row[graph.head] + self._fewest[graph.tail] - graph.size - self._fewest[graph.head]
         self._fill()
 
     @staticmethod
-    def fits(graph: Graph, num_devices: int) -> bool:
-        """Whether the table of a graph isn't too large."""
-        num_rows = 1 + np.count_nonzero(np.bincount(graph.tail))
-        return bool(num_rows * (num_devices + 1 + graph.size.max(initial=0)) * 8 <= MOST_BYTES)
+    def fits(corridor: Corridor) -> bool:
+        """Whether a table isn't too large."""
+        widths, gap = _layout(corridor)
+        return bool(8 * (widths.sum() + gap * (1 + np.count_nonzero(widths))) <= MOST_BYTES)
 
     def _fill(self) -> None:
-        graph, width = self._graph, self._num_devices + 1
-        windows: FloatArray = np.ndarray(
-            (max(len(self._flat) - width + 1, 0), width), buffer=self._flat, strides=(8, 8)
-        )
-        weight, step = graph.weight[:, None], max(1, CHUNK // width)
+        graph, sums = self._graph, self._sums
+        weight, widths, rows = graph.weight[:, None], self._widths.tolist(), self._row.tolist()
         for node in range(len(graph.layers) - 1, -1, -1):
-            best, end = self._sums[self._row[node]], graph.leaving[node + 1]
-            for begin in range(graph.leaving[node], end, step):
-                some = slice(begin, min(begin + step, end))
-                sums = windows[self._after[some]]
-                sums += weight[some]
-                np.minimum(best, sums.min(axis=0), out=best)
+            begin, end = graph.leaving[node], graph.leaving[node + 1]
+            if begin == end:
+                continue
+            width = widths[node]
+            best = sums[rows[node] : rows[node] + width]
+            pieces: FloatArray = np.ndarray((len(sums) - width + 1, width), buffer=sums, strides=(8, 8))
+            step = max(1, CHUNK // width)
+            for first in range(begin, end, step):
+                some = slice(first, min(first + step, end))
+                through = pieces[self._after[some]]
+                through += weight[some]
+                np.minimum(best, through.min(axis=0), out=best)
 
-    def way(self, exactly: bool) -> tuple[float, list[int]]:
-        """The least sum (infinite if there is none), and the arcs of a way that has it: the first of equals.
-
-        It uses exactly the number of devices, or at most so many.
-        """
-        graph, fewest = self._graph, self._num_devices if exactly else 0
-        begins = [n for n in range(graph.num_starts) if graph.leaving[n] < graph.leaving[n + 1]]
-        ends = self._sums[self._row[begins], fewest:] if begins else np.full((1, 1), np.inf)
-        begin, left = divmod(int(ends.argmin()), ends.shape[1])
-        least = float(ends[begin, left])
-        if math.isinf(least):
-            return least, []
-        node, left, arcs = begins[begin], left + fewest, list[int]()
-        while graph.layers[node] < graph.num_layers:
+    def way(self) -> tuple[float, list[int]]:
+        """The least sum (infinite if there is none), and the arcs of a way that has it: the first of equals."""
+        graph = self._graph
+        least, node, left = math.inf, -1, 0
+        for begin in range(graph.num_starts):
+            row = self._sums[self._row[begin] : self._row[begin] + self._widths[begin]]
+            if row.min(initial=math.inf) < least:
+                least, node, left = float(row.min()), begin, int(row.argmin())
+        arcs = list[int]()
+        # `left` is counted from the first number in a node's row.
+        while node >= 0 and graph.layers[node] < graph.num_layers:
             part = slice(graph.leaving[node], graph.leaving[node + 1])
-            arcs.append(part.start + int((graph.weight[part] + self._flat[self._after[part] + left]).argmin()))
-            node, left = int(graph.head[arcs[-1]]), left - int(graph.size[arcs[-1]])
+            arc = part.start + int((graph.weight[part] + self._sums[self._after[part] + left]).argmin())
+            arcs.append(arc)
+            node, left = int(graph.head[arc]), int(self._after[arc]) + left - int(self._row[graph.head[arc]])
         return least, arcs
+
+
+def _layout(corridor: Corridor) -> tuple[IntArray, int]:
+    """How many sums each node's row has, and how many are between rows."""
+    graph, fewest = corridor.graph, corridor.fewest
+    used = np.zeros(len(graph.layers), dtype=np.bool_)
+    used[graph.tail] = used[graph.head] = True
+    widths = np.where(used, np.maximum(corridor.most - fewest + 1, 0), 0)
+    begins = fewest[graph.tail] - graph.size - fewest[graph.head]
+    past = begins + widths[graph.tail] - widths[graph.head]
+    return widths, int(max((-begins).max(initial=0), past.max(initial=0)))

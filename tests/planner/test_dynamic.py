@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform, _bounded, _graph, _table
+from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._priced import affordable, best_price
@@ -46,6 +47,11 @@ def _graph_of(problem):
     layers = np.arange(problem.num_layers + 1)
     arcs = np.arange(len(stages.first))
     return Graph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs), stages
+
+
+def _way(graph):
+    """The least sum, and its arcs, of what takes exactly 16 devices."""
+    return Table(Corridor.whole(graph, 16, exactly=True)).way()
 
 
 @settings(max_examples=150, deadline=None)
@@ -163,15 +169,32 @@ def test_sizes_that_cannot_add_up(devices, usage, found):
 def test_no_price_promises_more_than_there_is(seed):
     problem = random_problem(np.random.default_rng(seed), 6, 16, limited=False)
     graph, stages = _graph_of(problem)
-    least, arcs = Table(graph, 16).way(exactly=True)
+    least, arcs = _way(graph)
     assert graph.size[arcs].sum() * stages.unit == 16
     bound, best = best_price(graph, 16, exactly=True)
     for price in (-3.0, 0.0, best, 5.0):
         value, left = affordable(graph, 16, price, least * (1 + 1e-9))
         assert value <= min(least, bound * (1 + 1e-3)) + 1e-9
         assert set(graph.stage[arcs]) <= set(left.stage)
-        assert Table(left, 16).way(exactly=True)[0] == least
+        assert _way(left)[0] == least
     assert len(affordable(graph, 16, best, bound - 1e-3)[1]) == 0
+
+
+@pytest.mark.parametrize("exactly", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
+    problem = random_problem(np.random.default_rng(seed), 7, 32, limited=False)
+    graph, _ = _graph_of(problem)
+    whole = Corridor.whole(graph, 32, exactly)
+    least, arcs = Table(whole).way()
+    price = best_price(graph, 32, exactly)[1] or 0.1
+    for share in (0.1, 1.0, 5.0):
+        narrow = whole.narrowed(share * price, least * (1 + 1e-9))
+        value, found = Table(narrow).way()
+        assert value == least
+        assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
+        assert Table(whole.narrowed(share * price, least * (1 - 1e-6))).way()[0] >= least
+    assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
 
 
 def test_numbers_of_stages_are_nodes_where_they_matter():
@@ -179,7 +202,7 @@ def test_numbers_of_stages_are_nodes_where_they_matter():
     graph, stages = _graph_of(problem)
     counted = by_count(graph, stages.covered, stages.room, num_stages=3)
     assert counted is not None
-    least, arcs = Table(counted, 16).way(exactly=True)
+    least, arcs = _way(counted)
     assert len(arcs) == 3
     assert (stages.room[counted.stage[arcs]] >= [2, 1, 0]).all()
     asked = dataclasses.replace(problem, num_stages=3, objective="work", num_micro_batches=1)

@@ -1,0 +1,75 @@
+"""How many devices may be left at each node of a graph: what no table needs more of than that.
+
+By a price on each device, the least sum up to a node and the least sum from it on are each at least a line in the number
+of devices left. Several prices give several lines, the highest of which counts. Both ends together are convex in that
+number, so those with which a way may still be below a given sum are neighbours, and few where prices say much.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.slicing._branch import ROUNDING
+from alpa_dejavu.slicing._graph import Graph
+from alpa_dejavu.slicing._stages import IntArray
+
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0, 3 / 2, 2.0, 4.0, 8.0)
+"""The prices that are tried, as parts of the best one: at the ends of a way a device may be worth more, or less."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Corridor:
+    """A graph, and how many of the devices may be left at its nodes.
+
+    Attributes:
+        graph: N nodes.
+        num_devices: that there are.
+        fewest: shape (N,), at least so many are left.
+        most: shape (N,), at most so many are; fewer than `fewest` where no way leads through a node.
+    """
+
+    graph: Graph
+    num_devices: int
+    fewest: IntArray
+    most: IntArray
+
+    @classmethod
+    def whole(cls, graph: Graph, num_devices: int, exactly: bool) -> Corridor:
+        """Any number, but none behind the last layer, and all at the first one if `exactly` so many are used."""
+        fewest = np.zeros(len(graph.layers), dtype=np.int64)
+        fewest[: graph.num_starts] = num_devices if exactly else 0
+        return cls(graph, num_devices, fewest, np.where(graph.layers == graph.num_layers, 0, num_devices))
+
+    def narrowed(self, price: float, below: float) -> Corridor:
+        """Only what a way with a sum below `below` may have; around a price at which devices are about used up."""
+        if not price or math.isinf(below):
+            return self
+        graph, prices = self.graph, [share * price for share in SHARES]
+        lines = []
+        for each in prices:
+            keys = graph.weight + each * graph.size
+            lines.append((each, graph.since(keys), graph.rest(keys)))
+        spare = below + ROUNDING * (abs(below) + 2 * max(map(abs, prices)) * self.num_devices)
+        fewest, most = self.fewest.astype(np.float64), self.most.astype(np.float64)
+        for (paid, since, _), (asked, _, rest) in itertools.permutations(lines, 2):
+            left = (spare - since - rest + paid * self.num_devices) / (paid - asked)
+            if paid > asked:
+                np.minimum(most, np.floor(left), out=most)
+            else:
+                np.maximum(fewest, np.ceil(left), out=fewest)
+        return self._within(
+            np.minimum(fewest, self.num_devices + 1).astype(np.int64), np.maximum(most, -1).astype(np.int64)
+        )
+
+    def _within(self, fewest: IntArray, most: IntArray) -> Corridor:
+        """Without arcs whose ends don't have numbers that suit each other."""
+        graph = self.graph
+        tail, head, size = graph.tail, graph.head, graph.size
+        meet = np.maximum(fewest[tail], fewest[head] + size) <= np.minimum(most[tail], most[head] + size)
+        return Corridor(graph.of(meet), self.num_devices, fewest, most)
