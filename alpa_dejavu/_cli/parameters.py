@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from alpa_dejavu.slicing import SLICERS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -41,6 +43,9 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 """A file of past runs, which may not be there yet."""
 calibration_option = click.option(
     "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
+)
+slicer_option = click.option(
+    "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )
 communication_option = click.option(
     "--communication",

@@ -14,6 +14,7 @@ from alpa_dejavu._cli.parameters import (
     communication_option,
     number_or_none,
     output_options,
+    slicer_option,
 )
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
@@ -21,7 +22,6 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planned import OBJECTIVES, OURS, STRATEGIES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
-from alpa_dejavu.slicing import SLICERS
 
 
 @click.command()
@@ -32,7 +32,7 @@ from alpa_dejavu.slicing import SLICERS
 @click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
 @click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
-@click.option("--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search.")
+@slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")

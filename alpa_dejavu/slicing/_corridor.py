@@ -1,8 +1,8 @@
-"""How many devices may be left at each node of a graph: what no table needs more of than that.
+"""How many devices may be left at each node of a graph: a table needs no other numbers.
 
-By a price on each device, the least sum up to a node and the least sum from it on are each at least a line in the number
-of devices left. Several prices give several lines, the highest of which counts. Both ends together are convex in that
-number, so those with which a way may still be below a given sum are neighbours, and few where prices say much.
+By a price on each device, neither the least sum up to a node nor that from it on is below some line in the number of
+devices left there. Of several prices the highest line counts. Both parts together are convex in that number: where a
+way through the node may still be below a given sum, numbers follow each other, and they are few where prices say much.
 """
 
 from __future__ import annotations

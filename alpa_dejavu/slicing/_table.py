@@ -20,7 +20,7 @@ MOST_BYTES = 2**31
 class Table:
     """A row of sums for each node, with as many infinite ones between rows as any stage looks past the end of one.
 
-    So what follows a stage is, for all numbers of devices at once, a piece as long as its tail's row, out of its head's.
+    So what follows a stage is, for all numbers of devices at once, a piece of its head's row, as long as its tail's.
     """
 
     def __init__(self, corridor: Corridor) -> None:

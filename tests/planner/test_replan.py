@@ -200,12 +200,24 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     assert slower.exit_code == 0, slower.output
 
 
+def test_the_command_searches_with_the_slicer_that_is_asked_for(plan_path, planned, kept, tmp_path, untraced):
+    path = tmp_path / "next.json"
+    result = run("replan", plan_path, "--slow", "p3.16xlarge-0=6", "--slicer", "uniform", "--json", path)
+    assert result.exit_code == 0, result.output
+    slow = {"p3.16xlarge-0": 6.0}
+    found, best = (replan(planned.plan, kept, slow=slow, slicing=name).plan for name in ("uniform", "dynamic"))
+    assert read_plan(path).stages == found.stages != best.stages
+    assert found.step_s > best.step_s
+    assert run("replan", plan_path, "--slow", "p3.16xlarge-0=6", "--slicer", "fastest").exit_code == 2
+
+
 def test_without_what_is_kept_one_host_may_be_lost(planned, tmp_path):
     path = write_plan(planned.plan, tmp_path / "alone.json")
     result = run("replan", path, "--without", "p3.16xlarge-3")
     assert result.exit_code == 0, result.output
     assert "has ready for the loss of p3.16xlarge-3" in result.stdout
-    for options in (["--without", "p3.16xlarge-3", "--without", "p3.16xlarge-2"], ["--cluster", "p3.16xlarge"]):
+    lost = ["--without", "p3.16xlarge-3"]
+    for options in ([*lost, "--without", "p3.16xlarge-2"], [*lost, "--slicer", "mcmc"], ["--cluster", "p3.16xlarge"]):
         result = run("replan", path, *options)
         assert result.exit_code == 1
         assert "alone.kept.json.gz, which is kept for planning again, can't be read" in result.stderr
