@@ -119,8 +119,9 @@ class BoundedSearch:
         return min(least, below)
 
     def _corridor(self, graph: Graph, price: float, below: float) -> Corridor:
-        """Where sums below `below` may be; without a price that is everywhere."""
-        return Corridor.whole(graph, self._num_devices, self._exactly).narrowed(price, below)
+        """Where sums below `below` may be, as far as it pays to know."""
+        whole = Corridor.whole(graph, self._num_devices, self._exactly)
+        return whole.narrowed(price, below) if len(graph) * (self._num_devices + 1) > LITTLE else whole
 
     def _suits(self, graph: Graph, arcs: list[int]) -> bool:
         """Whether memory has room for as many stages as follow each."""

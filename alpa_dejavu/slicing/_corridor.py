@@ -18,7 +18,7 @@ from alpa_dejavu.slicing._branch import ROUNDING
 from alpa_dejavu.slicing._graph import Graph
 from alpa_dejavu.slicing._stages import IntArray
 
-SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1.0, 3 / 2, 2.0, 4.0, 8.0)
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 """The prices that are tried, as parts of the best one: at the ends of a way a device may be worth more, or less."""
 
 
@@ -50,8 +50,7 @@ class Corridor:
         """Only what a way with a sum below `below` may have; around a price at which devices are about used up."""
         if not price or math.isinf(below):
             return self
-        graph, prices = self.graph, [share * price for share in SHARES]
-        lines = []
+        graph, prices, lines = self.graph, [share * price for share in SHARES], []
         for each in prices:
             keys = graph.weight + each * graph.size
             lines.append((each, graph.since(keys), graph.rest(keys)))
