@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain, product
 
@@ -178,6 +178,7 @@ def test_layers_of_a_stage_are_wrong_alike_and_stages_of_other_plans_tell_them_a
     np.testing.assert_allclose(seen(exact, _0123=40.5).factors, 10.0, rtol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=6, max_size=6), st.integers(1, 5), st.floats(0.1, 100))
 def test_what_is_measured_well_is_explained_by_factors_above_0(logs, cut, common):
     true = common * np.exp(logs)
