@@ -13,10 +13,21 @@ from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.planned import Planned
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, SearchSpace, Slicing, StageChoice, Submesh
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    Plan,
+    Run,
+    SearchSpace,
+    Slicing,
+    StageChoice,
+    StagePlan,
+    Submesh,
+)
 from alpa_dejavu.search import Candidate, simulated
 
-__all__ = ["GivenStage", "estimate", "given_stages", "named_hosts"]
+__all__ = ["GivenStage", "config_of_stage", "estimate", "given_stages", "named_hosts"]
 
 
 @final
@@ -33,12 +44,13 @@ class GivenStage:
 
 def given_stages(plan: Plan) -> list[GivenStage]:
     """The stages of a plan, to be estimated afresh."""
-    found = []
-    for stage in plan.stages:
-        across, along = (*stage.logical_mesh, 1)[:2]
-        config = MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
-        found.append(GivenStage(*stage.layers, stage.submesh, config, stage.hosts))
-    return found
+    return [GivenStage(*stage.layers, stage.submesh, config_of_stage(stage), stage.hosts) for stage in plan.stages]
+
+
+def config_of_stage(stage: StagePlan) -> MeshConfig:
+    """Its logical mesh, with what it was told to do there."""
+    across, along = (*stage.logical_mesh, 1)[:2]
+    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
 
 
 def estimate(
