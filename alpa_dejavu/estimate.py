@@ -27,7 +27,7 @@ from alpa_dejavu.problem import (
 )
 from alpa_dejavu.search import Candidate, simulated
 
-__all__ = ["GivenStage", "config_of_stage", "estimate", "given_stages", "named_hosts"]
+__all__ = ["GivenStage", "choices_of", "config_of_stage", "estimate", "given_stages", "named_hosts"]
 
 
 @final
@@ -51,6 +51,17 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
     """Its logical mesh, with what it was told to do there."""
     across, along = (*stage.logical_mesh, 1)[:2]
     return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
+
+
+def choices_of(planned: Planned) -> tuple[StageChoice, ...]:
+    """What the stages of an estimate are in its cost table."""
+    space, names = planned.space, [host.name for host in planned.cluster.hosts]
+    found = []
+    for stage in planned.plan.stages:
+        place = stage.submesh, () if space.hosts is None else tuple(map(names.index, stage.hosts))
+        submesh = list(zip(space.submeshes, space.hosts or [()] * len(space.submeshes), strict=True)).index(place)
+        found.append(StageChoice(*stage.layers, submesh, space.configs[submesh].index(config_of_stage(stage))))
+    return tuple(found)
 
 
 def estimate(
