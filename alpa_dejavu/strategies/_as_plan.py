@@ -11,32 +11,12 @@ from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, Run, Submesh
-from alpa_dejavu.strategies._base import Strategy, StrategyPlan
+from alpa_dejavu.strategies._base import StrategyPlan
 from alpa_dejavu.strategies._stages import Pipeline, PlacedStage, config_of
 
-__all__ = ["as_planned", "planned"]
+__all__ = ["as_planned"]
 
 _GIB = 2.0**30
-
-
-def planned(
-    chosen: Strategy,
-    model: Model,
-    cluster: Cluster,
-    batch: int,
-    *,
-    samples: int,
-    micro_batches: int | None,
-    latency: LatencyModel,
-    communication: CommunicationModel,
-    name: str = "",
-) -> Planned:
-    """A strategy's answer as a plan; arguments and errors are those of `Strategy.plan` and `as_planned`."""
-    made = chosen.plan(
-        model, cluster, batch, samples=samples, micro_batches=micro_batches, latency=latency,
-        communication=communication,
-    )  # fmt: skip
-    return as_planned(made, model, cluster, samples=samples, name=name, latency=latency, communication=communication)
 
 
 def as_planned(

@@ -13,10 +13,10 @@ from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.memory_margin import with_memory_note
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.planned import Planned, RunnerUp
-from alpa_dejavu.problem import NoPlanError
+from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.strategies import Strategy, strategy
-from alpa_dejavu.strategies._as_plan import planned
+from alpa_dejavu.strategies._asked import Asked
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
@@ -56,23 +56,36 @@ def planned_by(
     clock = Clock()
     source = Source(model, question.batch // counts[len(counts) // 2], clock)
     count = counts[0] if len(counts) == 1 else None
-    found, nothing = list[Planned](), list[NoPlanError]()
+    asked = Asked(chosen, question.batch, count, question.latency, question.communication, source.name)
     with collector_paused():
-        for number in source.numbers_of_layers(layers):
-            try:
-                found.append(_planned(chosen, question, source, number, count))
-            except NoPlanError as error:
-                nothing.append(error)
-            clock.lap("strategy")
-    if not found:
-        raise nothing[0]
-    best, *others = sorted(found, key=lambda one: one.plan.step_s)
-    runners_up = tuple(RunnerUp(other.plan, why_slower(other.plan, best.plan)) for other in others)
-    best = dataclasses.replace(best, runners_up=runners_up)
+        best, *others = _of_numbers(asked, source, layers, question.cluster)
+        clock.lap("strategy")
+        runners_up = tuple(RunnerUp(other.plan, why_slower(other.plan, best.plan)) for other in others)
+        best = asked.with_confidence(dataclasses.replace(best, runners_up=runners_up), others)
+        clock.lap("confidence")
+        best = asked.with_contingencies(best)
+        clock.lap("contingencies")
     if correction is not None:
         best = _corrected(best, question, correction)
     plan = dataclasses.replace(best.plan, planning_s=dict(clock.seconds))
     return dataclasses.replace(best, plan=with_memory_note(plan, question.margin))
+
+
+def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cluster) -> list[Planned]:
+    """The plans for some numbers of layers, the fastest first.
+
+    Raises:
+        NoPlanError: there are none.
+    """
+    found, nothing = list[Planned](), list[NoPlanError]()
+    for number in source.numbers_of_layers(layers):
+        try:
+            found.append(asked.planned(source.model(number, source.micro_batch), source.micro_batch, cluster))
+        except NoPlanError as error:
+            nothing.append(error)
+    if not found:
+        raise nothing[0]
+    return sorted(found, key=lambda one: one.plan.step_s)
 
 
 def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
@@ -89,14 +102,6 @@ def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
             f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
             f"leave {other} out, or choose the strategy 'dejavu'"
         )
-
-
-def _planned(chosen: Strategy, question: Question, source: Source, layers: int, count: int | None) -> Planned:
-    return planned(
-        chosen, source.model(layers, source.micro_batch), question.cluster, question.batch,
-        samples=source.micro_batch, micro_batches=count, latency=question.latency,
-        communication=question.communication, name=source.name,
-    )  # fmt: skip
 
 
 def _corrected(found: Planned, question: Question, correction: Correction) -> Planned:
