@@ -9,10 +9,8 @@ from typing import TypeAlias, final
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu._simulation.clock import own_devices_step
-from alpa_dejavu._simulation.seconds import stage_seconds, task_entries
 from alpa_dejavu.problem import Plan, StagePlan
-from alpa_dejavu.simulate import StageTimes, step_program
+from alpa_dejavu.simulate import StageTimes, step_seconds
 from alpa_dejavu.step_slopes import step_slopes
 
 __all__ = ["PlanStep", "Times", "plan_times", "scaled", "shortened"]
@@ -58,8 +56,7 @@ class PlanStep:
         return found * (plan.step_s / self._now)
 
     def _simulated(self, times: Times, count: int) -> float:
-        tasks, trains = step_program(times, count, self._plan.schedule), self._plan.schedule != "inference"
-        return own_devices_step(tasks, stage_seconds(times, trains)[task_entries(tasks, count)])
+        return step_seconds(times, count, self._plan.schedule)
 
     def _work(self, times: Times, count: int) -> float:
         """Seconds of the average device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu.calibration import Calibration
@@ -14,12 +14,16 @@ from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, Run, SearchSpace
 from alpa_dejavu.search import Candidate, proposed, simulated
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.space import search_space
 
-__all__ = ["Clock", "Question", "Source"]
+if TYPE_CHECKING:
+    from alpa_dejavu.history import Correction
+    from alpa_dejavu.simulate import Timeline
+
+__all__ = ["Clock", "Question", "Source", "timeline_of_plan"]
 
 
 @final
@@ -97,6 +101,13 @@ class Question:
         model, table, space, run = self._table(source, layers, count, Clock())
         return no_plan(model, self.cluster, space, run, table, self.slicer)
 
+    def corrected(self, plans: Sequence[Plan], model: Model, correction: Correction) -> list[Plan]:
+        """Plans by past runs; all of them are of one model."""
+        from alpa_dejavu.history import Origin, corrected
+
+        origin = Origin.of(model, self.cluster, self.latency, self.communication, self.calibration)
+        return [corrected(plan, correction.of(origin, plan)) for plan in plans]
+
     def _table(
         self, source: Source, layers: int, count: int, clock: Clock
     ) -> tuple[Model, CostTable, SearchSpace, Run]:
@@ -108,3 +119,12 @@ class Question:
             clock.lap("sharding")
         table = cost_table(model, self.cluster, space, run, self.latency, self.communication, self.margin)
         return model, table, space, run
+
+
+def timeline_of_plan(timeline: Timeline, plan: Plan) -> Timeline:
+    """A timeline as predicted, with its seconds corrected as those of its plan are."""
+    if plan.correction is None:
+        return timeline
+    from alpa_dejavu.history import corrected_timeline
+
+    return corrected_timeline(timeline, plan.correction.factor)

@@ -13,9 +13,8 @@ from alpa_dejavu._layer_costs import own_seconds
 from alpa_dejavu._plan_times import Times, plan_times, shortened
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
-from alpa_dejavu.estimate import given_stages
+from alpa_dejavu.estimate import choices_of
 from alpa_dejavu.latency import Latency, LatencyModel
-from alpa_dejavu.placement import site_of
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Device, Operators
 from alpa_dejavu.sensitivity import Figure
@@ -106,12 +105,9 @@ def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Fig
 def layer_figures(planned: Planned) -> Iterator[tuple[int, Figure]]:
     """Of each layer what its operators compute, and the optimizer for it, on the mesh of its stage."""
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
-    for n, (stage, given) in enumerate(zip(planned.plan.stages, given_stages(planned.plan), strict=True)):
-        submesh = site_of(stage, planned.space, planned.cluster)
-        assert submesh is not None, "the space was made for these stages"
-        config = planned.space.configs[submesh].index(given.config)
-        for layer in range(stage.layers[0], stage.layers[1] + 1):
-            own = seconds[:, layer, submesh, config].tolist()
+    for n, stage in enumerate(choices_of(planned)):
+        for layer in range(stage.first, stage.last + 1):
+            own = seconds[:, layer, stage.submesh, stage.config].tolist()
             better, worse, twice = (_saving(times, n, [share * part for part in own]) for share in (1.0, -1.0, 0.5))
             yield layer, Figure(f"cost of layer {layer}", "layers", better, worse, twice)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.moves import Settler, layer_state, moves
 from alpa_dejavu.placement import packs
 from alpa_dejavu.pricing import KINDS, Pricing
-from alpa_dejavu.problem import Cluster, Contingency, Plan, SearchSpace, SlicingProblem, StagePlan
+from alpa_dejavu.problem import Cluster, Contingency, Model, Plan, SearchSpace, SlicingProblem, StagePlan
 from alpa_dejavu.search import Candidate, simulated, sliced
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["with_contingencies"]
+__all__ = ["Fallback", "hosts_left", "with_contingencies", "with_planned"]
 
-_Stages = tuple[StagePlan, ...]
+_Stages: TypeAlias = tuple[StagePlan, ...]
+Fallback: TypeAlias = tuple[_Stages, float, int]
+"""Stages, seconds of a step, and micro-batches."""
 _SMALLER = 2
 _MANY = 4
 """On more hosts than this, no stage gets fewer devices than the plan's smallest: the search is so much shorter."""
@@ -43,12 +46,23 @@ def with_contingencies(
         others: of other numbers of micro-batches; those with more are tried where memory becomes short: where nothing
             fits, or a step takes much longer than fewer devices explain.
     """
-    names, pricing = [host.name for host in cluster.hosts], chosen.table.pricing
-    if len(names) == 1 or pricing is None:
+    if len(cluster.hosts) == 1 or chosen.table.pricing is None:
         return plan
-    state, kinds = layer_state(chosen.model), kinds_of(cluster)
-    smaller = _smaller(chosen, others)
-    planned = [_at_last(kind, plan, [chosen, *smaller], cluster, slicer) for kind in range(max(kinds) + 1)]
+    tried = [chosen, *_smaller(chosen, others)]
+    planned = [_at_last(kind, plan, tried, cluster, slicer) for kind in range(max(kinds_of(cluster)) + 1)]
+    return with_planned(plan, planned, cluster, chosen.model)
+
+
+def with_planned(plan: Plan, planned: Sequence[Fallback], cluster: Cluster, model: Model) -> Plan:
+    """The plan with contingencies for each host, of what was planned without the first host of each kind.
+
+    Args:
+        plan: for the whole cluster.
+        planned: for each kind of hosts, on hosts of the cluster; no stages: nothing fits.
+        cluster: that the plan is for.
+        model: of the plan.
+    """
+    names, state, kinds = [host.name for host in cluster.hosts], layer_state(model), kinds_of(cluster)
     devices = {host.name: host.num_devices for host in cluster.hosts}
     settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, *_ in planned]
     found: dict[str, Contingency] = {}
@@ -97,12 +111,10 @@ def _smaller(chosen: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
     return [found[count] for count in sorted(found)][:_SMALLER]
 
 
-def _at_last(
-    kind: int, plan: Plan, tried: Sequence[Candidate], cluster: Cluster, slicer: Slicer
-) -> tuple[_Stages, float, int]:
-    """The first one that memory does for, or the fastest: stages, seconds of a step, and micro-batches."""
+def _at_last(kind: int, plan: Plan, tried: Sequence[Candidate], cluster: Cluster, slicer: Slicer) -> Fallback:
+    """The first one that memory does for, or the fastest."""
     left = without(cluster, [cluster.hosts[members_of_kinds(cluster)[kind][0]].name])
-    best: tuple[_Stages, float, int] = (), math.inf, 0
+    best: Fallback = (), math.inf, 0
     for one in tried:
         stages, step_s = _without(kind, plan, one, cluster, slicer)
         if stages and step_s < best[1]:
@@ -124,15 +136,10 @@ def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer:
             return (), 0.0
         other = dataclasses.replace(chosen, slicing=found, timeline=None, hosts=None)
         return _finished(simulated(other, cluster), cluster, plan)
-    lost = cluster.hosts[members[kind][0]]
-    hosts = [host.name for host in cluster.hosts if host is not lost]
-    whole = 2 ** ((len(hosts) - 1).bit_length() - 1) if len(hosts) > 1 else 0
-    for count in dict.fromkeys([len(hosts), whole]):
-        if not count:
-            continue
-        cut = without(cluster, [lost.name, *hosts[count:]])
+    lost, count = cluster.hosts[members[kind][0]], len(cluster.hosts) - 1
+    for cut in hosts_left(cluster, kind):
         table, space = _costs(cut, chosen, len(members) == 1 and not cluster.shared)
-        many = len(members) == 1 and len(hosts) > _MANY
+        many = len(members) == 1 and count > _MANY
         least = min(lost.num_devices, *(stage.submesh.num_devices for stage in plan.stages)) if many else 1
         table, space = _from(table, space, least, cut)
         found = slicer.slice(_shortened(table.slicing_problem(cut, space, chosen.run)))
@@ -142,6 +149,16 @@ def _without(kind: int, plan: Plan, chosen: Candidate, cluster: Cluster, slicer:
             timed = chosen.timeline is not None or chosen.run.schedule == "inference"
             return _finished(simulated(other, cut) if timed else other, cut, plan)
     return (), 0.0
+
+
+def hosts_left(cluster: Cluster, kind: int) -> Iterator[Cluster]:
+    """The cluster without the first host of a kind, and without as many more as leave a power of two of them."""
+    lost = members_of_kinds(cluster)[kind][0]
+    names = [host.name for host in cluster.hosts]
+    left = [*names[:lost], *names[lost + 1 :]]
+    whole = 2 ** ((len(left) - 1).bit_length() - 1) if len(left) > 1 else len(left)
+    for count in dict.fromkeys([len(left), whole]):
+        yield without(cluster, [names[lost], *left[count:]])
 
 
 def _from(table: CostTable, space: SearchSpace, devices: int, cluster: Cluster) -> tuple[CostTable, SearchSpace]:

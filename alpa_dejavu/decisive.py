@@ -20,7 +20,7 @@ from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
-from alpa_dejavu.search import Candidate, beside, sliced
+from alpa_dejavu.search import Candidate, beside, sliced, timed
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
 from alpa_dejavu.uncertainty._decide import most_worthwhile
@@ -84,7 +84,9 @@ class _Search:
         each: dict[tuple[StageChoice, ...], Candidate] = {}
         for candidate in found:
             each.setdefault(candidate.slicing.stages, candidate)
-        return list(each.values())
+        # All by the same costs, whichever they were found by.
+        table = found[0].table
+        return [timed(dataclasses.replace(candidate, table=table), self.cluster) for candidate in each.values()]
 
     def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
         """The search with what was measured, and its candidates; none if nothing fits any more.

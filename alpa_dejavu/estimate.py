@@ -13,10 +13,21 @@ from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.planned import Planned
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, Run, SearchSpace, Slicing, StageChoice, Submesh
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    Plan,
+    Run,
+    SearchSpace,
+    Slicing,
+    StageChoice,
+    StagePlan,
+    Submesh,
+)
 from alpa_dejavu.search import Candidate, simulated
 
-__all__ = ["GivenStage", "estimate", "given_stages", "named_hosts"]
+__all__ = ["GivenStage", "choices_of", "config_of_stage", "estimate", "given_stages", "named_hosts"]
 
 
 @final
@@ -33,12 +44,24 @@ class GivenStage:
 
 def given_stages(plan: Plan) -> list[GivenStage]:
     """The stages of a plan, to be estimated afresh."""
+    return [GivenStage(*stage.layers, stage.submesh, config_of_stage(stage), stage.hosts) for stage in plan.stages]
+
+
+def config_of_stage(stage: StagePlan) -> MeshConfig:
+    """Its logical mesh, with what it was told to do there."""
+    across, along = (*stage.logical_mesh, 1)[:2]
+    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
+
+
+def choices_of(planned: Planned) -> tuple[StageChoice, ...]:
+    """What the stages of an estimate are in its cost table."""
+    space, names = planned.space, [host.name for host in planned.cluster.hosts]
     found = []
-    for stage in plan.stages:
-        across, along = (*stage.logical_mesh, 1)[:2]
-        config = MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
-        found.append(GivenStage(*stage.layers, stage.submesh, config, stage.hosts))
-    return found
+    for stage in planned.plan.stages:
+        place = stage.submesh, () if space.hosts is None else tuple(map(names.index, stage.hosts))
+        submesh = list(zip(space.submeshes, space.hosts or [()] * len(space.submeshes), strict=True)).index(place)
+        found.append(StageChoice(*stage.layers, submesh, space.configs[submesh].index(config_of_stage(stage))))
+    return tuple(found)
 
 
 def estimate(

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._least_floor import LeastFloor, Occupied
-from alpa_dejavu._simulation.clock import own_devices_step
-from alpa_dejavu._simulation.seconds import stage_seconds, task_entries
 from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice, _check
 from alpa_dejavu.problem._run import SCHEDULES
-from alpa_dejavu.simulate import SENDS, StageTimes, step_program
+from alpa_dejavu.simulate import SENDS, StageTimes, step_seconds
 
 __all__ = ["Makespan", "least_makespan_floor", "makespan_floor"]
 
@@ -66,14 +64,8 @@ class Makespan(Objective):
         return f"Makespan(schedule={self.schedule!r}, sends={self.sends!r})"
 
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """The simulated step.
-
-        Only its end: what else a timeline tells takes as long again.
-        """
-        times, size = self.stage_times(problem, stages), problem.num_micro_batches
-        tasks = step_program(times, size, self.schedule, self.sends)
-        seconds = stage_seconds(times, self.schedule != "inference")
-        return own_devices_step(tasks, seconds[task_entries(tasks, size)])
+        """The simulated step."""
+        return step_seconds(self.stage_times(problem, stages), problem.num_micro_batches, self.schedule, self.sends)
 
     def stage_times(self, problem: SlicingProblem, stages: Sequence[StageChoice]) -> tuple[StageTimes, ...]:
         """What is simulated.

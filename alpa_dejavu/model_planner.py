@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from alpa_dejavu._around import candidates
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._finished import finished_plan
-from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu._question import Clock, Question, Source, timeline_of_plan
 from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
@@ -22,7 +22,6 @@ from alpa_dejavu.price import as_cheap, check_prices, front, on_fewer_hosts, ord
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.problem._check import one_of
 from alpa_dejavu.search import Candidate, micro_batch_counts
-from alpa_dejavu.simulate import Timeline
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.uncertainty import confidence
 
@@ -162,7 +161,7 @@ def _planned(
     kept = found[: _RUNNERS_UP + 1] if correction is None and objective == "time" else found
     plans = [_finished(candidate, source.name, question, clock) for candidate in kept]
     if correction is not None:
-        plans = _corrected(plans, correction, question, found[0])
+        plans = question.corrected(plans, found[0].model, correction)
     order = ordered(plans, question.cluster, objective)
     first, *others = order[: _RUNNERS_UP + 1]
     chosen = found[first]
@@ -170,6 +169,7 @@ def _planned(
     if objective == "price":
         compared = as_cheap(plans, compared, first, question.cluster)
     best = _sure(plans[first], [chosen, *(found[n] for n in compared)], question, clock)
+    assert chosen.timeline is not None, "ranking simulates"
     return Planned(
         plan=best,
         model=chosen.model,
@@ -177,7 +177,7 @@ def _planned(
         space=chosen.space,
         run=chosen.run,
         table=chosen.table,
-        timeline=_timeline(chosen, best),
+        timeline=timeline_of_plan(chosen.timeline, best),
         runners_up=tuple(RunnerUp(plans[n], why_not(plans[n], best, question.cluster, objective)) for n in others),
         front=front([best, *(plans[n] for n in order[1:])], question.cluster) if objective == "pareto" else (),
     )
@@ -196,25 +196,6 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     sure = with_contingencies(sure, found[0], question.cluster, question.slicer, found[1:])
     clock.lap("contingencies")
     return with_memory_note(dataclasses.replace(sure, planning_s=dict(clock.seconds)), question.margin)
-
-
-def _corrected(plans: Sequence[Plan], correction: Correction, question: Question, any_one: Candidate) -> list[Plan]:
-    """By past runs; all candidates are of one model."""
-    from alpa_dejavu.history import Origin, corrected
-
-    models = question.latency, question.communication, question.calibration
-    origin = Origin.of(any_one.model, question.cluster, *models)
-    return [corrected(plan, correction.of(origin, plan)) for plan in plans]
-
-
-def _timeline(chosen: Candidate, plan: Plan) -> Timeline:
-    """The candidate's, with its seconds corrected as those of its plan are."""
-    assert chosen.timeline is not None, "ranking simulates"
-    if plan.correction is None:
-        return chosen.timeline
-    from alpa_dejavu.history import corrected_timeline
-
-    return corrected_timeline(chosen.timeline, plan.correction.factor)
 
 
 def _schedule(asked: str, source: Source) -> str:

@@ -15,7 +15,7 @@ from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
-from alpa_dejavu.search import Candidate, beside, proposed, simulated
+from alpa_dejavu.search import Candidate, beside, proposed, timed
 from alpa_dejavu.slicing import Slicer, slicer
 from alpa_dejavu.uncertainty import confidence
 
@@ -48,10 +48,9 @@ def plan(
     chosen = proposed(model, table, cluster, space, run, search)
     if chosen is None:
         raise no_plan(model, cluster, space, run, table, search)
-    if space.hosts is not None:
-        chosen = simulated(chosen, cluster)
+    chosen = timed(chosen, cluster)
     found = time.perf_counter()
-    sure = confidence([chosen, *beside(chosen, cluster, search)], cluster)
+    sure = confidence([chosen, *(timed(other, cluster) for other in beside(chosen, cluster, search))], cluster)
     sure_s = time.perf_counter()
     made = finished_plan(
         chosen.slicing.stages,

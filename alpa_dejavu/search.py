@@ -12,6 +12,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.placement import packings, place_stages
@@ -21,7 +22,7 @@ from alpa_dejavu.slicing import Slicer
 
 __all__ = [
     "Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "sliced", "stage_times",
-    "timeline_of",
+    "timed", "timeline_of",
 ]  # fmt: skip
 
 
@@ -109,6 +110,14 @@ def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
     hosts = None if candidate.space.hosts is None else candidate.placed(cluster)
     times = stage_times(candidate.table, candidate.slicing.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, cluster, candidate.run))
+
+
+def timed(candidate: Candidate, cluster: Cluster) -> Candidate:
+    """As plans for Alpa's step are timed: by Alpa's closed form, and simulated where hosts are unlike.
+
+    There transfers from stage to stage differ, which the closed form takes for equally long.
+    """
+    return simulated(candidate, cluster) if any(kinds_of(cluster)) else candidate
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:

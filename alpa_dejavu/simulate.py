@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._simulation.clock import own_devices, shared_cores
+from alpa_dejavu._simulation.clock import own_devices, own_devices_step, shared_cores
 from alpa_dejavu._simulation.program import (
     BACKWARD,
     SENDS,
@@ -24,7 +24,7 @@ from alpa_dejavu._simulation.stage_times import StageTimes
 from alpa_dejavu._simulation.timeline import KINDS, Event, Timeline, Track
 from alpa_dejavu.problem import Run, _check
 
-__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate", "step_program"]
+__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate", "step_program", "step_seconds"]
 
 
 def simulate(
@@ -70,6 +70,15 @@ def simulate(
     )
     step_s, blocking = float(ends.max()), sends == "blocking"
     return Timeline(stages, num_micro_batches, schedule, blocking, step_s, forward, backward, ahead, back, update[:, 0])
+
+
+def step_seconds(
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+) -> float:
+    """The seconds alone, of which a timeline takes twice as long; arguments and errors are those of `simulate`."""
+    stages = tuple(stages)
+    tasks = step_program(stages, num_micro_batches, schedule, sends)
+    return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
 
 
 def step_program(

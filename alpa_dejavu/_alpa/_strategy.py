@@ -10,7 +10,8 @@ from alpa_dejavu.calibration import Prices
 from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.problem import Model, Plan
-from alpa_dejavu.strategies import AlpaDefault, as_planned, strategy
+from alpa_dejavu.strategies import AlpaDefault, strategy
+from alpa_dejavu.strategies._asked import Asked
 
 
 def by_strategy(option: DejavuStageOption, model: Model, priced: Prices, given: Mapping[str, Any]) -> Plan:
@@ -33,12 +34,7 @@ def by_strategy(option: DejavuStageOption, model: Model, priced: Prices, given: 
         raise ValueError(
             f"pipeline_schedule is {schedule!r}, but {chosen.name} plans for '1f1b'; give that, or strategy='dejavu'"
         )
-    made = chosen.plan(
-        model, priced.cluster, micro_batch * count, samples=micro_batch, micro_batches=count, latency=priced.latency,
-        communication=priced.communication,
-    )  # fmt: skip
-    planned = as_planned(
-        made, model, priced.cluster, samples=micro_batch, latency=priced.latency, communication=priced.communication
-    ).plan
+    asked = Asked(chosen, micro_batch * count, count, priced.latency, priced.communication)
+    made = asked.with_contingencies(asked.with_confidence(asked.planned(model, micro_batch, priced.cluster)))
     margin = MemoryMargin(option.risk, priced.residuals(option.memory))
-    return checked(with_memory_note(planned, margin), given, option.cluster)
+    return checked(with_memory_note(made.plan, margin), given, option.cluster)

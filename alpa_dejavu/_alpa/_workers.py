@@ -33,20 +33,19 @@ class StageWorkers:
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
         """What a function answers in each worker's process, for each stage; the function is imported there."""
-        import ray
-
-        def called(worker: Any) -> Any:
-            return worker.__ray_call__.remote(_without_worker, function, *args)
-
-        return [ray.get([called(worker) for worker in mesh.workers]) for mesh in self._meshes]
+        return self._of_each(function, [args] * len(self._meshes))
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
         """Has the workers of each stage run on these cores alone; the cores that each worker got."""
+        return self._of_each(pin, [(of,) for of in cores])
+
+    def _of_each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        """With arguments for each stage."""
         import ray
 
         calls = [
-            [worker.__ray_call__.remote(_without_worker, pin, of) for worker in mesh.workers]
-            for mesh, of in zip(self._meshes, cores, strict=True)
+            [worker.__ray_call__.remote(_without_worker, function, *args) for worker in mesh.workers]
+            for mesh, args in zip(self._meshes, arguments, strict=True)
         ]
         return [ray.get(called) for called in calls]
 

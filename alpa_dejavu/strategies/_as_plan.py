@@ -55,14 +55,13 @@ def as_planned(
     )
     both = zip(found.plan.stages, stages, strict=True)
     placed = tuple(dataclasses.replace(stage, hosts=on.hosts or stage.hosts) for stage, on in both)
-    runs = len(made.pipelines) == 1
     plan = dataclasses.replace(
         found.plan,
         stages=placed,
-        step_s=found.plan.step_s if runs else made.step_s,
+        step_s=found.plan.step_s if made.runs_on_alpa else made.step_s,
         notes=(_said(made), *made.notes),
         strategy=made.strategy,
-        runs_on_alpa=runs,
+        runs_on_alpa=made.runs_on_alpa,
     )
     _check_memory(plan)
     return dataclasses.replace(found, plan=plan)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._collector import collector_paused
-from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu._question import Clock, Question, Source, timeline_of_plan
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.memory_margin import with_memory_note
+from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.planned import Planned, RunnerUp
-from alpa_dejavu.problem import NoPlanError
+from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.strategies import Strategy, as_planned, strategy
+from alpa_dejavu.strategies import Strategy, strategy
+from alpa_dejavu.strategies._asked import Asked
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
 
 __all__ = ["planned_by"]
 
-_LEFT: Mapping[str, object] = {
-    "schedule": "1f1b", "remat": ("none", "layer"), "zero": (0, 2, 3), "submeshes": "power_of_two",
-    "slicing": slicer("dynamic"), "objective": "time",
-}  # fmt: skip
-"""The defaults of `plan_model`."""
+_DEFAULTS = inspect.signature(plan_model).parameters
 
 
 def planned_by(
@@ -57,23 +56,36 @@ def planned_by(
     clock = Clock()
     source = Source(model, question.batch // counts[len(counts) // 2], clock)
     count = counts[0] if len(counts) == 1 else None
-    found, nothing = list[Planned](), list[NoPlanError]()
+    asked = Asked(chosen, question.batch, count, question.latency, question.communication, source.name)
     with collector_paused():
-        for number in source.numbers_of_layers(layers):
-            try:
-                found.append(_planned(chosen, question, source, number, count))
-            except NoPlanError as error:
-                nothing.append(error)
-            clock.lap("strategy")
-    if not found:
-        raise nothing[0]
-    best, *others = sorted(found, key=lambda one: one.plan.step_s)
-    runners_up = tuple(RunnerUp(other.plan, why_slower(other.plan, best.plan)) for other in others)
-    best = dataclasses.replace(best, runners_up=runners_up)
+        best, *others = _of_numbers(asked, source, layers, question.cluster)
+        clock.lap("strategy")
+        runners_up = tuple(RunnerUp(other.plan, why_slower(other.plan, best.plan)) for other in others)
+        best = asked.with_confidence(dataclasses.replace(best, runners_up=runners_up), others)
+        clock.lap("confidence")
+        best = asked.with_contingencies(best)
+        clock.lap("contingencies")
     if correction is not None:
         best = _corrected(best, question, correction)
     plan = dataclasses.replace(best.plan, planning_s=dict(clock.seconds))
     return dataclasses.replace(best, plan=with_memory_note(plan, question.margin))
+
+
+def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cluster) -> list[Planned]:
+    """The plans for some numbers of layers, the fastest first.
+
+    Raises:
+        NoPlanError: there are none.
+    """
+    found, nothing = list[Planned](), list[NoPlanError]()
+    for number in source.numbers_of_layers(layers):
+        try:
+            found.append(asked.planned(source.model(number, source.micro_batch), source.micro_batch, cluster))
+        except NoPlanError as error:
+            nothing.append(error)
+    if not found:
+        raise nothing[0]
+    return sorted(found, key=lambda one: one.plan.step_s)
 
 
 def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
@@ -82,7 +94,9 @@ def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
         "schedule": question.schedule, "remat": question.remat, "zero": question.zero, "submeshes": question.submeshes,
         "slicing": question.slicer, "objective": objective,
     }  # fmt: skip
-    other = next((name for name, value in given.items() if value != _LEFT[name]), None)
+    left = {name: _DEFAULTS[name].default for name in given}
+    left["slicing"] = slicer(left["slicing"])
+    other = next((name for name, value in given.items() if value != left[name]), None)
     if other is not None:
         raise ValueError(
             f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
@@ -90,24 +104,7 @@ def _check_left(chosen: Strategy, question: Question, objective: str) -> None:
         )
 
 
-def _planned(chosen: Strategy, question: Question, source: Source, layers: int, count: int | None) -> Planned:
-    cluster, samples, model = question.cluster, source.micro_batch, source.model(layers, source.micro_batch)
-    made = chosen.plan(
-        model, cluster, question.batch, samples=samples, micro_batches=count, latency=question.latency,
-        communication=question.communication,
-    )  # fmt: skip
-    return as_planned(
-        made, model, cluster, samples=samples, name=source.name, latency=question.latency,
-        communication=question.communication,
-    )  # fmt: skip
-
-
-def _corrected(planned: Planned, question: Question, correction: Correction) -> Planned:
+def _corrected(found: Planned, question: Question, correction: Correction) -> Planned:
     """The plan and its timeline by past runs; the others stay as they are predicted."""
-    from alpa_dejavu.history import Origin, corrected, corrected_timeline
-
-    models = question.latency, question.communication, question.calibration
-    by = correction.of(Origin.of(planned.model, question.cluster, *models), planned.plan)
-    plan = corrected(planned.plan, by)
-    timeline = planned.timeline if plan.correction is None else corrected_timeline(planned.timeline, by.factor)
-    return dataclasses.replace(planned, plan=plan, timeline=timeline)
+    (plan,) = question.corrected([found.plan], found.model, correction)
+    return dataclasses.replace(found, plan=plan, timeline=timeline_of_plan(found.timeline, plan))

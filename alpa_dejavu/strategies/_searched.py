@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+from alpa_dejavu.estimate import config_of_stage
 from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, Plan, Run
+from alpa_dejavu.problem import Cluster, NoPlanError, Plan, Run
 from alpa_dejavu.search import micro_batch_counts
 from alpa_dejavu.space import search_space
 from alpa_dejavu.strategies._base import Choice, Strategy
@@ -115,8 +116,5 @@ def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
     stages = []
     for stage in made.stages:
         hosts = tuple(number[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host))
-        across, along = (*stage.logical_mesh, 1)[:2]
-        shape = across, along
-        config = MeshConfig(shape, across, along, options=stage.options, remat=stage.remat, zero=stage.zero)
-        stages.append(PlacedStage(*stage.layers, hosts, config))
+        stages.append(PlacedStage(*stage.layers, hosts, config_of_stage(stage)))
     return Pipeline(tuple(stages), micro_batch, made.num_micro_batches)

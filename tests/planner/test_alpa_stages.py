@@ -454,6 +454,8 @@ def test_another_strategy_chooses_the_stages(name, said):
     plan = option.last_plan
     assert (plan.strategy, plan.num_micro_batches) == (said, 2)
     assert manual.forward_stage_layer_ids == plan.layer_ids
+    assert list(plan.contingencies) == ["host-0", "host-1"]
+    assert plan.confidence.interval_s[0] < plan.step_s < plan.confidence.interval_s[1]
     assert sum(mesh.num_devices for mesh in meshes) == 8
     assert [mesh.host_ids for mesh in meshes] == [
         [int(host.removeprefix("host-")) for host in stage.hosts] for stage in plan.stages

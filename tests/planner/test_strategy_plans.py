@@ -7,6 +7,8 @@ import unlike
 from models import chain
 
 from alpa_dejavu.alpa_code import alpa_code
+from alpa_dejavu.changed_cluster import without
+from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.model_planner import plan_model
@@ -21,9 +23,11 @@ from alpa_dejavu.strategies import (
     Megatron,
     Pipeline,
     PlacedStage,
+    Strategy,
     as_planned,
     strategy,
 )
+from alpa_dejavu.strategies._asked import Asked
 from alpa_dejavu.strategies._stages import config_of
 from alpa_dejavu.testing import example_cluster
 
@@ -101,6 +105,67 @@ def test_a_number_of_micro_batches_is_taken_as_given(chosen):
         made_by(chosen, micro_batches=3)
 
 
+def asked_of(chosen, cluster=HOSTS, model=MODEL, **asked):
+    given = {"batch": 16, "micro_batches": None, "latency": AnalyticLatency(), "communication": AlphaBeta()} | asked
+    made = Asked(chosen, **given)
+    return made, made.planned(model, 1, cluster)
+
+
+@pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
+@pytest.mark.parametrize("chosen", [Amp(), Megatron(), HetPipe("ed"), OURS], ids=lambda one: one.name)
+def test_without_a_host_the_same_strategy_plans_for_what_is_left(chosen, cluster):
+    asked, found = asked_of(chosen, cluster, micro_batches=8)
+    plan = asked.with_contingencies(found).plan
+    names = [host.name for host in cluster.hosts]
+    assert list(plan.contingencies) == names
+    for lost, other in plan.contingencies.items():
+        used = {host for stage in other.stages for host in stage.hosts}
+        assert used | set(other.unused) == {*names} - {lost}
+        assert not used & set(other.unused)
+        assert [layer for stage in other.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == [*range(6)]
+    steps = [step_or_none(asked, without(cluster, lost)) for lost in (names[:1], [names[0], names[-1]])]
+    assert plan.contingencies[names[0]].step_s == pytest.approx(next(filter(None, steps)))
+    assert found.plan.contingencies == {}
+
+
+def step_or_none(asked, cluster):
+    try:
+        return asked.planned(MODEL, 1, cluster).plan.step_s
+    except (NoPlanError, ValueError):
+        return None
+
+
+class OnFour(Strategy):
+    """Megatron's on four hosts, and nothing on fewer."""
+
+    name = "on four"
+
+    def _choose(self, task):
+        if len(task.cluster.hosts) < 4:
+            raise NoPlanError("too few hosts")
+        return Megatron()._choose(task)
+
+
+def test_a_host_without_which_a_strategy_has_no_plan_is_named():
+    asked, found = asked_of(OnFour())
+    plan = asked.with_contingencies(found).plan
+    assert plan.contingencies == {}
+    assert plan.notes[-1] == "nothing fits without any one of its hosts: there is no contingency for that loss"
+
+
+@pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
+@pytest.mark.parametrize("chosen", [Amp(), Megatron(), HetPipe("ed")], ids=lambda one: one.name)
+def test_how_sure_a_strategys_step_is_is_told(chosen, cluster):
+    asked, found = asked_of(chosen, cluster, micro_batches=8)
+    sure = asked.with_confidence(found).plan.confidence
+    assert sure.interval_s[0] < found.plan.step_s < sure.interval_s[1]
+    assert (sure.probability, sure.candidates) == (1.0, 1)
+    slower = dataclasses.replace(found, plan=dataclasses.replace(found.plan, step_s=2 * found.plan.step_s))
+    both = asked.with_confidence(slower, [found]).plan.confidence
+    assert both.expected_step_s > 1.9 * sure.expected_step_s
+    assert (both.probability, both.candidates) == (0.0, 2)
+
+
 def test_virtual_workers_whose_shares_cant_be_cut_so_are_named():
     with pytest.raises(ValueError, match="each of 2 virtual workers has 8 samples, which can't be cut in 16 micro-b"):
         made_by(HetPipe("ed"), micro_batches=16)
@@ -137,7 +202,9 @@ def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
     plan = planned.plan
     assert plan.strategy == "amp (paper)"
     assert plan.notes[0].startswith("chosen by amp (paper), which compared")
-    assert list(plan.planning_s)[-1] == "strategy"
+    assert list(plan.planning_s)[-3:] == ["strategy", "confidence", "contingencies"]
+    assert plan.confidence.candidates == 1
+    assert list(plan.contingencies) == [host.name for host in HOSTS.hosts]
     assert planned.timeline.step_s == plan.step_s
     store = Store(tmp_path / "history.sqlite")
     origin = Origin.of(planned.model, HOSTS, AnalyticLatency(), "alpha-beta")
@@ -146,6 +213,9 @@ def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
     again = plan_model(tiny, HOSTS, history=store.path, **asked)
     assert again.plan.correction.runs == 5
     assert again.plan.step_s == pytest.approx(again.timeline.step_s) == pytest.approx(2 * plan.step_s, rel=0.2)
+    factor = again.plan.correction.factor
+    assert again.plan.confidence.interval_s[1] == pytest.approx(factor * plan.confidence.interval_s[1])
+    assert again.plan.contingencies["host-1"].step_s == pytest.approx(factor * plan.contingencies["host-1"].step_s)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,21 @@ import re
 
 import numpy as np
 import pytest
+import unlike
 from models import chain, space
 
 import alpa_dejavu
-from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.communication import AlphaBeta, Links
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import COUNTED
 from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.search import neighbours, proposed, simulated
 from alpa_dejavu.slicing import slicer
+from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.uncertainty import confidence
 from alpa_dejavu.uncertainty._decide import gain_s, most_worthwhile
 
 CLUSTER, SPACE, RUN = example_cluster(1, memory_bytes=2.0**34), space(), Run(8)
@@ -132,6 +136,33 @@ def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():
     same = alpa_dejavu.plan(MODEL, CLUSTER, SPACE, RUN)
     assert plan.layer_ids == same.layer_ids
     assert plan.step_s == pytest.approx(same.step_s)
+
+
+@pytest.mark.parametrize("cores", [None, 4], ids=["own", "shared"])
+@pytest.mark.parametrize("sites", [True, False], ids=["sites", "no sites"])
+def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
+    hosts = dataclasses.replace(unlike.two_and_two(), cores=cores)
+    submeshes = search_space(hosts, 4) if sites else space(hosts=4, devices=2)
+    models = {"latency": AnalyticLatency(), "communication": Links()}
+    model = chain(6, flop=1e8, activation_bytes=1e6)
+    same = alpa_dejavu.plan(model, hosts, submeshes, RUN, **models)
+    plan = decisive_plan(
+        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED, **models
+    )
+    assert plan.stages == same.stages
+    assert plan.step_s == pytest.approx(same.step_s)
+    low, high = plan.confidence.interval_s
+    assert low < plan.step_s < high
+
+
+def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
+    hosts, model, search = unlike.two_and_two(), chain(6, flop=1e8, activation_bytes=1e6), slicer("dynamic")
+    submeshes = search_space(hosts, 4)
+    models = AnalyticLatency(), AlphaBeta()
+    table = cost_table(model, hosts, submeshes, RUN, *models)
+    best = simulated(proposed(model, table, hosts, submeshes, RUN, search), hosts)
+    expected = confidence([best, *neighbours(best, hosts, search)], hosts)
+    assert alpa_dejavu.plan(model, hosts, submeshes, RUN).confidence == expected
 
 
 def test_a_choice_of_one_plan_needs_no_measurement():

@@ -152,6 +152,19 @@ def test_a_plan_that_is_not_the_best_is_said_to_be():
     assert note.startswith(f"the best plan as things are takes {plan.step_s:.4g} s: ")
 
 
+def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
+    on = cluster([host("a"), host("b"), Host("c", device(0.6e12, name="slower"), 2)])
+    meshes = [(2, 1), (1, 2), (2, 1)]
+    stages = [
+        GivenStage(*layers, Submesh(1, 2), MeshConfig(mesh, *mesh), (name,))
+        for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
+    ]
+    plan = estimate(model(), on, Run(8), stages, batch=32).plan
+    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).found}
+    cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
+    assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
+
+
 def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
     plan, kept, _ = case
     with pytest.raises(ValueError, match="what is kept is of another plan: batch is 64, not 32"):
