@@ -114,22 +114,16 @@ def parallel_initialize(
             f"{type(chosen_start).__name__} learns from earlier candidates, and {type(chosen_rule).__name__} "
             "doesn't wait for them; take a rule that waits, such as 'halving'"
         )
-    extra = extra_allowed(budget_steps, budget)
     at = (rungs_of(num_candidates, budget_steps, chosen_rule.eta, budget) if rungs is None
-          else checked_rungs(rungs, budget_steps))  # fmt: skip
-    if (num_candidates - 1) * at[0] > extra:
-        raise ValueError(
-            f'budget="small" lets candidates take {extra:g} extra steps, but {num_candidates} of them take '
-            f"{(num_candidates - 1) * at[0]} to the first rung, {at[0]}; give an earlier rung"
-        )
+          else checked_rungs(rungs, num_candidates, budget_steps, budget))  # fmt: skip
     model = Model(init_fn, train_step, batches, parameters)
     trainer = Trainer(model)
     with_gradient = gives_gradient(model, trainer.layout, batch_rows)
     groups = () if units is None else groups_of(units, trainer.layout)
     fitting, note = fitting_lanes(trainer, min(lanes, num_candidates), memory_bytes)
     setting = Setting(
-        num_candidates, budget_steps, at, extra, chosen_start, chosen_rule, chosen_judge, seed, tuple(batch_rows),
-        fitting, checkpoint_steps, groups, average, keep_weights,
+        num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule, chosen_judge,
+        seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
     )  # fmt: skip
     saved = None if save is None else pathlib.Path(save)
     if saved is not None and not saved.absolute().parent.is_dir():
@@ -146,7 +140,6 @@ def parallel_initialize(
         field.on_change = lambda: on_progress(run.progress())
     with runners as runner:
         return run.result(runner)
-
 
 
 def _check_numbers(

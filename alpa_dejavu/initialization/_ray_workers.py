@@ -86,7 +86,7 @@ class _RayRunner(Runner):
                 self.restarts += 1
                 again.append(task)
             else:
-                yield Outcome.of_loss(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
+                yield Outcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
                                       f"{task.first_step + task.num_steps - 1}")  # fmt: skip
 
     def stop(self) -> None:

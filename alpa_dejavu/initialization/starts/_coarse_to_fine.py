@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.initialization._layout import Leaves, Tensor
+from alpa_dejavu.initialization._breed import moved
 from alpa_dejavu.initialization.starts._base import Ask, Start, Started
 from alpa_dejavu.initialization.starts._picture import Picture
 from alpa_dejavu.initialization.starts._scales import LatinHypercube
 from alpa_dejavu.problem import _check
 
-FloatArray = NDArray[np.float64]
 _SALT = 0xF17E
 
 
@@ -60,7 +57,7 @@ class CoarseToFine(Start):
         centres = [tried.started.weights for tried in ask.tried[: self.best]]
         if self.picture is None or len(ask.tried) < 3:
             return tuple(
-                Started(_near(centres[n % len(centres)], ask.tensors, self.closeness, generator))
+                Started(moved(centres[n % len(centres)], ask.tensors, self.closeness, generator))
                 for n in range(len(ask.numbers))
             )
         picture = Picture([tried.started.weights for tried in ask.tried], ask.tensors, self.picture, ask.seed)
@@ -71,16 +68,3 @@ class CoarseToFine(Start):
             point = picture.points[centre] + spread * generator.standard_normal(len(spread))
             started.append(Started(picture.weights(point, like=centres[centre]), tuple(point.tolist())))
         return tuple(started)
-
-
-def _near(centre: Leaves, tensors: Sequence[Tensor], closeness: float, generator: np.random.Generator) -> Leaves:
-    """Weights around some others; what is no weight stays."""
-    moved = []
-    for weight, tensor in zip(centre, tensors, strict=True):
-        if not tensor.is_float:
-            moved.append(weight)
-            continue
-        exact: FloatArray = weight.astype(np.float64)
-        noise = generator.standard_normal(tensor.shape) * exact.std()
-        moved.append(np.asarray(exact + closeness * noise).astype(tensor.dtype))
-    return tuple(moved)

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.initialization._layout import Leaves, Tensor
-
-FloatArray = NDArray[np.float64]
+from alpa_dejavu.initialization._layout import FloatArray, Leaves, Tensor
 
 
 def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
