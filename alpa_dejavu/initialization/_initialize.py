@@ -45,7 +45,7 @@ def parallel_initialize(
     batch_rows: Sequence[int] = (),
     lanes: int = 4,
     workers: int | None = None,
-    worker_options: Mapping[str, Any] | None = None,
+    worker_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     memory_bytes: float | None = None,
     parameters: Parameters | None = None,
     average: bool = True,
@@ -81,7 +81,8 @@ def parallel_initialize(
         batch_rows: candidate n takes the first `batch_rows[n % len(batch_rows)]` rows of each batch; (): all.
         lanes: so many side by side at most; more candidates go in waves. With W workers, W times as many train at once.
         workers: so many actors of the connected Ray cluster do the work; None: this process does.
-        worker_options: of the actors, as `{"num_gpus": 1}`; a CPU each unless they say otherwise.
+        worker_options: of the actors, as `{"num_gpus": 1}`, or one mapping for each, as `into_alpa.spare_workers` gives
+            them; a CPU each unless they say otherwise.
         memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one here.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
@@ -132,7 +133,7 @@ def parallel_initialize(
     field = Field(setting, trainer, store, with_gradient)
     runners: contextlib.AbstractContextManager[Runner] = (
         contextlib.nullcontext(LocalRunner(trainer, store)) if workers is None
-        else ray_workers(model, workers, worker_options or {}, store)
+        else ray_workers(model, workers, {} if worker_options is None else worker_options, store)
     )  # fmt: skip
     run = Run(field, begun_s, saved, [note] if note else [])
     run.say_waves(workers or 1)
