@@ -55,6 +55,7 @@ setup(
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
         "benchmarks": ["pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
         "optuna": ["optuna>=5"],
+        "umap": ["umap-learn>=0.5.7"],
         "dev": ["pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-protobuf", "types-tqdm"],
     },
 )

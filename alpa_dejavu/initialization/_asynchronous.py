@@ -22,10 +22,7 @@ def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
         order.arrived(outcome.task.numbers)
     living = [number for number in field.living() if field.candidates[number].reached]
     if not living:
-        raise RuntimeError(
-            f"all {len(field.candidates)} candidates are dropped; take smaller steps, or start from smaller "
-            "weights (init=)"
-        )
+        raise field.nobody_left()
     most = max(len(field.candidates[number].reached) for number in living)
     first = finalists(field, [number for number in living if len(field.candidates[number].reached) == most])
     for number in field.living():
@@ -63,7 +60,7 @@ class _Order:
 
     def arrived(self, numbers: tuple[int, ...]) -> None:
         field = self._field
-        left = tuple(number for number in numbers if field.candidates[number].dropped_step is None)
+        left = tuple(number for number in numbers if field.candidates[number].is_living)
         if left and field.candidates[left[0]].step < field.setting.rungs[self._goal[left[0]]]:
             self._halfway.append(left)
             return
@@ -90,4 +87,4 @@ class _Order:
         asked = sum(rungs[goal] - field.candidates[number].step for number in chunk)
         farthest = max([rungs[goal], *(rungs[rung] for rung in self._goal.values()),
                         *(candidate.step for candidate in field.candidates.values())])  # fmt: skip
-        return field.total_steps + under_way + asked - farthest <= field.setting.extra_steps
+        return under_way + asked <= field.extra_left(farthest)

@@ -6,19 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from alpa_dejavu.initialization._layout import Array, Layout, Leaves
+from alpa_dejavu.initialization._layout import Array, Layout, Leaves, Tensor
+
+
+def moved(
+    weights: Leaves, tensors: Sequence[Tensor], strength: float, generator: np.random.Generator
+) -> Leaves:
+    """Weights moved at random by `strength` standard deviations of each tensor; what is no real number stays."""
+    near = []
+    for weight, tensor in zip(weights, tensors, strict=True):
+        if tensor.is_float:
+            exact = weight.astype(np.float64)
+            noise = generator.standard_normal(tensor.shape) * exact.std()
+            weight = np.asarray(exact + strength * noise).astype(tensor.dtype)
+        near.append(weight)
+    return tuple(near)
 
 
 def mutated(parent: Leaves, layout: Layout, strength: float, generator: np.random.Generator) -> Leaves:
     """A state whose weights are moved at random by `strength` standard deviations of each tensor."""
-    moved = []
-    for weight, tensor in zip(layout.weights(parent), layout.tensors, strict=True):
-        if not tensor.is_float:
-            moved.append(weight)
-            continue
-        exact = weight.astype(np.float64)
-        moved.append(np.asarray(exact + strength * exact.std() * generator.standard_normal(tensor.shape)))
-    return layout.with_weights(parent, tuple(moved))
+    return layout.with_weights(parent, moved(layout.weights(parent), layout.tensors, strength, generator))
 
 
 def crossed(parent: Leaves, other: Leaves, layout: Layout, generator: np.random.Generator) -> Leaves:

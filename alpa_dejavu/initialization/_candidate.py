@@ -7,7 +7,8 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.initialization._curve import Curve, FloatArray
+from alpa_dejavu.initialization._curve import Curve
+from alpa_dejavu.initialization._layout import FloatArray
 from alpa_dejavu.initialization._trend import Measure, measured
 
 
@@ -30,6 +31,10 @@ class Candidate:
     why: str = ""
     started: FloatArray | None = None
     ended: FloatArray | None = None
+
+    @property
+    def is_living(self) -> bool:
+        return self.dropped_step is None
 
     @property
     def step(self) -> int:

@@ -6,9 +6,8 @@ import dataclasses
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from alpa_dejavu.initialization._layout import FloatArray
 
 
 @final

@@ -75,7 +75,7 @@ class Field:
         return candidate.number
 
     def living(self) -> tuple[int, ...]:
-        return tuple(number for number, candidate in self.candidates.items() if candidate.dropped_step is None)
+        return tuple(number for number, candidate in self.candidates.items() if candidate.is_living)
 
     def drop(self, number: int, why: str) -> None:
         """Its state is gone, too."""
@@ -133,6 +133,18 @@ class Field:
         """Steps cost the same whether they train or measure."""
         self.total_steps += len(task.numbers) * task.num_steps
         self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
+
+    def extra_left(self, step: int) -> float:
+        """So many more steps may be taken in all besides those of a candidate that is, or will be, at a step."""
+        return self.setting.extra_steps - (self.total_steps - step)
+
+    def nobody_left(self) -> RuntimeError:
+        """The error that says so, and of one candidate why."""
+        whys = sorted({candidate.why for candidate in self.candidates.values()})
+        return RuntimeError(
+            f"all {len(self.candidates)} candidates are dropped ({whys[0]}); take smaller steps, or start "
+            "from smaller weights (init=)"
+        )
 
     def measure(self, numbers: Iterable[int]) -> None:
         """Candidates have reached a rung."""

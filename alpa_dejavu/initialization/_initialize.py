@@ -45,7 +45,7 @@ def parallel_initialize(
     batch_rows: Sequence[int] = (),
     lanes: int = 4,
     workers: int | None = None,
-    worker_options: Mapping[str, Any] | None = None,
+    worker_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     memory_bytes: float | None = None,
     parameters: Parameters | None = None,
     average: bool = True,
@@ -81,7 +81,8 @@ def parallel_initialize(
         batch_rows: candidate n takes the first `batch_rows[n % len(batch_rows)]` rows of each batch; (): all.
         lanes: so many side by side at most; more candidates go in waves. With W workers, W times as many train at once.
         workers: so many actors of the connected Ray cluster do the work; None: this process does.
-        worker_options: of the actors, as `{"num_gpus": 1}`; a CPU each unless they say otherwise.
+        worker_options: of the actors, as `{"num_gpus": 1}`, or one mapping for each, as `into_alpa.spare_workers` gives
+            them; a CPU each unless they say otherwise.
         memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one here.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
@@ -114,22 +115,16 @@ def parallel_initialize(
             f"{type(chosen_start).__name__} learns from earlier candidates, and {type(chosen_rule).__name__} "
             "doesn't wait for them; take a rule that waits, such as 'halving'"
         )
-    extra = extra_allowed(budget_steps, budget)
     at = (rungs_of(num_candidates, budget_steps, chosen_rule.eta, budget) if rungs is None
-          else checked_rungs(rungs, budget_steps))  # fmt: skip
-    if (num_candidates - 1) * at[0] > extra:
-        raise ValueError(
-            f'budget="small" lets candidates take {extra:g} extra steps, but {num_candidates} of them take '
-            f"{(num_candidates - 1) * at[0]} to the first rung, {at[0]}; give an earlier rung"
-        )
+          else checked_rungs(rungs, num_candidates, budget_steps, budget))  # fmt: skip
     model = Model(init_fn, train_step, batches, parameters)
     trainer = Trainer(model)
     with_gradient = gives_gradient(model, trainer.layout, batch_rows)
     groups = () if units is None else groups_of(units, trainer.layout)
     fitting, note = fitting_lanes(trainer, min(lanes, num_candidates), memory_bytes)
     setting = Setting(
-        num_candidates, budget_steps, at, extra, chosen_start, chosen_rule, chosen_judge, seed, tuple(batch_rows),
-        fitting, checkpoint_steps, groups, average, keep_weights,
+        num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule, chosen_judge,
+        seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
     )  # fmt: skip
     saved = None if save is None else pathlib.Path(save)
     if saved is not None and not saved.absolute().parent.is_dir():
@@ -138,7 +133,7 @@ def parallel_initialize(
     field = Field(setting, trainer, store, with_gradient)
     runners: contextlib.AbstractContextManager[Runner] = (
         contextlib.nullcontext(LocalRunner(trainer, store)) if workers is None
-        else ray_workers(model, workers, worker_options or {}, store)
+        else ray_workers(model, workers, {} if worker_options is None else worker_options, store)
     )  # fmt: skip
     run = Run(field, begun_s, saved, [note] if note else [])
     run.say_waves(workers or 1)
@@ -146,7 +141,6 @@ def parallel_initialize(
         field.on_change = lambda: on_progress(run.progress())
     with runners as runner:
         return run.result(runner)
-
 
 
 def _check_numbers(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+FloatArray: TypeAlias = NDArray[np.float64]
 Leaves: TypeAlias = tuple[Array, ...]
 Parameters: TypeAlias = Callable[[Any], Any]
 

@@ -28,8 +28,8 @@ def best_of_means(field: Field, runner: Runner, order: tuple[int, ...]) -> int:
     """
     members, best = [order[0]], order[0]
     for other in order[1 : 1 + MOST_MEANS]:
-        extra = field.total_steps + 2 * MEASURED_STEPS - field.candidates[best].step
-        leaves = _mean([*members, other], field) if extra <= field.setting.extra_steps else None
+        is_affordable = field.extra_left(field.candidates[best].step) >= 2 * MEASURED_STEPS
+        leaves = _mean([*members, other], field) if is_affordable else None
         if leaves is None:
             continue
         mean = field.adopt((*members, other), leaves, len(field.setting.rungs))

@@ -23,9 +23,11 @@ def race(field: Field, runner: Runner) -> tuple[int, ...]:
         number += count
         field.begin(numbers)
         train_to(field, runner, numbers, rungs[0])
-        field.measure(candidate for candidate in numbers if candidate in field.living())
+        field.measure(each for each in numbers if field.candidates[each].is_living)
     for rung, step in enumerate(rungs):
-        living = _left(field)
+        living = field.living()
+        if not living:
+            raise field.nobody_left()
         if rung == len(rungs) - 1:
             break
         _choose(field, living, rung, rungs[rung + 1] - step)
@@ -41,7 +43,7 @@ def train_to(field: Field, runner: Runner, numbers: Iterable[int], step: int) ->
     def next_task() -> Task | None:
         while queue:
             chunk = queue.popleft()
-            living = [number for number in chunk if field.candidates[number].dropped_step is None]
+            living = [number for number in chunk if field.candidates[number].is_living]
             left = tuple(number for number in living if field.candidates[number].step < step)
             if left:
                 return field.task(left, step)
@@ -70,7 +72,8 @@ def wave_sizes(num_candidates: int, fractions: Sequence[float]) -> list[int]:
 def _choose(field: Field, living: tuple[int, ...], rung: int, steps: int) -> None:
     """Asks the rule, drops who doesn't go on, and lets children begin, as far as the budget goes."""
     setting, step = field.setting, field.setting.rungs[rung]
-    decision = setting.rule.decide(field.standing(living))
+    standing = field.standing(living)
+    decision = setting.rule.decide(standing)
     if not decision.kept or not set(decision.kept) <= set(living):
         raise ValueError(
             f"{type(setting.rule).__name__} keeps {decision.kept} of the candidates {living} at step {step}; a "
@@ -78,7 +81,7 @@ def _choose(field: Field, living: tuple[int, ...], rung: int, steps: int) -> Non
         )
     affordable = _affordable(field, step, steps)
     kept, children = decision.kept[:affordable], decision.children[: max(0, affordable - len(decision.kept))]
-    order = field.standing(living).best_first(rung, living)
+    order = standing.best_first(rung, living)
     field.breed(children, rung)
     for place, number in enumerate(order):
         if number not in kept:
@@ -88,16 +91,5 @@ def _choose(field: Field, living: tuple[int, ...], rung: int, steps: int) -> Non
 
 def _affordable(field: Field, step: int, steps: int) -> int:
     """How many candidates may take some more steps, with one among them that isn't extra."""
-    left = field.setting.extra_steps - (field.total_steps - step)
+    left = field.extra_left(step)
     return len(field.candidates) * 2 if math.isinf(left) else 1 + max(0, int(left // steps))
-
-
-def _left(field: Field) -> tuple[int, ...]:
-    living = field.living()
-    if not living:
-        whys = sorted({candidate.why for candidate in field.candidates.values()})
-        raise RuntimeError(
-            f"all {len(field.candidates)} candidates are dropped ({whys[0]}); take smaller steps, or start "
-            "from smaller weights (init=)"
-        )
-    return living

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.initialization._layout import Leaves
@@ -20,21 +20,26 @@ MOST_TRIES = 3
 
 
 @contextlib.contextmanager
-def ray_workers(model: Model, workers: int, options: Mapping[str, Any], store: Store) -> Iterator[Runner]:
+def ray_workers(
+    model: Model, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: Store
+) -> Iterator[Runner]:
     """So many actors of the connected Ray cluster, gone at the end of the block.
 
     Args:
         model: is sent to each of them, by Ray.
         workers: how many.
-        options: of the actors, as `num_gpus`; a CPU each unless they say otherwise.
+        options: of the actors, as `num_gpus`, or one mapping for each; a CPU each unless they say otherwise.
         store: where the last checkpoint of each candidate is.
 
     Raises:
         RuntimeError: this process isn't connected to Ray.
-        ValueError: the cluster hasn't what so many workers need.
+        ValueError: the cluster hasn't what so many workers need, or there are more or fewer options than workers.
         TypeError: the model can't be sent to workers.
     """
-    runner = _RayRunner(model, workers, {"num_cpus": 1, **options}, store)
+    each = [options] * workers if isinstance(options, Mapping) else list(options)
+    if len(each) != workers:
+        raise ValueError(f"worker_options has {len(each)} mappings for {workers} workers; give one for each, or one")
+    runner = _RayRunner(model, [{"num_cpus": 1, **mapping} for mapping in each], store)
     try:
         yield runner
     finally:
@@ -54,30 +59,34 @@ class _Worker:
 
 @final
 class _RayRunner(Runner):
-    def __init__(self, model: Model, workers: int, options: Mapping[str, Any], store: Store) -> None:
-        self._ray = _connected(workers, options)
+    def __init__(self, model: Model, options: Sequence[Mapping[str, Any]], store: Store) -> None:
+        self._ray = _connected(options)
         self._store = store
         try:
             self._model = self._ray.put(model)
         except TypeError as error:
             raise TypeError(f"init_fn, train_step and batches are sent to Ray's workers, but can't be: {error}; take "
                             "what can't be sent (locks, open files, generators) out of them") from None  # fmt: skip
-        self._actor = self._ray.remote(_Worker).options(max_restarts=0, max_task_retries=0, **options)
-        self._idle = [self._actor.remote(self._model) for _ in range(workers)]
-        self._running: dict[Any, tuple[Any, Task]] = {}
+        actor = self._ray.remote(_Worker).options
+        self._kinds = [actor(max_restarts=0, max_task_retries=0, **mapping) for mapping in options]
+        self._actors = [kind.remote(self._model) for kind in self._kinds]
+        self._idle = list(range(len(options)))
+        self._running: dict[Any, tuple[int, Task]] = {}
 
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
         deaths: collections.Counter[Task] = collections.Counter()
         again: list[Task] = []
         while True:
             while self._idle and (task := again.pop() if again else next_task()) is not None:
-                actor = self._idle.pop()
-                self._running[actor.train.remote(task, self._store.side_by_side(task.numbers))] = (actor, task)
+                place = self._idle.pop()
+                states = self._store.side_by_side(task.numbers)
+                self._running[self._actors[place].train.remote(task, states)] = (place, task)
             if not self._running:
                 return
             done = self._ray.wait(list(self._running), num_returns=1)[0][0]
-            actor, task = self._running.pop(done)
-            outcome = self._got(done, actor)
+            place, task = self._running.pop(done)
+            self._idle.append(place)
+            outcome = self._got(done, place)
             if outcome is not None:
                 yield outcome
                 continue
@@ -86,46 +95,45 @@ class _RayRunner(Runner):
                 self.restarts += 1
                 again.append(task)
             else:
-                yield Outcome.of_loss(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
+                yield Outcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
                                       f"{task.first_step + task.num_steps - 1}")  # fmt: skip
 
     def stop(self) -> None:
-        for actor in [*self._idle, *(actor for actor, _ in self._running.values())]:
+        for actor in self._actors:
             with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
                 self._ray.kill(actor)
 
-    def _got(self, done: Any, actor: Any) -> Outcome | None:
+    def _got(self, done: Any, place: int) -> Outcome | None:
         """None: the worker has died; another one takes its place."""
         errors = self._ray.exceptions
-        self._idle.append(actor)
         try:
             outcome: Outcome = self._ray.get(done)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             said = str(error).splitlines() or [type(error).__name__]
             _log.warning("a worker died: %s; its candidates begin again at their last checkpoint", said[0])
             with contextlib.suppress(Exception):
-                self._ray.kill(actor)
-            self._idle[-1] = self._actor.remote(self._model)
+                self._ray.kill(self._actors[place])
+            self._actors[place] = self._kinds[place].remote(self._model)
             return None
         return outcome
 
 
-def _connected(workers: int, options: Mapping[str, Any]) -> Any:
+def _connected(options: Sequence[Mapping[str, Any]]) -> Any:
     try:
         import ray
     except ImportError as error:
         raise RuntimeError('Ray is not installed: pip install "ray>=2.10,<2.61", or leave workers out') from error
     if not ray.is_initialized():
         raise RuntimeError(
-            f"workers is {workers}, but this process isn't connected to Ray; call ray.init() first, or "
+            f"workers is {len(options)}, but this process isn't connected to Ray; call ray.init() first, or "
             "use alpa_dejavu.local_cluster.local_cluster"
         )
     there = ray.cluster_resources()
     for resource, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
-        needed = workers * float(options.get(option, 0))
+        needed = sum(float(mapping.get(option, 0)) for mapping in options)
         if needed > there.get(resource, 0.0):
             raise ValueError(
-                f"{workers} workers need {needed:g} {resource}, but the Ray cluster has "
+                f"{len(options)} workers need {needed:g} {resource}, but the Ray cluster has "
                 f"{there.get(resource, 0.0):g}; ask for fewer workers, or give worker_options"
             )
     return ray

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from alpa_dejavu._json_file import read_checked, write_whole
-from alpa_dejavu.initialization._curve import Curve, FloatArray, Initialized
-from alpa_dejavu.initialization._layout import Parameters, layout
+from alpa_dejavu.initialization._curve import Curve, Initialized
+from alpa_dejavu.initialization._layout import FloatArray, Parameters, layout
 from alpa_dejavu.initialization._npz import read_leaves, write_leaves
 
 _REMEDY = "give the JSON file that parallel_initialize or write_result has written"

@@ -80,10 +80,10 @@ class Run:
             self._made(best, runner, interrupted=True)
         for number in [best, *(finalist for finalist in first if finalist != best)]:
             train_to(field, runner, [number], setting.budget_steps)
-            if field.candidates[number].dropped_step is None:
+            if field.candidates[number].is_living:
                 field.candidates[number].why = self._why(number, first)
                 for place, other in enumerate(first):
-                    if other != number and field.candidates[other].dropped_step is None:
+                    if other != number and field.candidates[other].is_living:
                         field.drop(other, f"place {place + 1} of {len(first)} finalists")
                 return number
         raise RuntimeError(
@@ -124,7 +124,6 @@ class Run:
         """The state of an earlier result of this run goes once the file no longer names it."""
         write_result(result, path)
         state_file = state_file_of(result, path)
-        if self._written not in (None, state_file):
-            assert self._written is not None, "it isn't None there"
+        if self._written is not None and self._written != state_file:
             self._written.unlink(missing_ok=True)
         self._written = state_file

@@ -53,16 +53,22 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
     return tuple(first * eta**n for n in range(count))
 
 
-def checked_rungs(rungs: Sequence[int], budget_steps: int) -> tuple[int, ...]:
+def checked_rungs(rungs: Sequence[int], num_candidates: int, budget_steps: int, budget: str) -> tuple[int, ...]:
     """Rungs that the user gave.
 
     Raises:
-        ValueError: they don't ascend, or end after the training.
+        ValueError: they don't ascend, or end after the training, or the first is more than the budget allows.
     """
     given = tuple(rungs)
     ascend = all(a < b for a, b in itertools.pairwise(given))
     if not given or given[0] < 1 or not ascend or given[-1] > budget_steps:
         raise ValueError(f"rungs is {given}, but must be ascending steps from 1 to budget_steps, {budget_steps}")
+    extra = extra_allowed(budget_steps, budget)
+    if (num_candidates - 1) * given[0] > extra:
+        raise ValueError(
+            f'budget="small" lets candidates take {extra:g} extra steps, but {num_candidates} of them take '
+            f"{(num_candidates - 1) * given[0]} to the first rung, {given[0]}; give an earlier rung"
+        )
     return given
 
 

@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.initialization._layout import Leaves
-
-FloatArray = NDArray[np.float64]
+from alpa_dejavu.initialization._layout import FloatArray, Leaves
 
 
 @final
@@ -59,8 +56,8 @@ class Outcome:
     lost: str = ""
 
     @classmethod
-    def of_loss(cls, task: Task, why: str) -> Outcome:
-        """There is none."""
+    def of_nothing(cls, task: Task, why: str) -> Outcome:
+        """The task is lost."""
         nothing = np.zeros((len(task.numbers), 0))
         return cls(task, (), nothing, nothing, nothing, why)
 

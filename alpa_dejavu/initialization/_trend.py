@@ -17,9 +17,9 @@ import math
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from alpa_dejavu.initialization._layout import FloatArray
+
 FEWEST = 3
 """So many losses a line with an error needs."""
 CLEARLY = 2.0

@@ -107,7 +107,7 @@ class Killed(Runner):
     def outcomes(self, next_task):
         while (task := next_task()) is not None:
             if self._number in task.numbers:
-                yield Outcome.of_loss(task, "its worker died 3 times")
+                yield Outcome.of_nothing(task, "its worker died 3 times")
             else:
                 yield self._trainer.train(task, self._store.side_by_side(task.numbers))
 

@@ -13,6 +13,8 @@ from alpa_dejavu.local_cluster import local_cluster
 def test_workers_need_a_cluster():
     with pytest.raises(RuntimeError, match=r"isn't connected to Ray; call ray\.init\(\) first"):
         parallel_initialize(*regression(), num_candidates=4, budget_steps=32, workers=2)
+    with pytest.raises(ValueError, match="worker_options has 1 mappings for 2 workers; give one for each, or one"):
+        parallel_initialize(*regression(), num_candidates=4, budget_steps=32, workers=2, worker_options=[{}])
 
 
 @pytest.mark.ray

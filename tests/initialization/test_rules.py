@@ -102,4 +102,4 @@ def test_budgets_that_are_too_small_say_what_would_do():
     assert rungs_of(16, 16, 2, "full") == (4,)
     for wrong in ((), (0, 5), (5, 5), (5, 101)):
         with pytest.raises(ValueError, match="must be ascending steps"):
-            checked_rungs(wrong, 100)
+            checked_rungs(wrong, 2, 100, "full")

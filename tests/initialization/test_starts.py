@@ -1,3 +1,7 @@
+import importlib.machinery
+import sys
+import types
+
 import numpy as np
 import pytest
 from small_models import dense
@@ -94,6 +98,38 @@ def test_a_projection_that_inverts_is_taken_as_given(tensors):
     assert np.allclose(made.weights[1], own(0)[1])
 
 
+def test_umap_by_name_is_asked_for_what_few_points_can_be(tensors, monkeypatch):
+    asked = {}
+
+    class UMAP:
+        def __init__(self, **options):
+            asked.update(options)
+
+        def fit_transform(self, rows):
+            self.rows = rows
+            return rows[:, :2]
+
+        def inverse_transform(self, points):
+            return self.rows[:1]
+
+    module = types.ModuleType("umap")
+    module.UMAP, module.__spec__ = UMAP, importlib.machinery.ModuleSpec("umap", None)
+    monkeypatch.setitem(sys.modules, "umap", module)
+    chosen = CoarseToFine(Own(), "umap", best=1)
+    tried = [Tried(Started(own(n)), float(n)) for n in range(5)]
+    chosen.start(ask(tensors, (5,), tried[:3]))
+    assert not asked, "three points are too few"
+    (made,) = chosen.start(ask(tensors, (5,), tried))
+    assert np.allclose(made.weights[1], own(0)[1])
+    assert (asked["n_neighbors"], asked["random_state"]) == (4, 5)
+
+
+def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(RuntimeError, match=r'pip install "alpa-dejavu\[umap\]"'):
+        CoarseToFine(picture="umap")
+
+
 def test_optunas_samplers_learn_from_what_was_tried(tensors):
     pytest.importorskip("optuna")
     chosen = OptunaSampler()
@@ -114,8 +150,8 @@ def test_starts_refuse_what_cant_be(tensors):
         LatinHypercube(2.0, 1.0)
     with pytest.raises(ValueError, match="closeness is 0"):
         CoarseToFine(closeness=0)
-    with pytest.raises(ValueError, match="picture is 'umap'"):
-        CoarseToFine(picture="umap")
+    with pytest.raises(ValueError, match=r"picture is 'tsne', but must be None, 'pca', 'umap' or"):
+        CoarseToFine(picture="tsne")
     vectors = tuple(tensor for tensor in tensors if not tensor.is_matrix)
     with pytest.raises(ValueError, match="nothing to scale"):
         start("sobol").start(ask(vectors))

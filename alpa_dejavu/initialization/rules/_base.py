@@ -40,6 +40,15 @@ class Standing:
         """The candidates that have been measured at a rung, whatever became of them."""
         return tuple(n for n in sorted(self.reached) if self.skipped.get(n, 0) <= rung <= self.rung(n))
 
+    @property
+    def last_rung(self) -> int:
+        """The last rung that any of those waiting has reached; -1: none, or nobody waits."""
+        return max(map(self.rung, self.waiting), default=-1)
+
+    def waiting_best_first(self) -> tuple[int, ...]:
+        """Those waiting, all of whom have reached the last rung, in the judge's order."""
+        return self.best_first(self.last_rung, self.waiting)
+
     def best_first(self, rung: int, among: Iterable[int]) -> tuple[int, ...]:
         """Some candidates that were measured at a rung, in the judge's order."""
         return self.judge.order({n: self.reached[n][rung - self.skipped.get(n, 0)] for n in among})

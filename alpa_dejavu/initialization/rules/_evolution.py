@@ -42,10 +42,7 @@ class Evolution(Rule):
             raise ValueError(f"evolution: crossing is {self.crossing!r}, but must be a fraction, from 0 to 1")
 
     def decide(self, standing: Standing) -> Decision:
-        if not standing.waiting:
-            return Decision(())
-        rung = max(standing.rung(number) for number in standing.waiting)
-        order = standing.best_first(rung, standing.waiting)
+        order, rung = standing.waiting_best_first(), standing.last_rung
         kept = order[: -(-len(order) // self.eta)]
         breeds = rung < len(standing.rungs) - 2 and len(order) > 1
         children = tuple(self._children(kept, standing.seed, rung)) if breeds else ()

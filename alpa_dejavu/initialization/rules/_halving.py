@@ -29,9 +29,6 @@ class Halving(Rule):
         at_least_two("halving", self.eta)
 
     def decide(self, standing: Standing) -> Decision:
-        if not standing.waiting:
-            return Decision(())
-        rung = max(standing.rung(number) for number in standing.waiting)
-        order = standing.best_first(rung, standing.waiting)
+        order = standing.waiting_best_first()
         count = -(-len(order) // self.eta)
         return Decision(order[:count], why=f"halving keeps {count} of {len(order)}")

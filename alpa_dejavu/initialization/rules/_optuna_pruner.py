@@ -29,10 +29,7 @@ class OptunaPruner(Rule):
     eta: int = 2
 
     def decide(self, standing: Standing) -> Decision:
-        if not standing.waiting:
-            return Decision(())
-        rung = max(standing.rung(number) for number in standing.waiting)
-        order = standing.best_first(rung, standing.waiting)
+        order = standing.waiting_best_first()
         with quiet_optuna() as optuna:
             pruner = self.pruner or optuna.pruners.MedianPruner(n_startup_trials=0, n_warmup_steps=0)
             kept = tuple(number for number in order if not _is_pruned(optuna, pruner, standing, number)) or order[:1]

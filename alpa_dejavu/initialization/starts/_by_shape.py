@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -24,15 +23,15 @@ class ByShape(Start):
     """
 
     @abc.abstractmethod
-    def _initializer(self) -> Callable[..., Any]:
-        """As in `jax.nn.initializers`: `(key, shape, dtype) -> array`."""
+    def _initializer(self, known: Any) -> Any:
+        """`(key, shape, dtype) -> array`, as those of `jax.nn.initializers`, which is `known`."""
 
     @final
     def start(self, ask: Ask) -> tuple[Started, ...]:
         import jax
         import jax.numpy as jnp
 
-        initializer = self._initializer()
+        initializer = self._initializer(jax.nn.initializers)
         started = []
         for number in ask.numbers:
             key = jax.random.fold_in(jax.random.fold_in(jax.random.PRNGKey(ask.seed), number), _SALT)
@@ -50,10 +49,8 @@ class ByShape(Start):
 class XavierNormal(ByShape):
     """References: Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.xavier_normal()
+    def _initializer(self, known: Any) -> Any:
+        return known.xavier_normal()
 
 
 @final
@@ -61,10 +58,8 @@ class XavierNormal(ByShape):
 class XavierUniform(ByShape):
     """References: as `XavierNormal`."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.xavier_uniform()
+    def _initializer(self, known: Any) -> Any:
+        return known.xavier_uniform()
 
 
 @final
@@ -72,10 +67,8 @@ class XavierUniform(ByShape):
 class KaimingNormal(ByShape):
     """References: He et al., Delving Deep into Rectifiers, ICCV 2015."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.kaiming_normal()
+    def _initializer(self, known: Any) -> Any:
+        return known.kaiming_normal()
 
 
 @final
@@ -83,10 +76,8 @@ class KaimingNormal(ByShape):
 class KaimingUniform(ByShape):
     """References: as `KaimingNormal`."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.kaiming_uniform()
+    def _initializer(self, known: Any) -> Any:
+        return known.kaiming_uniform()
 
 
 @final
@@ -94,10 +85,8 @@ class KaimingUniform(ByShape):
 class Lecun(ByShape):
     """References: LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.lecun_normal()
+    def _initializer(self, known: Any) -> Any:
+        return known.lecun_normal()
 
 
 @final
@@ -105,10 +94,8 @@ class Lecun(ByShape):
 class Orthogonal(ByShape):
     """References: Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014."""
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.orthogonal()
+    def _initializer(self, known: Any) -> Any:
+        return known.orthogonal()
 
 
 @final
@@ -127,7 +114,5 @@ class TruncatedNormal(ByShape):
     def __post_init__(self) -> None:
         _check.positive("truncated_normal", "stddev", self.stddev)
 
-    def _initializer(self) -> Callable[..., Any]:
-        import jax
-
-        return jax.nn.initializers.truncated_normal(self.stddev)
+    def _initializer(self, known: Any) -> Any:
+        return known.truncated_normal(self.stddev)

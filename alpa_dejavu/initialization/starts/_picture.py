@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.initialization._layout import Leaves, Tensor
+from alpa_dejavu.initialization._layout import FloatArray, Leaves, Tensor
 
-FloatArray = NDArray[np.float64]
+PICTURES = {"pca": 3, "umap": 4}
+"""Pictures by name, and from how many points on they can be inverted."""
 
 
 def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
@@ -35,17 +36,16 @@ class Picture:
         Args:
             candidates: weights of each.
             tensors: what they are.
-            kind: "pca", all of whose coordinates are kept, or an object with `fit_transform` and `inverse_transform`.
-            seed: for scikit-learn's PCA.
+            kind: "pca", all of whose coordinates are kept, "umap", in two coordinates, or an object with
+                `fit_transform` and `inverse_transform`.
+            seed: for those by name.
+
+        Raises:
+            RuntimeError: UMAP isn't installed.
         """
         self._tensors = tensors
         rows = np.stack([flat(weights, tensors) for weights in candidates])
-        if isinstance(kind, str):
-            from sklearn.decomposition import PCA
-
-            # The last coordinate of N points around their mean is nothing.
-            kind = PCA(min(len(rows) - 1, rows.shape[1]), svd_solver="full", random_state=seed)
-        self._projection = kind
+        self._projection = kind = _named(kind, rows, seed) if isinstance(kind, str) else kind
         self.points = np.asarray(kind.fit_transform(rows), np.float64)
 
     def weights(self, point: FloatArray, like: Leaves) -> Leaves:
@@ -62,3 +62,22 @@ class Picture:
             scale = np.linalg.norm(example.astype(np.float64)) / norm if norm > 0 else 0.0
             made.append((part * scale).reshape(tensor.shape).astype(tensor.dtype))
         return tuple(made)
+
+
+def check_installed(kind: Any) -> None:
+    """Raises RuntimeError if UMAP is asked for by name and isn't installed; nothing is imported."""
+    if isinstance(kind, str) and kind == "umap" and importlib.util.find_spec("umap") is None:
+        raise RuntimeError("UMAP is not installed: pip install \"alpa-dejavu[umap]\", or take picture='pca'")
+
+
+def _named(kind: str, rows: FloatArray, seed: int) -> Any:
+    check_installed(kind)
+    if kind == "umap":
+        from umap import UMAP
+
+        # Few points have no spectrum to begin from.
+        return UMAP(n_neighbors=min(15, len(rows) - 1), init="pca", random_state=seed, n_jobs=1)
+    from sklearn.decomposition import PCA
+
+    # The last coordinate of N points around their mean is nothing.
+    return PCA(min(len(rows) - 1, rows.shape[1]), svd_solver="full", random_state=seed)

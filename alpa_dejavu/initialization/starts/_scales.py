@@ -6,23 +6,32 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from alpa_dejavu.initialization._layout import Leaves, Tensor
+from alpa_dejavu.initialization._layout import FloatArray, Leaves, Tensor
 from alpa_dejavu.initialization.starts._base import Ask, Start, Started
 
-FloatArray = NDArray[np.float64]
 _SALT = 0x5CA1E
 
 
+@dataclasses.dataclass(frozen=True)
 class Scales(Start):
-    """Multiplies each tensor of two axes or more by a number between two, even in its logarithm."""
+    """Multiplies each tensor of two axes or more by a number between two, even in its logarithm.
 
-    lowest: float
-    highest: float
+    Attributes:
+        lowest, highest: what tensors are multiplied by.
+
+    Raises ValueError unless 0 < lowest < highest.
+    """
+
+    name: ClassVar[str]
+    lowest: float = 0.25
+    highest: float = 4.0
+
+    def __post_init__(self) -> None:
+        check_range(self.name, self.lowest, self.highest)
 
     @abc.abstractmethod
     def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
@@ -45,20 +54,11 @@ class Scales(Start):
 class LatinHypercube(Scales):
     """Each scale is in another of N equal parts for each of N candidates.
 
-    Attributes:
-        lowest, highest: what tensors are multiplied by.
-
-    Raises ValueError unless 0 < lowest < highest.
-
     References:
         McKay, Beckman and Conover, A Comparison of Three Methods for Selecting Values of Input Variables, 1979.
     """
 
-    lowest: float = 0.25
-    highest: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_range("latin_hypercube", self.lowest, self.highest)
+    name = "latin_hypercube"
 
     def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
         from scipy.stats import qmc
@@ -72,20 +72,11 @@ class LatinHypercube(Scales):
 class Sobol(Scales):
     """The first N points of a scrambled Sobol sequence.
 
-    Attributes:
-        lowest, highest: what tensors are multiplied by.
-
-    Raises ValueError unless 0 < lowest < highest.
-
     References:
         Sobol, On the Distribution of Points in a Cube and the Approximate Evaluation of Integrals, 1967.
     """
 
-    lowest: float = 0.25
-    highest: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_range("sobol", self.lowest, self.highest)
+    name = "sobol"
 
     def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
         from scipy.stats import qmc
