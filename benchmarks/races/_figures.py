@@ -54,6 +54,7 @@ class Summary:
         ratio: of these to the ones of one start with the same seed and batches; its mean is a geometric one.
         compute: to the target, as a ratio to that of one start.
         whole: the largest compute of a whole run, in trainings of one start.
+        with_idle: that with the steps of idle lanes, which one program for all starts takes besides.
         accuracy: on the test.
         unreached: so many seeds didn't reach the target.
         seconds: of a run in one process, compiling included; the median.
@@ -64,6 +65,7 @@ class Summary:
     ratio: Interval
     compute: Interval
     whole: float
+    with_idle: float
     accuracy: Interval
     unreached: int
     seconds: float
@@ -92,6 +94,7 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, f
         Interval.of([math.log(one / alone[seed]) for seed, one in taken.items()]).exp(),
         Interval.of(computes).exp(),
         max(row["all_steps"] for row in rows) / steps,
+        max(row["all_steps"] + row["idle_steps"] for row in rows) / steps,
         Interval.of([row["accuracy"] for row in rows]),
         sum(row["reached"] is None for row in rows),
         statistics.median(row["seconds"] for row in rows),

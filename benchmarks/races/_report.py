@@ -11,7 +11,7 @@ from rich.table import Table
 
 from races._figures import SMALL, Interval, Summary, spread, summaries
 from races._plan import JUDGED, Plan
-from races._ways import BUDGETS, RULES, STARTS, race_of
+from races._ways import BUDGETS, RATES, RULES, STARTS, data_parallel, race_of
 
 CHEAP = race_of("halving", "sobol", "small")
 """As what is judged, with the small budget."""
@@ -30,7 +30,7 @@ class Verdict:
 
 def show(result: dict[str, Any], plan: Plan) -> None:
     """A table for each network that is measured."""
-    console = Console(width=150)
+    console = Console(width=165)
     for name, found in result["models"].items():
         steps = plan.task(name).steps
         title = f"{name}: to a loss of {found['target']:.4f}; {plan.workers} workers, {len(plan.seeds)} seeds"
@@ -55,13 +55,14 @@ def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
     """What pays, what doesn't and why, and whether the two figures hold on the networks that are measured."""
     lines: list[str] = []
     faster: dict[str, list[str]] = {JUDGED: [], CHEAP: []}
-    whole = 0.0
+    whole = with_idle = 0.0
     for name, found in result["models"].items():
         by_name = {one.name: one for one in summaries(found["rows"], plan.task(name).steps)}
-        whole = max(whole, *(by_name[race_of(rule, init, "small")].whole for rule in RULES for init in STARTS))
+        small = [by_name[race_of(rule, init, "small")] for rule in RULES for init in STARTS]
+        whole, with_idle = max(whole, *(one.whole for one in small)), max(with_idle, *(one.with_idle for one in small))
         for way, names in faster.items():
             names += [name] if by_name[way].ratio.high < 1 else []
-        lines += _said(name, by_name, spread(found["rows"]))
+        lines += [*_said(name, by_name, spread(found["rows"])), _instead(name, by_name)]
     needed = min(ENOUGH, len(result["models"]))
     held = len(faster[JUDGED]) >= needed, whole <= SMALL
     said = {way: f"{way} is surely faster on {len(names)} of {len(result['models'])} networks "
@@ -69,7 +70,7 @@ def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
     lines.append(f"{'Held' if held[0] else 'MISSED'}: {said[JUDGED]}, {needed} at least; {said[CHEAP]}")
     lines.append(
         f'{"Held" if held[1] else "MISSED"}: budget="small" takes {whole:.3f} times the compute of one start at most, '
-        f"{SMALL:g} allowed"
+        f"{SMALL:g} allowed ({with_idle:.3f} with the idle lanes of one program)"
     )
     return Verdict(tuple(lines), all(held))
 
@@ -93,6 +94,18 @@ def _said(name: str, by_name: dict[str, Summary], own_spread: float) -> list[str
             line += f"; steps to the target differ by {own_spread:.0%} from start to start"
         lines.append(line + (". " + _why(luck) if rest else "."))
     return lines
+
+
+def _instead(name: str, by_name: dict[str, Summary]) -> str:
+    """What the same workers are good for otherwise, at the better of the rates."""
+    best = min((by_name[data_parallel(rate)] for rate in RATES), key=lambda one: one.ratio.mean)
+    judged = by_name[JUDGED]
+    better = "MORE" if best.ratio.mean < judged.ratio.mean else "less"
+    return (
+        f"{name}: the same workers for data parallelism save {better}: {1 - best.ratio.mean:.0%} of the steps, not "
+        f"counting what they send, at {best.compute.mean:.1f} times the compute; {JUDGED} saves "
+        f"{1 - judged.ratio.mean:.0%} at {judged.compute.mean:.1f} times"
+    )
 
 
 def _why(luck: Interval) -> str:

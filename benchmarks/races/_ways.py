@@ -117,12 +117,13 @@ def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
     """What came of a way: steps per worker and total compute to a target, and where the training ended.
 
     Compute is in steps with the task's batch. Steps that only measure means are in it, and every worker waits for them.
+    Idle are lanes that have no start while others train: here they stand for workers, which have something else to do.
     """
     result = trained(task, way, seed)
     reached, measuring = steps_to(result.losses, target), _measuring(result)
-    all_steps = (result.total_steps + result.padded_steps) * way.larger
+    all_steps = result.total_steps * way.larger
     found: dict[str, Any] = {
-        "seed": seed, "reached": None, "compute": None, "all_steps": all_steps,
+        "seed": seed, "reached": None, "compute": None, "all_steps": all_steps, "idle_steps": result.padded_steps,
         "loss": loss_at(result.losses, result.steps), "accuracy": task.accuracy(result.state),
         "diverged": result.diverged, "seconds": result.seconds,
     }  # fmt: skip
@@ -130,8 +131,7 @@ def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
         after_race = reached >= result.rungs[-1]
         found["reached"] = reached + (measuring if after_race and way.is_race else 0)
         taken = sum(max(0, min(len(curve.losses), reached - curve.first_step)) for curve in result.curves)
-        padded = result.padded_steps if after_race else 0
-        found["compute"] = (taken + padded + (measuring if after_race else 0)) * way.larger
+        found["compute"] = (taken + (measuring if after_race else 0)) * way.larger
     if not way.pruned:
         found["each"] = [steps_to(curve.losses, target) for curve in result.curves]
     return found

@@ -69,8 +69,9 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     monkeypatch.setattr(_ways, "trained", lambda *_: result)
     task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
     found = row(task, Way("it", 3), 0, 0.5)
-    # 80 of the chosen one, those of the others, 6 of measuring means, and 2 lanes that nobody was on.
-    assert (found["reached"], found["compute"], found["all_steps"]) == (86, 80 + 20 + 10 + 6 + 2, 138)
+    # 80 of the chosen one, those of the others, and 6 of measuring means.
+    assert (found["reached"], found["compute"]) == (86, 80 + 20 + 10 + 6)
+    assert (found["all_steps"], found["idle_steps"]) == (136, 2)
     assert row(task, Way("it", larger=4), 0, -1.0)["reached"] is None
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
 
@@ -86,8 +87,8 @@ def rows_of(reached, small=1.25):
         steps = reached if way.is_race and way.init == "sobol" else 60
         whole = 100 * (small if way.budget == "small" else 2)
         rows[way.name] = [
-            {"seed": seed, "reached": steps + seed, "compute": 2 * steps, "all_steps": whole, "accuracy": 0.9,
-             "seconds": 1.0, "each": [70, 60 + seed]} for seed in range(10)
+            {"seed": seed, "reached": steps + seed, "compute": 2 * steps, "all_steps": whole, "idle_steps": 5,
+             "accuracy": 0.9, "seconds": 1.0, "each": [70, 60 + seed]} for seed in range(10)
         ]  # fmt: skip
     return rows
 
