@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
-import time
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +31,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from _operator_graphs import MESHES, MODELS, case_of
+from _timing import machine, timed
 from alpa_dejavu.sharding._anneal import annealed
 from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._dual import Dual
@@ -62,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows += _rows(model, mesh, given.repeat)
     _show(rows)
     if given.json is not None:
-        heading: Row = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
-        heading["highs"] = highspy.Highs().version()
-        given.json.write_text(json.dumps({"version": 1, **heading, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        heading = {"version": 1, **machine(), "highs": highspy.Highs().version()}
+        given.json.write_text(json.dumps({**heading, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row["sound"] for row in rows) else 1
 
 
@@ -87,7 +84,7 @@ def _mesh(text: str) -> tuple[int, int]:
 def _rows(model: str, mesh: tuple[int, int], repeat: int) -> list[Row]:
     """The same graph whole, eliminated, and with a memory limit."""
     case = case_of(model, mesh)
-    reduce_s, reduced = _timed(lambda: reduce_graph(case.graph, Blocks()), repeat)
+    reduce_s, reduced = timed(lambda: reduce_graph(case.graph, Blocks()), repeat, math.inf)
     cheapest = solve_ilp(case.graph)
     optimum = case.graph.objective(cheapest)
     rows = [
@@ -111,14 +108,14 @@ def _compared(graph: CostGraph, limits: tuple[MemoryRow, ...], unit: float, repe
     }  # fmt: skip
     if not graph.costs:
         return row
-    row["ilp_s"], exact = _timed(lambda: _or_none(lambda: solve_ilp(graph, limits)), repeat)
-    row["relaxed_s"], found = _timed(lambda: _or_none(lambda: solve_relaxed(graph, limits)), repeat)
+    row["ilp_s"], exact = timed(lambda: _or_none(lambda: solve_ilp(graph, limits)), repeat, math.inf)
+    row["relaxed_s"], found = timed(lambda: _or_none(lambda: solve_relaxed(graph, limits)), repeat, math.inf)
     if exact is None or found is None:
         row["relaxed"] = "none is found" if found is None else "found"
         row["sound"] = exact is not None or found is None
         return row
     optimum, padded = graph.objective(exact), Padded.of(graph, limits)
-    row["joint_s"], joint = _timed(lambda: None if limits else _or_none(lambda: _joint(graph)), repeat)
+    row["joint_s"], joint = timed(lambda: None if limits else _or_none(lambda: _joint(graph)), repeat, math.inf)
     row["joint"] = None if joint is None else (joint - optimum) / unit
     moved = Dual(padded).moved()
     shares, _ = annealed(padded, moved, ceiling_of(padded, moved, CEILINGS[0]), 0)
@@ -148,16 +145,6 @@ def _or_none(call: Callable[[], Result]) -> Result | None:
         return call()
     except ValueError:
         return None
-
-
-def _timed(call: Callable[[], Result], repeat: int) -> tuple[float, Result]:
-    """The median of some runs' seconds, and the last one's result."""
-    seconds = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        result = call()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds), result
 
 
 def _show(rows: list[Row]) -> None:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import platform
 import time
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from _timing import machine
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform
 
@@ -43,8 +42,7 @@ def main() -> int:
     rows += [_row("uniform", seed, made_up(seed, 48, [8], 128), "no sites") for seed in seeds]
     _show(rows)
     if arguments.json is not None:
-        heading = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
-        arguments.json.write_text(json.dumps({**heading, "cases": rows}, indent=1) + "\n", encoding="utf-8")
+        arguments.json.write_text(json.dumps({**machine(), "cases": rows}, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row.get("same", True) for row in rows) else 1
 
 

@@ -17,17 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from _timing import machine
 from slicers import _against_alpa, _alone, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Figure, Part, Scale
 
@@ -59,10 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _result(parts: dict[str, Part], seconds: dict[str, float]) -> dict[str, Any]:
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
     figures = [vars(figure) for part in parts.values() for figure in part.figures]
     details = {name: {"seconds": seconds[name], **part.details} for name, part in parts.items()}
-    return {"version": VERSION, **machine, "figures": figures, "parts": details}
+    return {"version": VERSION, **machine(), "figures": figures, "parts": details}
 
 
 def _show(figures: Sequence[Figure]) -> None:

@@ -5,26 +5,29 @@ Its width may change how sums are rounded, so widths follow from the candidates 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.initialization._layout import Leaves, layout_of
+from alpa_dejavu.initialization._layout import Layout, Leaves, Parameters, layout_of
 from alpa_dejavu.initialization._model import Model
 from alpa_dejavu.initialization._task import Outcome, Task
+
+PROGRAMS = 4
+"""So many models' programs are kept."""
 
 
 @final
 class Trainer:
-    """Compiles when it first needs to, once for each width and shape of batches."""
+    """Compiles when it first needs to, once for each width and shape of batches, and all of the same functions once."""
 
     def __init__(self, model: Model) -> None:
-        import jax
-
         self._model = model
-        self.layout = layout_of(model.init_fn, model.parameters)
-        self._start = jax.jit(lambda key: jax.tree_util.tree_leaves(model.init_fn(key)))
-        self._program = jax.jit(jax.vmap(self._step, in_axes=(0, None)))
+        given = model.init_fn, model.train_step, model.parameters
+        programs = _programs if all(isinstance(one, Hashable) for one in given) else _programs.__wrapped__
+        self.layout, self._start, self._program = programs(*given)
 
     def start(self, seed: int, number: int) -> Leaves:
         """The model's own start of a candidate: its key is folded from the seed and its number."""
@@ -58,17 +61,33 @@ class Trainer:
             return 4 * width * self.layout.num_bytes
         return int(said.argument_size_in_bytes + said.output_size_in_bytes + said.temp_size_in_bytes)
 
-    def _step(self, leaves: list[Any], batch: Any) -> tuple[list[Any], Any]:
-        """One candidate's step; the row is its loss, and the norms of gradient and parameters."""
-        import jax
-        import jax.numpy as jnp
 
-        state, loss, *norm = self._model.train_step(self.layout.structure.unflatten(leaves), batch)
-        new = jax.tree_util.tree_leaves(state)
-        weights = [new[place] for place in self.layout.places if self.layout.leaves[place].is_float]
-        squares = sum(jnp.sum(jnp.square(weight.astype(jnp.float32))) for weight in weights)
-        gradient = norm[0].astype(jnp.float32) if norm else jnp.float32(jnp.nan)
-        return new, jnp.stack([loss.astype(jnp.float32), gradient, jnp.sqrt(squares)])
+@functools.lru_cache(maxsize=PROGRAMS)
+def _programs(
+    init_fn: Callable[[Any], Any], train_step: Callable[[Any, Any], Any], parameters: Parameters | None
+) -> tuple[Layout, Any, Any]:
+    """Kept for the next run of the same functions, as `jax.jit` does; what their arrays are, and both compiled."""
+    import jax
+
+    layout = layout_of(init_fn, parameters)
+    step = functools.partial(_step, train_step, layout)
+    start = jax.jit(lambda key: jax.tree_util.tree_leaves(init_fn(key)))
+    return layout, start, jax.jit(jax.vmap(step, in_axes=(0, None)))
+
+
+def _step(
+    train_step: Callable[[Any, Any], Any], layout: Layout, leaves: list[Any], batch: Any
+) -> tuple[list[Any], Any]:
+    """One candidate's step; the row is its loss, and the norms of gradient and parameters."""
+    import jax
+    import jax.numpy as jnp
+
+    state, loss, *norm = train_step(layout.structure.unflatten(leaves), batch)
+    new = jax.tree_util.tree_leaves(state)
+    weights = [new[place] for place in layout.places if layout.leaves[place].is_float]
+    squares = sum(jnp.sum(jnp.square(weight.astype(jnp.float32))) for weight in weights)
+    gradient = norm[0].astype(jnp.float32) if norm else jnp.float32(jnp.nan)
+    return new, jnp.stack([loss.astype(jnp.float32), gradient, jnp.sqrt(squares)])
 
 
 def width_of(count: int, lanes: int) -> int:

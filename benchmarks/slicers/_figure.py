@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar, final
-
-Result = TypeVar("Result")
+from typing import Any, final
 
 
 @final
@@ -77,15 +72,3 @@ QUICK = Scale(
     makespans=2, sketch=((12, 4), (24, 12)), sketch_patience_s=10.0,
 )  # fmt: skip
 """To see that all of it runs; its figures say nothing."""
-
-
-def timed(call: Callable[[], Result], repeats: int = 5) -> tuple[float, Result]:
-    """The median of some runs' wall time, and the last one's result; one run is enough if it takes over 2 s."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        result = call()
-        seconds.append(time.perf_counter() - started)
-        if seconds[-1] > 2:
-            break
-    return statistics.median(seconds), result

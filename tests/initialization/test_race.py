@@ -198,3 +198,22 @@ def test_batches_that_cant_be_read_again_are_refused():
 def test_waves_are_of_all_candidates():
     assert wave_sizes(7, (0.25,) * 4) == [2, 2, 2, 1]
     assert wave_sizes(1, (0.5, 0.5)) == [1]
+
+
+def test_functions_that_were_raced_before_are_not_compiled_again():
+    init_fn, train_step, batches = regression()
+    traced = []
+
+    def counted(state, batch):
+        traced.append(1)
+        return train_step(state, batch)
+
+    def race():
+        traced.clear()
+        given = {"num_candidates": 2, "budget_steps": 20, "lanes": 2}
+        return len(parallel_initialize(init_fn, counted, batches, **given).curves), len(traced)
+
+    first, again = race(), race()
+    assert first[0] == again[0]
+    assert again[1] < first[1] - 1
+    assert race() == again

@@ -102,3 +102,19 @@ def convolutions(parameters, images):
 
 def convolution_arguments(depth=12):
     return [jnp.zeros((3, 3, 8, 8))] * depth, jnp.zeros((2, 32, 32, 8))
+
+
+def trained(batch_size, size=64, depth=4):
+    """A model function: a step of gradient descent on layers of tanh."""
+
+    def step(weights, x):
+        def loss(weights):
+            made = x
+            for weight in weights:
+                made = jnp.tanh(made @ weight)
+            return (made**2).mean()
+
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights))
+
+    weights = [jax.ShapeDtypeStruct((size, size), jnp.float32) for _ in range(depth)]
+    return step, (weights, jax.ShapeDtypeStruct((batch_size, size), jnp.float32))

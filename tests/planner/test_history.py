@@ -6,10 +6,9 @@ import json
 import sys
 import types
 
-import jax
-import jax.numpy as jnp
 import pytest
 from click.testing import CliRunner
+from jax_models import trained
 from past_runs import computing_plan, run_of
 from plans import example_plan
 
@@ -25,21 +24,6 @@ from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import StepCorrection
 
 CLUSTER = named_cluster("p3.16xlarge")
-SIZE = 64
-
-
-def trained(batch_size):
-    def step(state, x):
-        def loss(weights):
-            y = x
-            for weight in weights:
-                y = jnp.tanh(y @ weight)
-            return (y**2).mean()
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, state, jax.grad(loss)(state))
-
-    weights = [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32) for _ in range(4)]
-    return step, (weights, jax.ShapeDtypeStruct((batch_size, SIZE), jnp.float32))
 
 
 def planned(history=None):

@@ -4,10 +4,9 @@ import dataclasses
 import functools
 import itertools
 
-import jax
-import jax.numpy as jnp
 import pytest
 from click.testing import CliRunner
+from jax_models import trained
 from plans import example_plan, stage
 from unlike import cluster, host, two_and_two
 
@@ -17,20 +16,9 @@ from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.price import front, numbers_of_hosts, price_per_step
 
-SIZE = 256
 
-
-def trained(batch_size):
-    def loss(weights, x):
-        for weight in weights:
-            x = jnp.tanh(x @ weight)
-        return (x**2).mean()
-
-    def step(weights, x):
-        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, jax.grad(loss)(weights, x))
-
-    weights = [jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32) for _ in range(4)]
-    return step, (weights, jax.ShapeDtypeStruct((batch_size, SIZE), jnp.float32))
+def wide(batch_size):
+    return trained(batch_size, size=256)
 
 
 def priced(fast=8.0, slow=1.0, rate=0.25e10):
@@ -41,7 +29,7 @@ def priced(fast=8.0, slow=1.0, rate=0.25e10):
 
 @functools.cache
 def planned(objective, fast=8.0, slow=1.0):
-    return plan_model(trained, priced(fast, slow), batch=64, micro_batches=4, layers=4, objective=objective)
+    return plan_model(wide, priced(fast, slow), batch=64, micro_batches=4, layers=4, objective=objective)
 
 
 def test_a_step_costs_what_its_hosts_cost_meanwhile():
@@ -95,13 +83,13 @@ def test_cheap_fast_hosts_are_the_best_in_both():
 
 def test_equal_hosts_are_left_out_too_where_their_price_is_not_worth_it():
     where = cluster([host(name, 1e10, 1, price=1.0) for name in "abcd"])
-    cheap = plan_model(trained, where, batch=64, micro_batches=4, layers=4, objective="price")
+    cheap = plan_model(wide, where, batch=64, micro_batches=4, layers=4, objective="price")
     assert cheap.plan.num_devices < 4, "a pipeline of fewer stages has smaller bubbles"
     assert cheap.price_per_step < planned_uniform(where).price_per_step
 
 
 def planned_uniform(where):
-    return plan_model(trained, where, batch=64, micro_batches=4, layers=4)
+    return plan_model(wide, where, batch=64, micro_batches=4, layers=4)
 
 
 def test_unknown_prices_and_objectives_are_refused_before_anything_is_traced():

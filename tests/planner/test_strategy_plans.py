@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import unlike
+from jax_models import trained
 from models import chain
 
 from alpa_dejavu.alpa_code import alpa_code
@@ -178,27 +179,9 @@ def test_the_names_are_the_strategies():
         strategy("gshard")
 
 
-def tiny(batch_size):
-    """A train step of four layers."""
-    import jax
-    import jax.numpy as jnp
-
-    def step(state, x):
-        def loss(weights):
-            out = x
-            for weight in weights:
-                out = jnp.tanh(out @ weight)
-            return (out**2).mean()
-
-        return jax.tree.map(lambda w, g: w - 0.1 * g, state, jax.grad(loss)(state))
-
-    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32) for _ in range(4)]
-    return step, (weights, jax.ShapeDtypeStruct((batch_size, 64), jnp.float32))
-
-
 def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
     asked = {"batch": 32, "layers": 4, "strategy": Amp(trials=2)}
-    planned = plan_model(tiny, HOSTS, **asked)
+    planned = plan_model(trained, HOSTS, **asked)
     plan = planned.plan
     assert plan.strategy == "amp (paper)"
     assert plan.notes[0].startswith("chosen by amp (paper), which compared")
@@ -210,7 +193,7 @@ def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
     origin = Origin.of(planned.model, HOSTS, AnalyticLatency(), "alpha-beta")
     for _ in range(5):
         store.append(PastRun(plan, origin, plan.step_s, (2 * plan.step_s,)))
-    again = plan_model(tiny, HOSTS, history=store.path, **asked)
+    again = plan_model(trained, HOSTS, history=store.path, **asked)
     assert again.plan.correction.runs == 5
     assert again.plan.step_s == pytest.approx(again.timeline.step_s) == pytest.approx(2 * plan.step_s, rel=0.2)
     factor = again.plan.correction.factor

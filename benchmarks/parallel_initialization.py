@@ -1,0 +1,119 @@
+"""Whether many starts pay: steps, compute, wall time and test accuracy next to other uses of the same workers.
+
+    python benchmarks/parallel_initialization.py [--json OUT] [--models NAME ...] [--quick]
+
+Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
+Python's own library (gpt, rnn). `alpa_dejavu.initialization` races as many starts as there are workers: three rules,
+two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Beside them stand
+one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that
+are as many times as large, at the same learning rate and a larger one; all starts to the end without dropping any; and
+the luck of knowing beforehand which one is first. Learning rates suit the one start.
+
+The target is the loss that one start has after 60 % of its steps: the median of other seeds than those that are judged,
+and known before these are trained. Losses are means of the last 40 steps. Time is in steps per worker: each worker has
+a start, and all see the same batches. Ratios are to one start with the same seed and batches; a run that doesn't reach
+the target counts as if it took twice a training. All intervals are of 95 %. `seconds` are two Ray workers on two cores
+against one, without compiling; where only one core is free they are left for another run.
+
+Judged is one way alone, which was chosen with other seeds. Ways that take as many trainings as there are workers get
+half of the seeds. Rows that the JSON file has are not measured again. All of it takes about 25 minutes of one core.
+
+Exit status 1 if that way isn't faster to the target on 3 of the 4 networks, or if a race with budget="small" takes over
+25 % more compute than one start; 0 if both hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+from tqdm import tqdm
+
+from _timing import machine
+from alpa_dejavu._json_file import write_whole
+from races._models import TASKS, Task
+from races._plan import QUICK, WHOLE, Plan
+from races._report import show, verdict
+from races._seconds import measured
+from races._ways import Way, loss_at, row, trained, ways
+
+TARGET_AT = 0.6
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures what is missing, shows all, and says what is missed."""
+    given = _parsed(arguments)
+    plan = QUICK if given.quick else WHOLE
+    names = given.models or list(plan.models)
+    result = _begun(given.json, plan)
+    for name in names:
+        _measure(name, result, plan, given.json)
+    if plan.pairs and len(os.sched_getaffinity(0)) > 1:
+        measured(result, plan, lambda: _write(result, given.json))
+    show(result, plan)
+    said = verdict(result, plan)
+    print("\n".join(said.lines))
+    return 0 if said.held else 1
+
+
+def _measure(name: str, result: dict[str, Any], plan: Plan, file: Path | None) -> None:
+    task = plan.task(name)
+    found = result["models"].setdefault(name, {"data": task.data().mark, "rows": {}})
+    if found["data"] != task.data().mark:
+        raise SystemExit(f"{file} was measured with other data for {name}: name another file")
+    if "target" not in found:
+        found["target"] = _target(task, plan)
+        _write(result, file)
+    left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds_of(way) if not _has(found, way, seed)]
+    for way, seed in tqdm(left, name, unit="run"):
+        found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
+        _write(result, file)
+
+
+def _target(task: Task, plan: Plan) -> float:
+    steps = round(TARGET_AT * task.steps)
+    losses = [trained(task, Way("target", longer=TARGET_AT), seed).losses for seed in tqdm(plan.target_seeds, "target")]
+    return sorted(loss_at(each, steps) for each in losses)[len(losses) // 2]
+
+
+def _has(found: dict[str, Any], way: Way, seed: int) -> bool:
+    return any(one["seed"] == seed for one in found["rows"].get(way.name, ()))
+
+
+def _begun(file: Path | None, plan: Plan) -> dict[str, Any]:
+    """What an earlier run has left, or a new beginning."""
+    settings = plan.settings()
+    if file is not None and file.exists():
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if found.get("settings") != settings:
+            raise SystemExit(f"{file} was measured with {found.get('settings')}, now {settings}: name another file")
+        return found
+    versions = {"jax": jax.__version__, "platform": platform.platform()}
+    return {"version": 1, "settings": settings, "machine": {**machine(), **versions}, "models": {}}
+
+
+def _write(result: dict[str, Any], file: Path | None) -> None:
+    if file is not None:
+        write_whole(file, json.dumps(result, indent=1) + "\n")
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write rows here as they come, and go on from these")
+    parser.add_argument("--models", nargs="+", choices=list(TASKS), help="measure these alone")
+    parser.add_argument("--quick", action="store_true", help="one network, few steps, to see that all of it runs")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    raise SystemExit(main())

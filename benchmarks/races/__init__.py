@@ -1,0 +1,1 @@
+"""What `parallel_initialization.py` is made of: models on real data, ways to train them, and what comes out."""

@@ -1,0 +1,119 @@
+"""What rows say of a way: steps to the target, next to those of one start, with confidence intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from scipy.stats import t
+
+from races._ways import LONGER, STARTS, search_of
+
+CONFIDENCE = 0.95
+UNREACHED = LONGER["full"]
+"""Who doesn't reach the target in its steps counts as if in so many times as many."""
+SMALL = 1.25
+"""What budget="small" may cost, in trainings of one start."""
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A mean, and between which two numbers it is with 95 % confidence, by Student's t."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        mean = float(np.mean(values))
+        if len(values) < 2:
+            return cls(mean, -math.inf, math.inf)
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        around = error * float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        return cls(mean, mean - around, mean + around)
+
+    def exp(self) -> Interval:
+        return Interval(*(math.exp(min(700.0, value)) for value in (self.mean, self.low, self.high)))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Of one way, over seeds.
+
+    Attributes:
+        name: of the way.
+        steps: per worker, to the target.
+        ratio: of these to the ones of one start with the same seed and batches; its mean is a geometric one.
+        compute: to the target, as a ratio to that of one start.
+        whole: the largest compute of a whole run, in trainings of one start.
+        with_idle: that with the steps of idle lanes, which one program for all starts takes besides.
+        accuracy: on the test.
+        unreached: so many seeds didn't reach the target.
+        seconds: of a run in one process, compiling included; the median.
+    """
+
+    name: str
+    steps: Interval
+    ratio: Interval
+    compute: Interval
+    whole: float
+    with_idle: float
+    accuracy: Interval
+    unreached: int
+    seconds: float
+
+
+def summaries(rows: Rows, steps: int) -> list[Summary]:
+    """Of all ways of a network that is trained for so many steps; the luck of each kind of start is one, too."""
+    longest = f"one start, {UNREACHED:g}x as long"
+    alone = {row["seed"]: _steps(row, steps) for row in rows[longest]}
+    found = [_summary(name, rows[name], alone, steps) for name in rows]
+    luck = [
+        _summary(f"best {init} by luck", [_lucky(row) for row in rows[search_of(init)]], alone, steps)
+        for init in STARTS
+    ]  # fmt: skip
+    at = 1 + max(n for n, one in enumerate(found) if one.name.startswith("search"))
+    return [*found[:at], *luck, *found[at:]]
+
+
+def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, float], steps: int) -> Summary:
+    """All ratios are to one start with the same seed."""
+    taken = {row["seed"]: _steps(row, steps) for row in rows}
+    computes = [math.log((row["compute"] or UNREACHED * row["all_steps"]) / alone[row["seed"]]) for row in rows]
+    return Summary(
+        name,
+        Interval.of(list(taken.values())),
+        Interval.of([math.log(one / alone[seed]) for seed, one in taken.items()]).exp(),
+        Interval.of(computes).exp(),
+        max(row["all_steps"] for row in rows) / steps,
+        max(row["all_steps"] + row["idle_steps"] for row in rows) / steps,
+        Interval.of([row["accuracy"] for row in rows]),
+        sum(row["reached"] is None for row in rows),
+        statistics.median(row["seconds"] for row in rows),
+    )
+
+
+def _steps(row: Mapping[str, Any], steps: int) -> float:
+    return UNREACHED * steps if row["reached"] is None else float(row["reached"])
+
+
+def _lucky(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The same run, if the start that is first at the target had been known."""
+    reached = [each for each in row["each"] if each is not None]
+    first = min(reached) if reached else None
+    compute = None if first is None else first * len(row["each"])
+    return {**row, "reached": first, "compute": compute, "accuracy": float("nan")}
+
+
+def spread(rows: Rows) -> float:
+    """The standard deviation of the steps that a network's own starts take to the target, as a part of their mean."""
+    each = [steps for row in rows[search_of("model")] for steps in row["each"] if steps is not None]
+    return float(np.std(each) / np.mean(each)) if each else math.nan

@@ -1,0 +1,156 @@
+"""Four small networks as flax makes them, with the weights that flax gives them, and their training steps.
+
+Learning rates are those with which one start of the network itself comes lowest in its steps, of a few that were tried
+with seeds that nothing is judged by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, final
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+from races._data import CHARACTERS, Data, digits, source_text
+
+LENGTH = 16
+"""Of a run of characters."""
+TEST_ROWS = 1000
+
+
+class Perceptron(nn.Module):
+    """Three dense layers."""
+
+    @nn.compact
+    def __call__(self, images: Any) -> Any:
+        """Logits, shape (B, 10)."""
+        x = images.reshape(images.shape[0], -1)
+        for width in (64, 64):
+            x = nn.relu(nn.Dense(width)(x))
+        return nn.Dense(10)(x)
+
+
+class Convolutions(nn.Module):
+    """Two convolutions and two dense layers."""
+
+    @nn.compact
+    def __call__(self, images: Any) -> Any:
+        """Logits, shape (B, 10)."""
+        x = images
+        for channels in (8, 16):
+            x = nn.relu(nn.Conv(channels, (3, 3), strides=(2, 2))(x))
+        x = nn.relu(nn.Dense(32)(x.reshape(x.shape[0], -1)))
+        return nn.Dense(10)(x)
+
+
+class Transformer(nn.Module):
+    """A decoder of two blocks."""
+
+    width: int = 32
+
+    @nn.compact
+    def __call__(self, text: Any) -> Any:
+        """Logits, shape (B, L, V), of the next characters."""
+        x = nn.Embed(CHARACTERS, self.width)(text) + nn.Embed(LENGTH, self.width)(jnp.arange(text.shape[1]))
+        mask = nn.make_causal_mask(text)
+        for _ in range(2):
+            x = x + nn.MultiHeadDotProductAttention(num_heads=4)(nn.LayerNorm()(x), mask=mask)
+            x = x + nn.Dense(self.width)(nn.gelu(nn.Dense(2 * self.width)(nn.LayerNorm()(x))))
+        return nn.Dense(CHARACTERS)(nn.LayerNorm()(x))
+
+
+class Recurrent(nn.Module):
+    """One layer of plain recurrence."""
+
+    width: int = 64
+
+    @nn.compact
+    def __call__(self, text: Any) -> Any:
+        """Logits, shape (B, L, V), of the next characters."""
+        x = nn.RNN(nn.SimpleCell(self.width))(nn.Embed(CHARACTERS, 32)(text))
+        return nn.Dense(CHARACTERS)(x)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A network, its data, its optimizer at a learning rate, and the steps of one training.
+
+    Attributes:
+        network: of flax.
+        data: makes what is learned.
+        optimizer: "sgd" with momentum, or "adam".
+        rate: of learning.
+        rows: of a batch.
+        steps: of a training.
+    """
+
+    network: nn.Module
+    data: Callable[[], Data]
+    optimizer: str
+    rate: float
+    rows: int
+    steps: int
+
+    def at(self, rate: float) -> Task:
+        """The same at another learning rate."""
+        return _at(self, rate)
+
+    @functools.cached_property
+    def init_fn(self) -> Callable[[Any], TrainState]:
+        """As `parallel_initialize` takes it."""
+        optimizer, example = self._optimizer(), self.data().inputs[:1]
+
+        def init_fn(key: Any) -> TrainState:
+            parameters = self.network.init(key, example)["params"]
+            return TrainState.create(apply_fn=self.network.apply, params=parameters, tx=optimizer)
+
+        return init_fn
+
+    @functools.cached_property
+    def train_step(self) -> Callable[[TrainState, Any], Any]:
+        """As `parallel_initialize` takes it."""
+
+        def train_step(state: TrainState, batch: Any) -> tuple[TrainState, Any, Any]:
+            def loss_fn(parameters: Any) -> Any:
+                logits = state.apply_fn({"params": parameters}, batch[0])
+                return optax.softmax_cross_entropy_with_integer_labels(logits, batch[1]).mean()
+
+            loss, gradients = jax.value_and_grad(loss_fn)(state.params)
+            return state.apply_gradients(grads=gradients), loss, optax.global_norm(gradients)
+
+        return train_step
+
+    @functools.cached_property
+    def _logits(self) -> Callable[[Any, Any], Any]:
+        return jax.jit(lambda parameters, inputs: self.network.apply({"params": parameters}, inputs))
+
+    def accuracy(self, state: TrainState) -> float:
+        """Which part of the test is told right."""
+        data = self.data()
+        told = np.asarray(self._logits(state.params, data.test_inputs[:TEST_ROWS])).argmax(axis=-1)
+        return float((told == data.test_labels[:TEST_ROWS]).mean())
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.sgd(self.rate, momentum=0.9) if self.optimizer == "sgd" else optax.adam(self.rate)
+
+
+@functools.cache
+def _at(task: Task, rate: float) -> Task:
+    return dataclasses.replace(task, rate=rate)
+
+
+_TEXT = functools.partial(source_text, LENGTH)
+TASKS = {
+    "mlp": Task(Perceptron(), digits, "sgd", 0.03, 32, 300),
+    "cnn": Task(Convolutions(), digits, "sgd", 0.03, 32, 300),
+    "gpt": Task(Transformer(), _TEXT, "adam", 0.01, 16, 400),
+    "rnn": Task(Recurrent(), _TEXT, "adam", 0.01, 16, 400),
+}

@@ -1,0 +1,53 @@
+"""How much is measured, and with which seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+from races._models import TASKS, Task
+from races._ways import Way, race_of
+
+JUDGED = race_of("halving", "sobol", "full")
+"""The way that is judged: with seeds from 2000 on it was as fast as any."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much.
+
+    Attributes:
+        models: their names.
+        seeds: that are judged.
+        few: the ways that are costly get so many of them.
+        target_seeds: of single starts that say what the target is.
+        workers: so many starts.
+        steps: of a training; None: the task's.
+        pairs: of runs that are compared in seconds.
+    """
+
+    models: tuple[str, ...] = tuple(TASKS)
+    seeds: tuple[int, ...] = tuple(range(20))
+    few: int = 10
+    target_seeds: tuple[int, ...] = tuple(range(1000, 1011))
+    workers: int = 8
+    steps: int | None = None
+    pairs: int = 5
+
+    def task(self, name: str) -> Task:
+        task = TASKS[name]
+        return task if self.steps is None else dataclasses.replace(task, steps=self.steps)
+
+    def seeds_of(self, way: Way) -> tuple[int, ...]:
+        return self.seeds[: self.few] if way.is_costly else self.seeds
+
+    def settings(self) -> dict[str, Any]:
+        """What rows depend on."""
+        return {"seeds": list(self.seeds), "few": self.few, "target_seeds": list(self.target_seeds),
+                "workers": self.workers, "steps": self.steps}  # fmt: skip
+
+
+WHOLE = Plan()
+QUICK = Plan(models=("mlp",), seeds=(0, 1), target_seeds=(1000,), steps=192, pairs=0)
+"""Its figures say nothing."""

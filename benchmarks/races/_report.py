@@ -1,0 +1,122 @@
+"""The table of each network, and in words what pays and what doesn't."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, final
+
+from rich.console import Console
+from rich.table import Table
+
+from races._figures import SMALL, Interval, Summary, spread, summaries
+from races._plan import JUDGED, Plan
+from races._ways import BUDGETS, RATES, RULES, STARTS, data_parallel, race_of
+
+CHEAP = race_of("halving", "sobol", "small")
+"""As what is judged, with the small budget."""
+ENOUGH = 3
+"""Networks on which the way that is judged has to be faster."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Sentences, and whether the figures are as they were to be."""
+
+    lines: tuple[str, ...]
+    held: bool
+
+
+def show(result: dict[str, Any], plan: Plan) -> None:
+    """A table for each network that is measured."""
+    console = Console(width=165)
+    for name, found in result["models"].items():
+        steps = plan.task(name).steps
+        title = f"{name}: to a loss of {found['target']:.4f}; {plan.workers} workers, {len(plan.seeds)} seeds"
+        table = Table("way", "steps per worker", "to one start's", "compute to target", "of the whole",
+                      "test accuracy", "not reached", "s", title=title)  # fmt: skip
+        for one in summaries(found["rows"], steps):
+            luck = math.isnan(one.accuracy.mean)
+            table.add_row(
+                one.name, _interval(one.steps, ".0f"), _interval(one.ratio, ".2f"), _interval(one.compute, ".2f"),
+                "" if luck else f"{one.whole:.2f}", "" if luck else _interval(one.accuracy, ".3f"),
+                str(one.unreached or ""), "" if luck else f"{one.seconds:.1f}",
+            )  # fmt: skip
+        console.print(table)
+    for pair in result.get("seconds", ()):
+        console.print(
+            f"Seed {pair['seed']}, {pair['model']}: two Ray workers reach the target after {_seconds(pair['race_s'])}, "
+            f"one after {_seconds(pair['alone_s'])}"
+        )
+
+
+def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
+    """What pays, what doesn't and why, and whether the two figures hold on the networks that are measured."""
+    lines: list[str] = []
+    faster: dict[str, list[str]] = {JUDGED: [], CHEAP: []}
+    whole = with_idle = 0.0
+    for name, found in result["models"].items():
+        by_name = {one.name: one for one in summaries(found["rows"], plan.task(name).steps)}
+        small = [by_name[race_of(rule, init, "small")] for rule in RULES for init in STARTS]
+        whole, with_idle = max(whole, *(one.whole for one in small)), max(with_idle, *(one.with_idle for one in small))
+        for way, names in faster.items():
+            names += [name] if by_name[way].ratio.high < 1 else []
+        lines += [*_said(name, by_name, spread(found["rows"])), _instead(name, by_name)]
+    needed = min(ENOUGH, len(result["models"]))
+    held = len(faster[JUDGED]) >= needed, whole <= SMALL
+    said = {way: f"{way} is surely faster on {len(names)} of {len(result['models'])} networks "
+            f"({', '.join(names) or 'none'})" for way, names in faster.items()}  # fmt: skip
+    lines.append(f"{'Held' if held[0] else 'MISSED'}: {said[JUDGED]}, {needed} at least; {said[CHEAP]}")
+    lines.append(
+        f'{"Held" if held[1] else "MISSED"}: budget="small" takes {whole:.3f} times the compute of one start at most, '
+        f"{SMALL:g} allowed ({with_idle:.3f} with the idle lanes of one program)"
+    )
+    return Verdict(tuple(lines), all(held))
+
+
+def _said(name: str, by_name: dict[str, Summary], own_spread: float) -> list[str]:
+    """Of each kind of start: the rules that pay, those that don't, and what knowing the first one would have saved."""
+    lines = []
+    for init in STARTS:
+        those = [by_name[race_of(rule, init, budget)] for budget in BUDGETS for rule in RULES]
+        pays = [one for one in those if one.ratio.high < 1]
+        luck = by_name[f"best {init} by luck"].ratio
+        line = f"{name}, {init}: faster in {len(pays)} of {len(those)} races"
+        if pays:
+            best = min(pays, key=lambda one: one.ratio.mean)
+            line += f", by {1 - best.ratio.mean:.0%} ({best.name})"
+        rest = [one for one in those if one not in pays]
+        if rest:
+            line += "; doesn't pay: " + ", ".join(f"{one.name} {_interval(one.ratio, '.2f')}" for one in rest)
+        line += f". Who knew the first one beforehand would save {1 - luck.mean:.0%}"
+        if init == "model":
+            line += f"; steps to the target differ by {own_spread:.0%} from start to start"
+        lines.append(line + (". " + _why(luck) if rest else "."))
+    return lines
+
+
+def _instead(name: str, by_name: dict[str, Summary]) -> str:
+    """What the same workers are good for otherwise, at the better of the rates."""
+    best = min((by_name[data_parallel(rate)] for rate in RATES), key=lambda one: one.ratio.mean)
+    judged = by_name[JUDGED]
+    better = "MORE" if best.ratio.mean < judged.ratio.mean else "less"
+    return (
+        f"{name}: the same workers for data parallelism save {better}: {1 - best.ratio.mean:.0%} of the steps, not "
+        f"counting what they send, at {best.compute.mean:.1f} times the compute; {JUDGED} saves "
+        f"{1 - judged.ratio.mean:.0%} at {judged.compute.mean:.1f} times"
+    )
+
+
+def _why(luck: Interval) -> str:
+    if luck.high >= 1:
+        return "So no rule could: none of these starts is surely faster than one."
+    return "So there are faster ones among them, but their first steps don't tell well enough which."
+
+
+def _interval(one: Interval, digits: str) -> str:
+    return f"{one.mean:{digits}} ({one.low:{digits}} to {one.high:{digits}})"
+
+
+def _seconds(value: float | None) -> str:
+    return "none of its steps" if value is None else f"{value:.2f} s"

@@ -1,0 +1,141 @@
+"""Whether many starts pay: what counts as steps and compute, what is said of it, and that a second run goes on."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+import parallel_initialization
+from alpa_dejavu.initialization import Curve, Initialized
+from races import _ways
+from races._data import CHARACTERS, batch, digits, source_text
+from races._figures import Interval, summaries
+from races._models import TASKS
+from races._plan import JUDGED, QUICK
+from races._report import verdict
+from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, race_of, row, search_of, steps_to, ways
+
+FEW = dataclasses.replace(QUICK, workers=4, steps=80)
+
+
+@pytest.fixture
+def _few(monkeypatch):
+    monkeypatch.setattr(parallel_initialization, "QUICK", FEW)
+    kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol"]
+    monkeypatch.setattr(parallel_initialization, "ways", lambda workers: tuple(kept))
+    monkeypatch.setattr(parallel_initialization, "show", lambda result, plan: None)
+    monkeypatch.setattr(parallel_initialization, "verdict", lambda result, plan: verdict_of(True))
+
+
+def verdict_of(held):
+    return type("Said", (), {"lines": ("said",), "held": held})()
+
+
+@pytest.mark.usefixtures("_few")
+def test_a_second_run_goes_on_where_the_first_one_stopped(tmp_path, monkeypatch):
+    out, measured = tmp_path / "out.json", []
+
+    def stopping(task, way, seed, target):
+        measured.append((way.name, seed))
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        return row(task, way, seed, target)
+
+    monkeypatch.setattr(parallel_initialization, "row", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        parallel_initialization.main(["--quick", "--json", str(out)])
+    assert parallel_initialization.main(["--quick", "--json", str(out)]) == 0
+    assert measured[4] == measured[5]
+    assert len(set(measured)) == len(measured) - 1
+    rows = json.loads(out.read_text(encoding="utf-8"))["models"]["mlp"]["rows"]
+    assert {len(each) for each in rows.values()} == {2}
+    for name, (one, other) in rows.items():
+        budget = 1.25 if name.endswith("small") else math.inf
+        assert one["all_steps"] == other["all_steps"] <= budget * FEW.steps
+        assert 0.5 < one["accuracy"] < 1
+    assert rows[search_of("sobol")][0]["all_steps"] == 4 * FEW.steps
+    assert len(rows[search_of("sobol")][0]["each"]) == 4
+    monkeypatch.setattr(parallel_initialization, "QUICK", dataclasses.replace(FEW, workers=3))
+    with pytest.raises(SystemExit, match="name another file"):
+        parallel_initialization.main(["--quick", "--json", str(out)])
+
+
+def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
+    falling = np.concatenate([np.ones(60), np.zeros(40)])
+    curves = (curve(0, falling), curve(1, np.ones(20), dropped=20), curve(2, np.ones(10), dropped=10))
+    result = Initialized({}, 0, 100, curves, (10, 20), 136, 2, 0, 0, 0, 1.0, 0)
+    monkeypatch.setattr(_ways, "trained", lambda *_: result)
+    task = type("Untested", (), {"accuracy": lambda self, state: 0.5})()
+    found = row(task, Way("it", 3), 0, 0.5)
+    # 80 of the chosen one, those of the others, and 6 of measuring means.
+    assert (found["reached"], found["compute"]) == (86, 80 + 20 + 10 + 6)
+    assert (found["all_steps"], found["idle_steps"]) == (136, 2)
+    assert row(task, Way("it", larger=4), 0, -1.0)["reached"] is None
+    assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
+
+
+def curve(number, losses, dropped=None):
+    return Curve(number, (), None, 0, losses, losses, dropped, "")
+
+
+def rows_of(reached, small=1.25):
+    """Ten seeds, in which races from Sobol's scales reach the target after so many of 100 steps."""
+    rows = {}
+    for way in ways(2):
+        steps = reached if way.is_race and way.init == "sobol" else 60
+        whole = 100 * (small if way.budget == "small" else 2)
+        rows[way.name] = [
+            {"seed": seed, "reached": steps + seed, "compute": 2 * steps, "all_steps": whole, "idle_steps": 5,
+             "accuracy": 0.9, "seconds": 1.0, "each": [70, 60 + seed]} for seed in range(10)
+        ]  # fmt: skip
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("reached", "small", "held"), [(40, 1.25, True), (60, 1.25, False), (40, 1.3, False), (90, 1.25, False)]
+)
+def test_what_is_missed_is_said(reached, small, held):
+    models = {name: {"target": 1.0, "rows": rows_of(reached, small)} for name in TASKS}
+    plan = dataclasses.replace(QUICK, steps=100)
+    said = verdict({"models": models}, plan)
+    assert said.held == held
+    assert sum("MISSED" in line for line in said.lines) == (not held)
+    assert f"mlp, sobol: faster in {8 if reached == 40 else 0} of 8 races" in " ".join(said.lines)
+    models["mlp"]["rows"] = rows_of(70)
+    assert verdict({"models": models}, plan).held == held
+
+
+def test_a_run_that_does_not_reach_the_target_counts_as_two_trainings():
+    rows = rows_of(40)
+    for one in rows[JUDGED]:
+        one |= {"reached": None, "compute": None}
+    by_name = {one.name: one for one in summaries(rows, 100)}
+    assert by_name[JUDGED].steps.mean == 200
+    assert by_name[JUDGED].unreached == 10
+    assert by_name[JUDGED].ratio.low > 2
+    assert by_name["best sobol by luck"].steps.mean == 64.5
+
+
+def test_intervals_are_students():
+    one = Interval.of([1.0, 2.0, 3.0])
+    assert (one.mean, one.high - one.mean) == pytest.approx((2.0, 2.484), abs=1e-3)
+    assert one.low == pytest.approx(4 - one.high)
+
+
+def test_a_large_batch_begins_with_the_small_one_and_tests_are_on_other_data():
+    small, large = (batch(digits(), rows, 3, 5) for rows in (4, 16))
+    assert (large[0][:4] == small[0]).all()
+    text = source_text(16)
+    assert text.inputs.shape[1:] == (16,)
+    assert (text.inputs[:, 1:] == text.labels[:, :-1]).all()
+    assert 0 < text.inputs.max() < CHARACTERS
+    assert len(text.test_inputs) > 1000
+
+
+def test_each_rule_start_and_budget_is_a_way():
+    names = [way.name for way in ways(8)]
+    assert len(set(names)) == len(names)
+    assert {race_of(*each) for each in [(r, s, b) for r in RULES for s in STARTS for b in BUDGETS]} <= set(names)
+    assert JUDGED in names
