@@ -16,6 +16,16 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
+def firsts_of(ends: IntArray) -> IntArray:
+    """The first layer of each stage, from one past each stage's last; shape (N, K)."""
+    return np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
+
+
+def there_of(ends: IntArray, count: IntArray) -> BoolArray:
+    """Which of K places have a stage, in plans of so many; shape (N, K)."""
+    return np.asarray(np.arange(ends.shape[1]) < count[:, None])
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
@@ -49,12 +59,17 @@ class Batch:
     @property
     def firsts(self) -> IntArray:
         """The first layer of each stage; shape (N, K)."""
-        return np.concatenate([np.zeros_like(self.ends[:, :1]), self.ends[:, :-1]], axis=1)
+        return firsts_of(self.ends)
 
     @property
     def there(self) -> BoolArray:
         """Whether a plan has a stage; shape (N, K)."""
-        return np.asarray(np.arange(self.ends.shape[1]) < self.count[:, None])
+        return there_of(self.ends, self.count)
+
+    @property
+    def counts_met(self) -> IntArray:
+        """Where each number of stages is first met; shape (up to N,)."""
+        return np.sort(np.unique(self.count, return_index=True)[1])
 
     def stages(self, n: int) -> tuple[StageChoice, ...]:
         """One of the plans."""
@@ -146,6 +161,10 @@ class Table:
             starts = np.clip(batch.firsts[:, 1:], 0, self._layers - 1)
             crossed[:, 1:] = np.where(batch.there[:, 1:], sites.crossing_s[starts, links], 0.0)
         return crossed
+
+    def largest_s(self, batch: Batch) -> FloatArray:
+        """What the largest stage of each plan costs, with crossing; shape (N,)."""
+        return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
 
     def devices(self, batch: Batch) -> FloatArray:
         """Of each stage, the share of what there is; shape (N, K)."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray
+from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray, firsts_of
 from alpa_dejavu.relaxation._lattice import Lattice
 
 MOST_STATES = 40_000_000
@@ -72,9 +72,8 @@ def _least_by_class(
 ) -> tuple[FloatArray, IntArray]:
     """What each stage costs with each class at best, and in which way; shape (N, K, Q)."""
     last = lattice.problem.num_layers - 1
-    firsts = np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
     followed = count[:, None] - 1 - np.arange(ends.shape[1])
-    cost = theta(lattice, np.clip(firsts, 0, last), np.clip(ends - 1, 0, last), followed, bounds[:, None])
+    cost = theta(lattice, np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last), followed, bounds[:, None])
     way = cost.argmin(axis=3)
     return np.take_along_axis(cost, way[..., None], axis=3)[..., 0], way
 
@@ -90,8 +89,7 @@ def theta(
     entry = choices.crossing_s.mean(axis=1)[firsts] / lattice.unit_s
     costs = choices.costs_s[where] / lattice.unit_s + entry[..., None]
     weights = _in_units(lattice, choices.weights[where], costs)
-    over = np.where(np.isfinite(costs), np.maximum(costs - bounds[..., None, None], 0.0), 0.0)
-    cost = weights + entry[..., None] + lattice.arrays.steepness * over
+    cost = weights + entry[..., None] + _over(lattice, costs, bounds[..., None, None])
     return np.where(np.isfinite(costs) & (choices.room[where] >= followed[..., None, None]), cost, np.inf)
 
 
@@ -100,6 +98,12 @@ def _in_units(lattice: Lattice, weights: FloatArray, costs: FloatArray) -> Float
     if lattice.problem.objective == "inference":
         return np.where(np.isfinite(costs), lattice.reference, np.inf)
     return np.asarray(weights / lattice.unit_s)
+
+
+def _over(lattice: Lattice, costs: FloatArray, bounds: FloatArray) -> FloatArray:
+    """What being over a bound costs, in units; nothing where a stage can't be."""
+    over = np.where(np.isfinite(costs), np.maximum(costs - bounds, 0.0), 0.0)
+    return np.asarray(lattice.arrays.steepness * over)
 
 
 def strides(dims: tuple[int, ...]) -> IntArray:
@@ -164,7 +168,7 @@ def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
 
 def _least_at(lattice: Lattice, batch: Batch, k: int, bounds: FloatArray) -> tuple[FloatArray, IntArray]:
     """What stage k costs with its submesh from any layer to any other at best, and the config; shape (N, L, L)."""
-    problem, arrays = lattice.problem, lattice.arrays
+    problem = lattice.problem
     submesh = batch.submesh[:, k]
     costs = np.moveaxis(problem.costs_s[:, :, submesh], 2, 0) / lattice.unit_s
     if problem.sites is not None and k:
@@ -175,8 +179,7 @@ def _least_at(lattice: Lattice, batch: Batch, k: int, bounds: FloatArray) -> tup
         weights = weights * problem.num_micro_batches
     if problem.per_step_s is not None and problem.objective != "inference":
         weights = weights + np.moveaxis(problem.per_step_s[:, :, submesh], 2, 0) / lattice.unit_s
-    over = np.where(np.isfinite(costs), np.maximum(costs - bounds[:, None, None, None], 0.0), 0.0)
-    theta = weights + arrays.steepness * over
+    theta = weights + _over(lattice, costs, bounds[:, None, None, None])
     forward = np.tri(problem.num_layers, dtype=np.bool_).T[None, :, :, None]
     fits = forward & np.isfinite(costs)
     if problem.max_n_succ_stages is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpa_dejavu.relaxation import _blocks
-from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray, Table
+from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray, Table, firsts_of, there_of
 from alpa_dejavu.relaxation._lattice import DRAWN_AT, SMALL, Arrays, Lattice
 from alpa_dejavu.relaxation._recombine import recombined
 from alpa_dejavu.relaxation._sample import Policy
@@ -107,7 +107,7 @@ def _promising(lattice: Lattice, table: Table, plans: Batch, ended: Annealed, mo
     """Bounds that are worth a closer look: the largest stages of the best plans, and where the starts have been."""
     totals = table.totals_s(plans)
     best = plans.take(np.argsort(totals, kind="stable")[:most][np.sort(totals)[:most] < np.inf])
-    largest = (table.costs_s(best) + table.crossing_s(best)).max(axis=1) / lattice.unit_s
+    largest = table.largest_s(best) / lattice.unit_s
     last = ended.log_bound[np.argsort(ended.values[-1], kind="stable")[:most]]
     been = np.linspace(np.min(ended.log_bound), np.max(ended.history[0]), most)
     return np.asarray(np.exp(np.unique(np.round(np.concatenate([np.log(largest), last, been]), 2))))
@@ -116,10 +116,9 @@ def _promising(lattice: Lattice, table: Table, plans: Batch, ended: Annealed, mo
 def _segments(lattice: Lattice, ends: IntArray, count: IntArray) -> IntArray:
     """Segments of layers that were drawn most often, or lie between cuts that were; shape (E, 2)."""
     size = lattice.problem.num_layers
-    there = np.arange(ends.shape[1]) < count[:, None]
-    firsts = np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
+    there = there_of(ends, count)
     often = np.zeros((size, size + 1))
-    np.add.at(often, (firsts[there], ends[there]), 1.0)
+    np.add.at(often, (firsts_of(ends)[there], ends[there]), 1.0)
     at_cut = often.sum(axis=1)
     cuts = np.sort(np.append(1 + np.argsort(-at_cut[1:], kind="stable")[: PLACES - 1], [0, size]))
     between = np.zeros_like(often)

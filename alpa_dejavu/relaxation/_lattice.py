@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray
+from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, there_of
 from alpa_dejavu.slicing._choices import Choices
 
 NEVER = 1e4
@@ -189,17 +189,15 @@ class Lattice:
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
         """Plans from ends and choices, both of shape (N, K), in the problem's numbers."""
-        there = np.arange(ends.shape[1]) < count[:, None]
-        firsts = np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
-        of_class, way = np.divmod(np.where(there, chosen, 0), self.way.shape[3])
+        of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
-        where = np.clip(firsts, 0, last), np.clip(ends - 1, 0, last)
+        where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
         entry = (*where, of_class, way)
         return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
         """Plans from ends, classes and the ways that these have, in the problem's numbers."""
-        there = np.arange(ends.shape[1]) < count[:, None]
+        there = there_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
         return Batch(ends, np.where(there, submesh, 0), np.where(there, config, 0), count)
 

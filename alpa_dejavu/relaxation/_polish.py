@@ -29,7 +29,7 @@ def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
     """Each plan with its cuts and its choices made anew in turn, as long as that is better; by a named objective."""
     totals = table.totals_s(plans)
     for _ in range(MOST_ROUNDS):
-        costs = (table.costs_s(plans) + table.crossing_s(plans)).max(axis=1) / lattice.unit_s
+        costs = table.largest_s(plans) / lattice.unit_s
         again = plans.take(np.tile(np.arange(len(plans)), len(BELOW)))
         bounds = np.concatenate([costs * factor for factor in BELOW])
         found = [plans, _blocks.recut(lattice, again, bounds)]
@@ -50,7 +50,7 @@ def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) 
     tried: set[float] = set()
     work = WORK
     for _ in range(BOUND_ROUNDS):
-        largest = (table.costs_s(plans) + table.crossing_s(plans)).max(axis=1)[:2] / lattice.unit_s
+        largest = table.largest_s(plans)[:2] / lattice.unit_s
         around = np.log(np.maximum(largest[:, None], np.finfo(float).tiny)) + np.array(AROUND)
         bounds = [bound for bound in np.unique(np.round(around, 3)).tolist() if bound not in tried]
         if not bounds:
@@ -99,7 +99,7 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
         # First from the best of each number of stages: there may be no way from one to another downhill.
         near = np.arange(len(pool))
         if n == 0 and together > 1:
-            near = np.sort(np.unique(pool.count, return_index=True)[1])
+            near = pool.counts_met
         fresh = [m for m in near.tolist() if totals[m] <= totals[0] * FAR and pool.key(m) not in moved]
         fresh = fresh[: together if n else 2 * together]
         if not fresh or (together == 1 and fresh[0] != 0):

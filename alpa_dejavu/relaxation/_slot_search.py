@@ -61,7 +61,7 @@ def place(
     ends, chosen = _drawn(lattice, by_choice, by_end, begun.counts, np.random.default_rng(seed))
     count = np.repeat(begun.counts, SAMPLES).astype(np.int64)
     plans = lattice.batch(ends, chosen, count)
-    _, first = np.unique(ends, axis=0, return_index=True)
+    _, first = np.unique(np.column_stack([ends, count]), axis=0, return_index=True)
     bounds = np.repeat(np.exp(begun.chain[0]), SAMPLES)
     whole = _blocks.filled(lattice, ends[first], count[first], bounds[first])
     return placed, plans if whole is None else Batch.joined([plans, whole])
@@ -94,7 +94,7 @@ def _counts(lattice: Lattice, plans: Batch, starts: int, rng: np.random.Generato
     most = min(lattice.problem.num_layers, MOST_PLACES)
     if lattice.problem.num_stages is not None:
         return np.full(starts, min(lattice.problem.num_stages, most))
-    tried = plans.count[np.sort(np.unique(plans.count, return_index=True)[1])]
+    tried = plans.count[plans.counts_met]
     counts = np.resize(tried[: max(starts // 2, 1)], starts)
     return np.clip(counts + rng.integers(-1, 2, starts) * (np.arange(starts) % 2), 1, most)
 

@@ -65,11 +65,7 @@ def annealed(
 
 def _from_neighbours(padded: Padded, matrices: FloatArray, shares: FloatArray) -> FloatArray:
     """What each choice costs with the neighbours' shares, shape (N, K, S)."""
-    found = np.zeros_like(shares)
-    if len(matrices):
-        near = np.flatnonzero(np.diff(padded.first))
-        found[near] = np.add.reduceat(np.matmul(matrices, shares[padded.other]), padded.first[near], axis=0)
-    return found
+    return padded.by_node(np.matmul(matrices, shares[padded.other]))
 
 
 def _softmax(logits: FloatArray, allowed: NDArray[np.bool_]) -> FloatArray:

@@ -37,7 +37,6 @@ class Dual:
         there = np.arange(padded.costs.shape[1]) < padded.sizes[padded.other][:, None]
         self._matrices = np.where(there[:, :, None], padded.matrices, np.inf)
         self._into = np.zeros((len(padded.other), padded.costs.shape[1]))  # what each end's node got from its edge
-        self._near = np.flatnonzero(np.diff(padded.first))
         self._once = np.concatenate([np.arange(a, b) for a, b in zip(padded.middle, padded.first[1:], strict=True)])
         self.bound = self._bound()
 
@@ -119,10 +118,7 @@ class Dual:
 
     def _has(self) -> FloatArray:
         """What is left with each node, shape (N, K)."""
-        has = self._own.copy()
-        if len(self._near):
-            has[self._near] += np.add.reduceat(self._into, self._padded.first[self._near], axis=0)
-        return has
+        return self._own + self._padded.by_node(self._into)
 
     def _left(self, ends: IntArray) -> FloatArray:
         """What is left with some edges; own choices in columns, infinite for choices that a node doesn't have."""

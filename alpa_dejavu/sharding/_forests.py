@@ -119,7 +119,7 @@ def _beside(padded: Padded, forest: Forest, choices: IntArray) -> FloatArray:
     """What each choice of the forest's nodes costs with the nodes outside, shape (N, S, K)."""
     inside = np.zeros(len(padded.nodes), dtype=np.bool_)
     inside[list(forest.nodes)] = True
-    owner = np.repeat(np.arange(len(padded.nodes)), np.diff(padded.first))
+    owner = padded.owner
     ends = np.flatnonzero(inside[owner] & ~inside[padded.other])
     found = np.repeat(padded.costs[:, None, :], choices.shape[1], axis=1)
     if len(ends):

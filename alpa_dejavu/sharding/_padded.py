@@ -91,6 +91,19 @@ class Padded:
         found: NDArray[np.bool_] = np.arange(self.costs.shape[1]) < self.sizes[:, None]
         return found
 
+    @property
+    def owner(self) -> IntArray:
+        """The node that each end is at, shape (H,)."""
+        return np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
+
+    def by_node(self, of_ends: FloatArray) -> FloatArray:
+        """The sum over the ends at each node; (H, ...) to (N, ...)."""
+        found = np.zeros((len(self.nodes), *of_ends.shape[1:]))
+        near = np.flatnonzero(np.diff(self.first))
+        if len(near):
+            found[near] = np.add.reduceat(of_ends, self.first[near], axis=0)
+        return found
+
     def ends(self, node: int) -> slice:
         """The ends at a node."""
         return slice(int(self.first[node]), int(self.first[node + 1]))
@@ -108,7 +121,7 @@ class Padded:
     def totals(self, choices: IntArray) -> FloatArray:
         """The cost of each of S choices of all nodes, shape (N, S), with `dear` for what oversteps a limit."""
         total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
-        owner = np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
+        owner = self.owner
         once = np.flatnonzero(owner < self.other)
         total = total + self.matrices[
             once[:, None], choices[self.other[once]], choices[owner[once]]
