@@ -126,23 +126,24 @@ def _least(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tu
 
 
 def _bounded(stage_s: FloatArray, cut_s: FloatArray, bound: float) -> tuple[float, tuple[int, ...]]:
-    """The least sum of stages and boundaries where no stage is above the bound, by (stages, layers done)."""
+    """The least sum of stages and boundaries where no stage is above the bound, by (stages, layers before the last)."""
     num_stages, num_layers = stage_s.shape[:2]
-    done = np.full(num_layers + 1, np.inf)
-    done[0] = 0.0
-    came_from = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
-    for k in range(num_stages):
-        before = done[:-1] + (cut_s[k - 1] if k else 0.0)
-        sums = before[:, None] + np.where(stage_s[k] <= bound, stage_s[k], np.inf)
-        came_from[k, 1:] = sums.argmin(axis=0)
-        done = np.concatenate([[np.inf], sums.min(axis=0)])
-    if math.isinf(done[-1]):
-        return math.inf, ()
-    starts, end = [], num_layers
+    within = np.where(stage_s <= bound, stage_s, np.inf)
+    before = np.full((num_stages, num_layers), np.inf)
+    before[0, 0] = 0.0
+    for k in range(1, num_stages):
+        least = within[0, 0] if k == 1 else (before[k - 1][:, None] + within[k - 1]).min(axis=0)
+        before[k, 1:] = least[:-1] + cut_s[k - 1, 1:]
+    starts, end, total = [], num_layers, math.inf
     for k in range(num_stages - 1, -1, -1):
-        end = int(came_from[k, end])
+        sums = before[k] + within[k, :, end - 1]
+        end = int(sums.argmin())
+        if k == num_stages - 1:
+            total = float(sums[end])
+            if math.isinf(total):
+                return math.inf, ()
         starts.append(end)
-    return float(done[-1]), tuple(reversed(starts))
+    return total, tuple(reversed(starts))
 
 
 def _released(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tuple[int, ...]:
@@ -192,10 +193,10 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
             continue
         uses, available = problem.sites.uses, problem.sites.available
         kinds = np.repeat(np.arange(len(available)), available)[: count * size].reshape(count, size)
-        wanted = [np.bincount(row, minlength=len(available)) for row in kinds]
-        found = [[int(s) for s in alike if (uses[s] == row).all()] for row in wanted]
-        if all(found):
-            yield [submeshes[0] for submeshes in found]
+        wanted = (kinds[:, :, None] == np.arange(len(available))).sum(axis=1)
+        found = (uses[alike] == wanted[:, None]).all(axis=2)
+        if found.any(axis=1).all():
+            yield alike[found.argmax(axis=1)].tolist()
 
 
 def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tuple[FloatArray, FloatArray]:
