@@ -26,8 +26,8 @@ __all__ = ["Chain", "Soft", "adam", "annealed", "soft", "softened", "softs"]
 
 MOMENTUM, SPREAD, TINY = 0.8, 0.95, 1e-8
 """Of the steps: how much of the last gradient, and of its square, stays."""
-FIRST_STEPS, LAST_STEPS = (0.15, 0.4), (0.01, 0.02)
-"""Of the bound's logarithm, and of the prices."""
+FIRST_STEPS, LAST_STEPS = (0.05, 0.4), (0.01, 0.02)
+"""Of the bound's logarithm, and of the prices, which have to keep up with it."""
 
 
 class Chain(NamedTuple):
