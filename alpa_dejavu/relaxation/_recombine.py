@@ -62,12 +62,12 @@ class _Suffixes:
     def begin(self, layer: int, lasts: IntArray, uses: IntArray) -> None:
         """All plans that begin with a layer, by the last layer of their first stage."""
         lattice, dims = self._lattice, self._dims
-        ways = lattice.way[layer, lasts]
+        ways = self._ways(layer, lasts)
         cost = theta(lattice, np.full_like(lasts, layer), lasts, np.zeros_like(lasts), self._bounds[:, None])
         cost = np.take_along_axis(cost, np.broadcast_to(ways, (len(cost), *ways.shape)), axis=-1).astype(np.float32)
         room = np.take_along_axis(lattice.choices.room[layer, lasts], ways, axis=-1)
         # What is far over a bound is dearer than any other bound's plan.
-        cost = np.where(self._far(layer, lasts, ways), np.inf, cost)
+        cost = np.where(self._far(layer, lasts, ways) | self._useless(layer, lasts, ways, room), np.inf, cost)
         after, stages = self.best[:, lasts + 1], self._count[:, lasts + 1]
         most = int(stages.max())
         for q, way in np.ndindex(*ways.shape[1:]):
@@ -96,6 +96,20 @@ class _Suffixes:
             ends, chosen = (each.astype(np.int16)[pick] for each in (lasts[rows], ways[rows, q, way]))
             for n, part in enumerate((ends, np.int16(q), chosen)):
                 np.copyto(self.taken[n][kept], part, where=better)
+
+    def _ways(self, layer: int, lasts: IntArray) -> IntArray:
+        """Of each class, the cheapest first; shape (J, Q, W). All of them, where memory asks for ways in between."""
+        if not self._lattice.limited:
+            return self._lattice.way[layer, lasts]
+        return self._lattice.choices.costs_s[layer, lasts].argsort(axis=-1, kind="stable")
+
+    def _useless(self, layer: int, lasts: IntArray, ways: IntArray, room: IntArray) -> Any:
+        """Where cheaper ways have as much room, and don't weigh more; (J, Q, W)."""
+        weights = np.take_along_axis(self._lattice.choices.weights[layer, lasts], ways, axis=-1)
+        useless = np.zeros(ways.shape, dtype=np.bool_)
+        roomiest, lightest = np.maximum.accumulate(room, axis=-1), np.minimum.accumulate(weights, axis=-1)
+        useless[..., 1:] = (room[..., 1:] <= roomiest[..., :-1]) & (weights[..., 1:] >= lightest[..., :-1])
+        return useless
 
     def _far(self, layer: int, lasts: IntArray, ways: IntArray) -> Any:
         """Where a stage is so far over a bound that a plan within another bound is better; (B, J, Q, W)."""

@@ -10,6 +10,8 @@ import pytest
 
 from alpa_dejavu.makespan import Makespan, least_makespan_floor
 from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.relaxation._lattice import Lattice
+from alpa_dejavu.relaxation._recombine import recombined
 from alpa_dejavu.relaxation.pipeline import recurrence_s
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
 from alpa_dejavu.testing import check_slicer, random_problem
@@ -56,6 +58,16 @@ def test_the_anneal_is_what_finds_them():
     for chain in relaxed:
         first, last = chain.values[0], chain.values[-1]
         assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
+
+
+def test_segments_get_a_config_between_the_cheapest_and_the_roomiest():
+    costs = np.full((8, 8, 1, 3), np.inf)
+    costs[np.triu_indices(8)] = np.array([1.0, 1.1, 2.0])
+    room = np.broadcast_to(np.array([1, 3, 8]), costs.shape)
+    lattice = Lattice(SlicingProblem(costs, [1], 4, 8, room))
+    segments = np.array([(n, n + 1) for n in range(0, 8, 2)])
+    found = recombined(lattice, segments, np.array([1.1 / lattice.unit_s]))
+    assert [stage.config for stage in found.stages(0)] == [1, 1, 0, 0]
 
 
 def _with_links(seed):
