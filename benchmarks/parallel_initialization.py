@@ -13,7 +13,7 @@ The target is the loss that one start has after 60 % of its steps: the median of
 and known before these are trained. Losses are means of the last 40 steps. Time is in steps per worker: each worker has
 a start, and all see the same batches. Ratios are to one start with the same seed and batches; a run that doesn't reach
 the target counts as if it took twice a training. All intervals are of 95 %. `seconds` are two Ray workers on two cores
-against one, without compiling; where only one core is free they are left for another run.
+against one, with compiling; where only one core is free they are left for another run.
 
 Judged is one way alone, which was chosen with other seeds. Ways that take as many trainings as there are workers get
 half of the seeds. Rows that the JSON file has are not measured again. All of it takes about 25 minutes of one core.
@@ -40,13 +40,11 @@ from tqdm import tqdm
 
 from _timing import machine
 from alpa_dejavu._json_file import write_whole
-from races._models import TASKS, Task
+from races._models import TASKS
 from races._plan import QUICK, WHOLE, Plan
 from races._report import show, verdict
 from races._seconds import measured
-from races._ways import Way, loss_at, row, trained, ways
-
-TARGET_AT = 0.6
+from races._ways import Way, row, ways
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,18 +69,12 @@ def _measure(name: str, result: dict[str, Any], plan: Plan, file: Path | None) -
     if found["data"] != task.data().mark:
         raise SystemExit(f"{file} was measured with other data for {name}: name another file")
     if "target" not in found:
-        found["target"] = _target(task, plan)
+        found["target"] = plan.target(task)
         _write(result, file)
     left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds_of(way) if not _has(found, way, seed)]
     for way, seed in tqdm(left, name, unit="run"):
         found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
         _write(result, file)
-
-
-def _target(task: Task, plan: Plan) -> float:
-    steps = round(TARGET_AT * task.steps)
-    losses = [trained(task, Way("target", longer=TARGET_AT), seed).losses for seed in tqdm(plan.target_seeds, "target")]
-    return sorted(loss_at(each, steps) for each in losses)[len(losses) // 2]
 
 
 def _has(found: dict[str, Any], way: Way, seed: int) -> bool:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import Any, final
 
+from tqdm import tqdm
+
 from races._models import TASKS, Task
-from races._ways import Way, race_of
+from races._ways import Way, loss_at, race_of, trained
+
+TARGET_AT = 0.6
 
 JUDGED = race_of("halving", "sobol", "full")
 """The way that is judged: with seeds from 2000 on it was as fast as any."""
@@ -41,6 +46,12 @@ class Plan:
 
     def seeds_of(self, way: Way) -> tuple[int, ...]:
         return self.seeds[: self.few] if way.is_costly else self.seeds
+
+    def target(self, task: Task) -> float:
+        """The median loss that single starts have at `TARGET_AT` of their steps."""
+        steps, way = round(TARGET_AT * task.steps), Way("target", longer=TARGET_AT)
+        losses = [trained(task, way, seed).losses for seed in tqdm(self.target_seeds, "target")]
+        return statistics.median(loss_at(each, steps) for each in losses)
 
     def settings(self) -> dict[str, Any]:
         """What rows depend on."""
