@@ -50,13 +50,13 @@ class _Order:
         if self._halfway:
             chunk = self._halfway.pop()
             return field.task(chunk, rungs[self._goal[chunk[0]]])
-        chunk, goal = self._promoted()
-        if not chunk and self._fresh:
-            chunk, goal = self._fresh.popleft(), 0
-        if not chunk or not self._is_affordable(chunk, goal):
-            return None
-        self._goal.update(dict.fromkeys(chunk, goal))
-        return field.task(chunk, rungs[goal])
+        for chunk, goal in (self._promoted(), (self._fresh[0] if self._fresh else (), 0)):
+            if chunk and self._is_affordable(chunk, goal):
+                if self._fresh and chunk == self._fresh[0]:
+                    self._fresh.popleft()
+                self._goal.update(dict.fromkeys(chunk, goal))
+                return field.task(chunk, rungs[goal])
+        return None
 
     def arrived(self, numbers: tuple[int, ...]) -> None:
         field = self._field

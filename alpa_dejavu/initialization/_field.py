@@ -120,13 +120,14 @@ class Field:
         for lane, number in enumerate(task.numbers):
             candidate = self.candidates[number]
             until = task.num_steps if is_number[lane].all() else int(is_number[lane].argmin())
+            if until == task.num_steps:
+                # First, so that a curve is never longer than the state says, should this fail.
+                self.store.put(number, tuple(leaf[lane].copy() for leaf in outcome.states))
             candidate.losses += outcome.losses[lane, :until].tolist()
             candidate.relative_gradients += relative[lane, :until].tolist()
             if until < task.num_steps:
                 self.diverged += 1
                 self.drop(number, f"diverged in step {candidate.step}: its loss, gradient or weights are no number")
-            else:
-                self.store.put(number, tuple(leaf[lane].copy() for leaf in outcome.states))
         self.on_change()
 
     def count(self, task: Task) -> None:

@@ -34,6 +34,9 @@ def best_of_means(field: Field, runner: Runner, order: tuple[int, ...]) -> int:
             continue
         mean = field.adopt((*members, other), leaves, len(field.setting.rungs))
         mean_loss, best_loss = (_loss(field, runner, number) for number in (mean, best))
+        if math.isinf(best_loss):
+            field.drop(mean, f"workers that measured {best} died, so nothing is known to be better")
+            return best
         names = ", ".join(map(str, [*members, other]))
         said = f"on the same batches, the mean of {names} has a loss of {mean_loss:.6g}, "
         if mean_loss < best_loss:
@@ -53,7 +56,9 @@ def _mean(members: list[int], field: Field) -> Leaves | None:
     states, are_related = [field.store.get(first)], True
     for other in others:
         leaves = field.store.get(other)
-        if not field.candidates[first].roots & field.candidates[other].roots:
+        one, another = (field.candidates[number].roots for number in (first, other))
+        # A cross of two that began apart has tensors of each, so it isn't near to either.
+        if not (len(one) == 1 and one == another):
             if not field.setting.groups:
                 return None
             weights = aligned(layout.weights(leaves), layout.weights(states[0]), field.setting.groups)

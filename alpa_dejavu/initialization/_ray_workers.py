@@ -34,6 +34,7 @@ def ray_workers(
     Raises:
         RuntimeError: this process isn't connected to Ray.
         ValueError: the cluster hasn't what so many workers need, or there are more or fewer options than workers.
+            What others use at the moment is waited for, and said so.
         TypeError: the model can't be sent to workers.
     """
     each = [options] * workers if isinstance(options, Mapping) else list(options)
@@ -109,6 +110,11 @@ class _RayRunner(Runner):
         try:
             outcome: Outcome = self._ray.get(done)
         except (errors.RayActorError, errors.ObjectLostError) as error:
+            if getattr(error, "actor_init_failed", False):
+                raise RuntimeError(
+                    f"a worker can't begin, and no other one could: {error}; see that what init_fn, train_step and "
+                    "batches import can be imported on every host"
+                ) from error
             said = str(error).splitlines() or [type(error).__name__]
             _log.warning("a worker died: %s; its candidates begin again at their last checkpoint", said[0])
             with contextlib.suppress(Exception):
@@ -136,4 +142,8 @@ def _connected(options: Sequence[Mapping[str, Any]]) -> Any:
                 f"{len(options)} workers need {needed:g} {resource}, but the Ray cluster has "
                 f"{there.get(resource, 0.0):g}; ask for fewer workers, or give worker_options"
             )
+        free = ray.available_resources().get(resource, 0.0)
+        if needed > free:
+            _log.warning("%d workers need %g %s, of which %g are free: they wait until others have ended", len(options),
+                         needed, resource, free)  # fmt: skip
     return ray

@@ -52,6 +52,9 @@ class Run:
         if waves > 1:
             said = f"{workers} x {setting.lanes} at a time"
             self._notes.append(f"{setting.num_candidates} candidates go in {waves} waves, {said}")
+        if not setting.rule.waits:
+            name = type(setting.rule).__name__
+            self._notes.append(f"{name} doesn't wait, so the result depends on who arrives first")
         for note in self._notes:
             _log.info("%s", note)
 

@@ -92,6 +92,25 @@ def test_ctrl_c_leaves_the_best_so_far(tmp_path, step, kept):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["result.json", state_file]
 
 
+def test_a_state_that_cannot_be_kept_does_not_count(tmp_path, monkeypatch):
+    put, path, puts = Store.put, tmp_path / "result.json", []
+
+    def failing(self, number, leaves):
+        puts.append(number)
+        if len(puts) == 13:
+            raise OSError("no space left on device")
+        put(self, number, leaves)
+
+    monkeypatch.setattr(Store, "put", failing)
+    init_fn, train_step, batches = regression()
+    with pytest.raises(OSError, match="no space"):
+        parallel_initialize(
+            init_fn, train_step, batches, num_candidates=4, budget_steps=64, save=path, checkpoint_steps=4, lanes=1
+        )
+    result = read_result(path, like=init_fn_shape(init_fn))
+    assert result.state["steps"] == result.steps == len(result.curves[result.chosen].losses)
+
+
 def init_fn_shape(init_fn):
     import jax
 

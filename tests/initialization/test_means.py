@@ -122,6 +122,21 @@ def test_a_mean_of_relatives_is_measured_and_the_better_is_trained_on():
     assert run(keep=Twins(), rungs=(8, 16), average=False).curves[-1].number == 5
 
 
+class Crosses(Rule):
+    """The two best have two children, which have tensors of both."""
+
+    def decide(self, standing):
+        best = standing.waiting_best_first()[:2]
+        first = max(map(standing.rung, standing.waiting)) == 0
+        return Decision(best, (Child(best), Child(best[::-1])) if first else (), "crosses")
+
+
+def test_a_cross_of_independent_candidates_is_near_to_none_of_them():
+    result = run(keep=Crosses(), rungs=(8, 16))
+    assert [curve.first_step for curve in result.curves] == [0, 0, 0, 0, 8, 8]
+    assert all(len(curve.parents) == 2 for curve in result.curves[4:])
+
+
 def test_independent_candidates_are_averaged_only_where_units_are_known():
     alone = run(rungs=(8, 16))
     assert alone.curves[-1].number == 3

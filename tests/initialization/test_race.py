@@ -140,6 +140,7 @@ def test_asha_drops_most_and_trains_the_best_on():
     assert lengths[0] == 4
     assert lengths[-1] == 64
     assert 2 <= sum(length > 4 for length in lengths) < 8
+    assert "the result depends on who arrives first" in result.notes[-1]
     small = run(num_candidates=6, budget_steps=200, keep="asha", budget="small", lanes=1)
     assert small.total_steps <= 250
     with pytest.raises(ValueError, match="doesn't wait"):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -68,12 +70,21 @@ def test_optunas_pruners_drive_the_race():
     assert OptunaPruner(optuna.pruners.NopPruner()).decide(asked).kept == (1, 3, 2, 0, 4)
 
 
+def test_a_pruner_that_draws_by_the_studys_name_draws_by_the_seed():
+    optuna = pytest.importorskip("optuna")
+    many = standing({n: [n, 8 - n] for n in range(8)})
+    hyperband = OptunaPruner(optuna.pruners.HyperbandPruner(min_resource=10, max_resource=40, reduction_factor=2))
+    assert len({hyperband.decide(many).kept for _ in range(5)}) == 1
+    seeds = {hyperband.decide(dataclasses.replace(many, seed=seed)).kept for seed in range(8)}
+    assert len(seeds) > 1
+
+
 def test_rules_by_name_and_what_they_refuse():
     assert rule("asha") == Asha()
     assert rule(Halving(3)).eta == 3
     with pytest.raises(ValueError, match="there is no rule named 'hyperband'"):
         rule("hyperband")
-    for made in (Halving, Asha, Evolution):
+    for made in (Halving, Asha, Evolution, OptunaPruner):
         with pytest.raises(ValueError, match="eta is 1"):
             made(eta=1)
     with pytest.raises(ValueError, match="crossing is 2"):

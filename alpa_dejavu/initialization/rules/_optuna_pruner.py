@@ -7,6 +7,7 @@ from typing import Any, final
 
 from alpa_dejavu.initialization._optuna import quiet_optuna
 from alpa_dejavu.initialization.rules._base import Decision, Rule, Standing
+from alpa_dejavu.initialization.rules._checks import at_least_two
 
 
 @final
@@ -21,12 +22,17 @@ class OptunaPruner(Rule):
         pruner: such as `optuna.pruners.MedianPruner()`; None: that one, with no trials to warm up.
         eta: rungs are so many times farther each.
 
+    Raises ValueError for an eta below 2.
+
     References:
         Akiba et al., Optuna: A Next-generation Hyperparameter Optimization Framework, KDD 2019.
     """
 
     pruner: Any = None
     eta: int = 2
+
+    def __post_init__(self) -> None:
+        at_least_two("optuna", self.eta)
 
     def decide(self, standing: Standing) -> Decision:
         order = standing.waiting_best_first()
@@ -38,7 +44,9 @@ class OptunaPruner(Rule):
 
 def _is_pruned(optuna: Any, pruner: Any, standing: Standing, number: int) -> bool:
     """Whether the pruner gives a candidate up at the last rung that it has reached, all others being complete."""
-    study = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=standing.seed))
+    # Some pruners draw by the study's name, which Optuna makes at random where there is none.
+    name, sampler = f"seed {standing.seed}", optuna.samplers.RandomSampler(seed=standing.seed)
+    study = optuna.create_study(study_name=name, pruner=pruner, sampler=sampler)
     others = [other for other in sorted(standing.reached) if other != number and standing.reached[other]]
     for each in [*others, number]:
         trial, is_pruned = study.ask(), False
