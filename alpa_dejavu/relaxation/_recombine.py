@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu._covered_room import covered_room
 from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray
 from alpa_dejavu.relaxation._blocks import MOST_STATES, devices_of, reached, strides, theta
 from alpa_dejavu.relaxation._lattice import Lattice
@@ -104,12 +105,9 @@ class _Suffixes:
         return self._lattice.choices.costs_s[layer, lasts].argsort(axis=-1, kind="stable")
 
     def _useless(self, layer: int, lasts: IntArray, ways: IntArray, room: IntArray) -> Any:
-        """Where cheaper ways have as much room, and don't weigh more; (J, Q, W)."""
+        """Where a cheaper way has as much room, and doesn't weigh more; (J, Q, W)."""
         weights = np.take_along_axis(self._lattice.choices.weights[layer, lasts], ways, axis=-1)
-        useless = np.zeros(ways.shape, dtype=np.bool_)
-        roomiest, lightest = np.maximum.accumulate(room, axis=-1), np.minimum.accumulate(weights, axis=-1)
-        useless[..., 1:] = (room[..., 1:] <= roomiest[..., :-1]) & (weights[..., 1:] >= lightest[..., :-1])
-        return useless
+        return room <= covered_room(weights, room)
 
     def _far(self, layer: int, lasts: IntArray, ways: IntArray) -> Any:
         """Where a stage is so far over a bound that a plan within another bound is better; (B, J, Q, W)."""

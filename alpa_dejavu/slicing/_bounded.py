@@ -92,8 +92,10 @@ class BoundedSearch:
         if not self.is_little:
             least = max(least, self._counted_bound(counted, below))
             _, counted = affordable(counted, self._num_devices, self._counted_price, below)
+        if least >= below:
+            return least, ()
         corridor = self._corridor(counted, self._counted_price, below)
-        if least >= below or not Table.fits(corridor):
+        if not Table.fits(corridor):
             return least, ()
         value, arcs = Table(corridor).way()
         return self._answer(corridor.graph, value, arcs, below)

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._covered_room import covered_room
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]
@@ -81,7 +82,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
         np.take_along_axis(np.broadcast_to(values, order.shape), order, axis=-1)
         for values in (fits, costs, weights, room, columns)
     )
-    covered = _covered(weights, room)
+    covered = covered_room(weights, room)
     kept = fits & (room > covered)
     row, column, _ = np.nonzero(kept)
     unit = math.gcd(*sizes.tolist()) or 1
@@ -109,12 +110,3 @@ def _by_size(problem: SlicingProblem) -> tuple[IntArray, IntArray]:
     for row, each in zip(columns, members, strict=True):
         row[: len(each)] = each
     return sizes, columns
-
-
-def _covered(weights: FloatArray, room: IntArray) -> IntArray:
-    """The most room of those before it, in the order of costs, that weigh no more; -1 if there are none."""
-    covered = np.full(weights.shape, -1, dtype=np.int64)
-    for n in range(1, weights.shape[-1]):
-        earlier = np.where(weights[..., :n] <= weights[..., n, None], room[..., :n], -1)
-        covered[..., n] = earlier.max(axis=-1)
-    return covered

@@ -60,14 +60,23 @@ def test_the_anneal_is_what_finds_them():
         assert np.abs(last - np.median(last)).mean() < np.abs(first - np.median(first)).mean()
 
 
-def test_segments_get_a_config_between_the_cheapest_and_the_roomiest():
+@pytest.mark.parametrize(
+    ("costs_s", "rooms", "once_s", "configs"),
+    [
+        # The one in between is needed.
+        ((1.0, 1.1, 2.0), (1, 3, 8), (0.0, 0.0, 0.0), [1, 1, 0, 0]),
+        # The last one has no more room than the one before, and weighs more than the first, but no other has both.
+        ((1.0, 1.1, 1.2), (1, 3, 3), (0.0, 3.9, 0.8), [2, 2, 0, 0]),
+    ],
+)
+def test_segments_get_the_config_that_memory_asks_for(costs_s, rooms, once_s, configs):
     costs = np.full((8, 8, 1, 3), np.inf)
-    costs[np.triu_indices(8)] = np.array([1.0, 1.1, 2.0])
-    room = np.broadcast_to(np.array([1, 3, 8]), costs.shape)
-    lattice = Lattice(SlicingProblem(costs, [1], 4, 8, room))
+    costs[np.triu_indices(8)] = np.array(costs_s)
+    room, once = (np.broadcast_to(np.array(values), costs.shape) for values in (rooms, once_s))
+    lattice = Lattice(SlicingProblem(costs, [1], 4, 8, room, once))
     segments = np.array([(n, n + 1) for n in range(0, 8, 2)])
-    found = recombined(lattice, segments, np.array([1.1 / lattice.unit_s]))
-    assert [stage.config for stage in found.stages(0)] == [1, 1, 0, 0]
+    found = recombined(lattice, segments, np.array([max(costs_s[config] for config in configs) / lattice.unit_s]))
+    assert [stage.config for stage in found.stages(0)] == configs
 
 
 def _with_links(seed):

@@ -1,0 +1,25 @@
+"""What cheaper ways have room for: a way that offers no more is needed by no plan."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["covered_room"]
+
+
+def covered_room(weights: NDArray[np.float64], room: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The most room of those before it that weigh no more, of each way, in the order of costs; -1 if there are none.
+
+    Args:
+        weights: shape (..., W), what a way adds to a sum.
+        room: shape (..., W), for so many stages behind it.
+
+    >>> covered_room(np.array([1.0, 5.0, 2.0]), np.array([1, 3, 3])).tolist()
+    [-1, 1, 1]
+    """
+    covered = np.full(weights.shape, -1, dtype=np.int64)
+    for n in range(1, weights.shape[-1]):
+        earlier = np.where(weights[..., :n] <= weights[..., n, None], room[..., :n], -1)
+        covered[..., n] = earlier.max(axis=-1)
+    return covered
