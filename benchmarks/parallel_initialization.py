@@ -5,9 +5,9 @@
 Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
 Python's own library (gpt, rnn). `alpa_dejavu.initialization` races as many starts as there are workers: three rules,
 two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Beside them stand
-one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that
-are as many times as large, at the same learning rate and a larger one; all starts to the end without dropping any; and
-the luck of knowing beforehand which one is first. Learning rates suit the one start.
+one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that are N
+times as large, at the same learning rate, sqrt(N) times and N times it; and search without dropping any start, until
+the first one is there: what the luck of N starts is worth. Learning rates suit the one start.
 
 The target is the loss that one start has after 60 % of its steps: the median of other seeds than those that are judged,
 and known before these are trained. Losses are means of the last 40 steps. Time is in steps per worker: each worker has

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import spearmanr, t
 
-from races._ways import LONGER, STARTS, search_of
+from races._ways import LONGER, search_of
 
 CONFIDENCE = 0.95
 UNREACHED = LONGER["full"]
@@ -32,6 +32,8 @@ class Interval:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Interval:
+        if not values:
+            return cls(math.nan, math.nan, math.nan)
         mean = float(np.mean(values))
         if len(values) < 2:
             return cls(mean, -math.inf, math.inf)
@@ -55,7 +57,7 @@ class Summary:
         compute: to the target, as a ratio to that of one start.
         whole: the largest compute of a whole run, in trainings of one start.
         with_idle: that with the steps of idle lanes, which one program for all starts takes besides.
-        accuracy: on the test.
+        accuracy: on the test; of a search, that of the start with the least loss after all steps.
         unreached: so many seeds didn't reach the target.
         seconds: of a run in one process, compiling included; the median.
     """
@@ -72,16 +74,9 @@ class Summary:
 
 
 def summaries(rows: Rows, steps: int) -> list[Summary]:
-    """Of all ways of a network that is trained for so many steps; the luck of each kind of start is one, too."""
-    longest = f"one start, {UNREACHED:g}x as long"
-    alone = {row["seed"]: _steps(row, steps) for row in rows[longest]}
-    found = [_summary(name, rows[name], alone, steps) for name in rows]
-    luck = [
-        _summary(f"best {init} by luck", [_lucky(row) for row in rows[search_of(init)]], alone, steps)
-        for init in STARTS
-    ]  # fmt: skip
-    at = 1 + max(n for n, one in enumerate(found) if one.name.startswith("search"))
-    return [*found[:at], *luck, *found[at:]]
+    """Of all ways of a network that is trained for so many steps."""
+    alone = _alone(rows, steps)
+    return [_summary(name, rows[name], alone, steps) for name in rows]
 
 
 def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, float], steps: int) -> Summary:
@@ -95,7 +90,7 @@ def _summary(name: str, rows: Sequence[Mapping[str, Any]], alone: Mapping[int, f
         Interval.of(computes).exp(),
         max(row["all_steps"] for row in rows) / steps,
         max(row["all_steps"] + row["idle_steps"] for row in rows) / steps,
-        Interval.of([row["accuracy"] for row in rows]),
+        Interval.of([row["accuracy"] for row in rows if row["accuracy"] is not None]),
         sum(row["reached"] is None for row in rows),
         statistics.median(row["seconds"] for row in rows),
     )
@@ -105,12 +100,33 @@ def _steps(row: Mapping[str, Any], steps: int) -> float:
     return UNREACHED * steps if row["reached"] is None else float(row["reached"])
 
 
-def _lucky(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The same run, if the start that is first at the target had been known."""
-    reached = [each for each in row["each"] if each is not None]
-    first = min(reached) if reached else None
-    compute = None if first is None else first * len(row["each"])
-    return {**row, "reached": first, "compute": compute, "accuracy": float("nan")}
+def _alone(rows: Rows, steps: int) -> dict[int, float]:
+    """Of one start, by seed; it may take its time."""
+    return {row["seed"]: _steps(row, steps) for row in rows[f"one start, {UNREACHED:g}x as long"]}
+
+
+def of_any(rows: Rows, init: str, steps: int) -> Interval:
+    """What any one of the starts of a kind takes next to one start of the network's own: scales without a race."""
+    alone = _alone(rows, steps)
+    logs = [
+        float(np.mean([math.log((each or UNREACHED * steps) / alone[row["seed"]]) for each in row["each"]]))
+        for row in rows[search_of(init)]
+    ]
+    return Interval.of(logs).exp()
+
+
+def foresight(rows: Rows, init: str, steps: int) -> float:
+    """Spearman's correlation of starts' losses after the first steps and the steps they take to the target.
+
+    The mean over seeds; NaN if nothing differs.
+    """
+    found = []
+    for row in rows[search_of(init)]:
+        known = [(early, each or UNREACHED * steps) for early, each in zip(row["early"], row["each"], strict=True)
+                 if early is not None]  # fmt: skip
+        if len({early for early, _ in known}) > 1 and len({each for _, each in known}) > 1:
+            found.append(float(spearmanr(*zip(*known, strict=True)).statistic))
+    return float(np.mean(found)) if found else math.nan
 
 
 def spread(rows: Rows) -> float:

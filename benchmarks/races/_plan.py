@@ -9,7 +9,7 @@ from typing import Any, final
 from tqdm import tqdm
 
 from races._models import TASKS, Task
-from races._ways import Way, loss_at, race_of, trained
+from races._ways import Way, loss_at, race_of, trained, ways
 
 TARGET_AT = 0.6
 
@@ -55,8 +55,10 @@ class Plan:
 
     def settings(self) -> dict[str, Any]:
         """What rows depend on."""
+        tasks = {name: [task.optimizer, task.rate, task.rows, task.steps] for name, task in TASKS.items()}
+        every = [list(dataclasses.astuple(way)) for way in ways(self.workers)]
         return {"seeds": list(self.seeds), "few": self.few, "target_seeds": list(self.target_seeds),
-                "workers": self.workers, "steps": self.steps}  # fmt: skip
+                "workers": self.workers, "steps": self.steps, "tasks": tasks, "ways": every}  # fmt: skip
 
 
 WHOLE = Plan()

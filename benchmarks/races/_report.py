@@ -9,9 +9,9 @@ from typing import Any, final
 from rich.console import Console
 from rich.table import Table
 
-from races._figures import SMALL, Interval, Summary, spread, summaries
+from races._figures import SMALL, Interval, Rows, Summary, foresight, of_any, spread, summaries
 from races._plan import JUDGED, Plan
-from races._ways import BUDGETS, RATES, RULES, STARTS, data_parallel, race_of
+from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, race_of, search_of
 
 CHEAP = race_of("halving", "sobol", "small")
 """As what is judged, with the small budget."""
@@ -37,11 +37,10 @@ def show(result: dict[str, Any], plan: Plan) -> None:
         table = Table("way", "steps per worker", "to one start's", "compute to target", "of the whole",
                       "test accuracy", "not reached", "s", title=title)  # fmt: skip
         for one in summaries(found["rows"], steps):
-            luck = math.isnan(one.accuracy.mean)
+            accuracy = "" if math.isnan(one.accuracy.mean) else _interval(one.accuracy, ".3f")
             table.add_row(
                 one.name, _interval(one.steps, ".0f"), _interval(one.ratio, ".2f"), _interval(one.compute, ".2f"),
-                "" if luck else f"{one.whole:.2f}", "" if luck else _interval(one.accuracy, ".3f"),
-                str(one.unreached or ""), "" if luck else f"{one.seconds:.1f}",
+                f"{one.whole:.2f}", accuracy, str(one.unreached or ""), f"{one.seconds:.1f}",
             )  # fmt: skip
         console.print(table)
     for pair in result.get("seconds", ()):
@@ -57,12 +56,13 @@ def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
     faster: dict[str, list[str]] = {JUDGED: [], CHEAP: []}
     whole = with_idle = 0.0
     for name, found in result["models"].items():
-        by_name = {one.name: one for one in summaries(found["rows"], plan.task(name).steps)}
+        steps = plan.task(name).steps
+        by_name = {one.name: one for one in summaries(found["rows"], steps)}
         small = [by_name[race_of(rule, init, "small")] for rule in RULES for init in STARTS]
         whole, with_idle = max(whole, *(one.whole for one in small)), max(with_idle, *(one.with_idle for one in small))
         for way, names in faster.items():
             names += [name] if by_name[way].ratio.high < 1 else []
-        lines += [*_said(name, by_name, spread(found["rows"])), _instead(name, by_name)]
+        lines += [*_said(name, by_name, found["rows"], steps), _instead(name, by_name)]
     needed = min(ENOUGH, len(result["models"]))
     held = len(faster[JUDGED]) >= needed, whole <= SMALL
     said = {way: f"{way} is surely faster on {len(names)} of {len(result['models'])} networks "
@@ -75,43 +75,43 @@ def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
     return Verdict(tuple(lines), all(held))
 
 
-def _said(name: str, by_name: dict[str, Summary], own_spread: float) -> list[str]:
-    """Of each kind of start: the rules that pay, those that don't, and what knowing the first one would have saved."""
+def _said(name: str, by_name: dict[str, Summary], rows: Rows, steps: int) -> list[str]:
+    """Of each kind of start: the rules that pay and those that don't, what search without pruning takes, and why."""
     lines = []
     for init in STARTS:
         those = [by_name[race_of(rule, init, budget)] for budget in BUDGETS for rule in RULES]
         pays = [one for one in those if one.ratio.high < 1]
-        luck = by_name[f"best {init} by luck"].ratio
+        search = by_name[search_of(init)]
         line = f"{name}, {init}: faster in {len(pays)} of {len(those)} races"
         if pays:
             best = min(pays, key=lambda one: one.ratio.mean)
-            line += f", by {1 - best.ratio.mean:.0%} ({best.name})"
+            line += f", by {1 - best.ratio.mean:.0%} at {best.compute.mean:.1f} times the compute ({best.name})"
         rest = [one for one in those if one not in pays]
         if rest:
             line += "; doesn't pay: " + ", ".join(f"{one.name} {_interval(one.ratio, '.2f')}" for one in rest)
-        line += f". Who knew the first one beforehand would save {1 - luck.mean:.0%}"
+        line += (
+            f". Without dropping any, the first is there {1 - search.ratio.mean:.0%} sooner at "
+            f"{search.compute.mean:.1f} times the compute; any one alone takes "
+            f"{_interval(of_any(rows, init, steps), '.2f')} of one start's steps; the loss after 1/{EARLY} of the "
+            f"steps tells the steps to the target with a rank correlation of {foresight(rows, init, steps):.2f}"
+        )
         if init == "model":
-            line += f"; steps to the target differ by {own_spread:.0%} from start to start"
-        lines.append(line + (". " + _why(luck) if rest else "."))
+            line += f"; from start to start these differ by {spread(rows):.0%}"
+        lines.append(f"{line}.")
     return lines
 
 
 def _instead(name: str, by_name: dict[str, Summary]) -> str:
-    """What the same workers are good for otherwise, at the better of the rates."""
-    best = min((by_name[data_parallel(rate)] for rate in RATES), key=lambda one: one.ratio.mean)
+    """What the same workers are good for otherwise, at the best of the rates."""
+    parallel = [one for way, one in by_name.items() if way.startswith(DATA_PARALLEL)]
+    best = min(parallel, key=lambda one: one.ratio.mean)
     judged = by_name[JUDGED]
     better = "MORE" if best.ratio.mean < judged.ratio.mean else "less"
     return (
-        f"{name}: the same workers for data parallelism save {better}: {1 - best.ratio.mean:.0%} of the steps, not "
-        f"counting what they send, at {best.compute.mean:.1f} times the compute; {JUDGED} saves "
+        f"{name}: the same workers for data parallelism save {better}: {1 - best.ratio.mean:.0%} of the steps "
+        f"({best.name}), not counting what they send, at {best.compute.mean:.1f} times the compute; {JUDGED} saves "
         f"{1 - judged.ratio.mean:.0%} at {judged.compute.mean:.1f} times"
     )
-
-
-def _why(luck: Interval) -> str:
-    if luck.high >= 1:
-        return "So no rule could: none of these starts is surely faster than one."
-    return "So there are faster ones among them, but their first steps don't tell well enough which."
 
 
 def _interval(one: Interval, digits: str) -> str:

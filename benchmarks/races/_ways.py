@@ -21,8 +21,12 @@ RULES = {
 }
 """Who goes on, and by what. All starts see the same batches, so last losses differ by what the starts are worth."""
 STARTS = ("model", "sobol")
+DATA_PARALLEL = "data parallel"
 BUDGETS = ("small", "full")
-RATES = (1.0, 2.0)
+LARGER_RATES = (0.0, 0.5, 1.0)
+"""Powers of how much larger a batch is, by which the learning rate grows with it."""
+EARLY = 8
+"""A look at this part of the steps, to see what it tells of the end."""
 LONGER = {"small": 1.25, "full": 2.0}
 """Of how many trainings the compute of one is that stands beside the races of a budget."""
 
@@ -66,17 +70,14 @@ class Way:
 def ways(workers: int) -> tuple[Way, ...]:
     """All that are compared, with as many starts as there are workers."""
     alone = [Way("one start"), *(Way(f"one start, {longer:g}x as long", longer=longer) for longer in LONGER.values())]
-    alone += [Way(data_parallel(rate), larger=workers, faster=rate) for rate in RATES]
+    rates = [workers**power for power in LARGER_RATES]
+    alone += [Way(f"{DATA_PARALLEL}, rate x{rate:.2g}", larger=workers, faster=rate) for rate in rates]
     search = [Way(search_of(init), workers, init, pruned=False) for init in STARTS]
     races = [
         Way(race_of(rule, init, budget), workers, init, *RULES[rule], budget)
         for budget in BUDGETS for init in STARTS for rule in RULES
     ]  # fmt: skip
     return (*alone, *search, *races)
-
-
-def data_parallel(rate: float) -> str:
-    return f"data parallel, rate x{rate:g}"
 
 
 def search_of(init: str) -> str:
@@ -118,8 +119,16 @@ def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
 
     Compute is in steps with the task's batch. Steps that only measure means are in it, and every worker waits for them.
     Idle are lanes that have no start while others train: here they stand for workers, which have something else to do.
+    Where nobody is dropped, the first start at the target ends the search.
     """
-    result = trained(task, way, seed)
+    try:
+        result = trained(task, way, seed)
+    except RuntimeError:
+        # All starts diverged.
+        most = round(task.steps * way.longer) * way.starts * way.larger
+        return {"seed": seed, "reached": None, "compute": None, "all_steps": most, "idle_steps": 0, "loss": None,
+                "accuracy": None, "diverged": way.starts, "seconds": 0.0, "each": [None] * way.starts,
+                "early": [None] * way.starts}  # fmt: skip
     reached, measuring = steps_to(result.losses, target), _measuring(result)
     all_steps = result.total_steps * way.larger
     found: dict[str, Any] = {
@@ -134,6 +143,11 @@ def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
         found["compute"] = (taken + (measuring if after_race else 0)) * way.larger
     if not way.pruned:
         found["each"] = [steps_to(curve.losses, target) for curve in result.curves]
+        found["early"] = [loss_at(curve.losses, task.steps // EARLY) if len(curve.losses) == task.steps else None
+                          for curve in result.curves]  # fmt: skip
+        there = [steps for steps in found["each"] if steps is not None]
+        found["reached"] = min(there, default=None)
+        found["compute"] = len(found["each"]) * min(there) if there else None
     return found
 
 

@@ -11,7 +11,7 @@ import parallel_initialization
 from alpa_dejavu.initialization import Curve, Initialized
 from races import _ways
 from races._data import CHARACTERS, batch, digits, source_text
-from races._figures import Interval, summaries
+from races._figures import Interval, foresight, of_any, summaries
 from races._models import TASKS
 from races._plan import JUDGED, QUICK
 from races._report import verdict
@@ -73,7 +73,25 @@ def test_compute_is_that_of_all_until_the_target_is_reached(monkeypatch):
     assert (found["reached"], found["compute"]) == (86, 80 + 20 + 10 + 6)
     assert (found["all_steps"], found["idle_steps"]) == (136, 2)
     assert row(task, Way("it", larger=4), 0, -1.0)["reached"] is None
+    steps = [np.full(100, 2.0 - n) for n in range(3)]
+    result = dataclasses.replace(result, curves=tuple(curve(n, each) for n, each in enumerate(steps)))
+    task.steps = 100
+    found = row(task, Way("all", 3, pruned=False), 0, 1.0)
+    # The second and the third are there as soon as it can be told.
+    assert (found["reached"], found["compute"]) == (SMOOTHED_STEPS, 3 * SMOOTHED_STEPS)
+    assert found["each"] == [None, SMOOTHED_STEPS, SMOOTHED_STEPS]
+    assert found["early"] == [2.0, 1.0, 0.0]
     assert steps_to(falling[: SMOOTHED_STEPS - 1], 2.0) is None
+
+
+def test_who_diverges_does_not_reach_the_target(monkeypatch):
+    def diverging(*_):
+        raise RuntimeError("all 1 candidates are dropped")
+
+    monkeypatch.setattr(_ways, "trained", diverging)
+    task = type("Untested", (), {"steps": 100})()
+    found = row(task, Way("it", larger=4), 0, 1.0)
+    assert (found["reached"], found["compute"], found["all_steps"]) == (None, None, 400)
 
 
 def curve(number, losses, dropped=None):
@@ -88,7 +106,7 @@ def rows_of(reached, small=1.25):
         whole = 100 * (small if way.budget == "small" else 2)
         rows[way.name] = [
             {"seed": seed, "reached": steps + seed, "compute": 2 * steps, "all_steps": whole, "idle_steps": 5,
-             "accuracy": 0.9, "seconds": 1.0, "each": [70, 60 + seed]} for seed in range(10)
+             "accuracy": 0.9, "seconds": 1.0, "each": [70, 60 + seed], "early": [2.0, 1.0]} for seed in range(10)
         ]  # fmt: skip
     return rows
 
@@ -115,7 +133,19 @@ def test_a_run_that_does_not_reach_the_target_counts_as_two_trainings():
     assert by_name[JUDGED].steps.mean == 200
     assert by_name[JUDGED].unreached == 10
     assert by_name[JUDGED].ratio.low > 2
-    assert by_name["best sobol by luck"].steps.mean == 64.5
+    for one in rows["one start"]:
+        one["accuracy"] = None
+    assert np.isnan({one.name: one for one in summaries(rows, 100)}["one start"].accuracy.mean)
+
+
+def test_what_starts_are_worth_without_a_race():
+    rows = rows_of(40)
+    # Next to one start after 60 to 69 steps: 70 steps, and as many as that one.
+    ratios = [np.sqrt(70 / (60 + seed)) for seed in range(10)]
+    assert of_any(rows, "sobol", 100).mean == pytest.approx(np.exp(np.mean(np.log(ratios))))
+    assert foresight(rows, "sobol", 100) == pytest.approx(1.0)
+    rows[search_of("sobol")][0]["each"] = [60, None]
+    assert foresight(rows, "sobol", 100) == pytest.approx(0.8)
 
 
 def test_intervals_are_students():
