@@ -15,8 +15,8 @@ a start, and all see the same batches. Ratios are to one start with the same see
 the target counts as if it took twice a training. All intervals are of 95 %. `seconds` are two Ray workers on two cores
 against one, with compiling; where only one core is free they are left for another run.
 
-Judged is one way alone, which was chosen with other seeds. Ways that take as many trainings as there are workers get
-half of the seeds. Rows that the JSON file has are not measured again. All of it takes about 25 minutes of one core.
+Judged is one way alone, which was chosen with other seeds. Rows that the JSON file has are not measured again. All of
+it takes about 30 minutes of one core.
 
 Exit status 1 if that way isn't faster to the target on 3 of the 4 networks, or if a race with budget="small" takes over
 25 % more compute than one start; 0 if both hold.
@@ -71,7 +71,7 @@ def _measure(name: str, result: dict[str, Any], plan: Plan, file: Path | None) -
     if "target" not in found:
         found["target"] = plan.target(task)
         _write(result, file)
-    left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds_of(way) if not _has(found, way, seed)]
+    left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds if not _has(found, way, seed)]
     for way, seed in tqdm(left, name, unit="run"):
         found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
         _write(result, file)

@@ -25,7 +25,6 @@ class Plan:
     Attributes:
         models: their names.
         seeds: that are judged.
-        few: the ways that are costly get so many of them.
         target_seeds: of single starts that say what the target is.
         workers: so many starts.
         steps: of a training; None: the task's.
@@ -33,8 +32,7 @@ class Plan:
     """
 
     models: tuple[str, ...] = tuple(TASKS)
-    seeds: tuple[int, ...] = tuple(range(20))
-    few: int = 10
+    seeds: tuple[int, ...] = tuple(range(10))
     target_seeds: tuple[int, ...] = tuple(range(1000, 1011))
     workers: int = 8
     steps: int | None = None
@@ -43,9 +41,6 @@ class Plan:
     def task(self, name: str) -> Task:
         task = TASKS[name]
         return task if self.steps is None else dataclasses.replace(task, steps=self.steps)
-
-    def seeds_of(self, way: Way) -> tuple[int, ...]:
-        return self.seeds[: self.few] if way.is_costly else self.seeds
 
     def target(self, task: Task) -> float:
         """The median loss that single starts have at `TARGET_AT` of their steps."""
@@ -57,7 +52,7 @@ class Plan:
         """What rows depend on."""
         tasks = {name: [task.optimizer, task.rate, task.rows, task.steps] for name, task in TASKS.items()}
         every = [list(dataclasses.astuple(way)) for way in ways(self.workers)]
-        return {"seeds": list(self.seeds), "few": self.few, "target_seeds": list(self.target_seeds),
+        return {"seeds": list(self.seeds), "target_seeds": list(self.target_seeds),
                 "workers": self.workers, "steps": self.steps, "tasks": tasks, "ways": every}  # fmt: skip
 
 

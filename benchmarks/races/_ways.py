@@ -61,11 +61,6 @@ class Way:
     def is_race(self) -> bool:
         return self.starts > 1 and self.pruned
 
-    @property
-    def is_costly(self) -> bool:
-        """Whether it takes as many trainings as there are workers."""
-        return self.larger > 1 or not self.pruned
-
 
 def ways(workers: int) -> tuple[Way, ...]:
     """All that are compared, with as many starts as there are workers."""
