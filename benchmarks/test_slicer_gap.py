@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from _timing import machine
+from alpa_dejavu._json_file import write_whole
 from slicers import _against_alpa, _alone, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Figure, Part, Scale
 
@@ -49,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         started = time.perf_counter()
         parts[name] = PARTS[name](scale)
         seconds[name] = time.perf_counter() - started
+        if given.json is not None:
+            write_whole(given.json, json.dumps(_result(parts, seconds), indent=1) + "\n")
     figures = [figure for part in parts.values() for figure in part.figures]
     _show(figures)
-    if given.json is not None:
-        given.json.write_text(json.dumps(_result(parts, seconds), indent=1) + "\n", encoding="utf-8")
     return 0 if all(figure.held for figure in figures) else 1
 
 
@@ -74,7 +75,7 @@ def _show(figures: Sequence[Figure]) -> None:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results here, too")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the results here, too, part by part")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--quick", action="store_true", help="small problems, to see that all of it runs")
     return parser.parse_args(arguments)
