@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import os
 import re
@@ -133,9 +132,7 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
     from alpa_dejavu.clusters import named_cluster
 
     counted = re.fullmatch(r"(\d+) x (.+)", plan.cluster)
-    taken: collections.Counter[str] = collections.Counter()
-    for stage in plan.stages:
-        taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
+    taken = plan.devices_of_hosts
     if machine is not None and machine.endswith(".json"):
         listed = named_cluster(machine)
         if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:

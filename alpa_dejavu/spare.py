@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import final
@@ -51,9 +50,7 @@ def spare(plan: Plan, cluster: Cluster) -> Spare:
     Raises:
         ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.
     """
-    taken: collections.Counter[str] = collections.Counter()
-    for stage in plan.stages:
-        taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
+    taken = plan.devices_of_hosts
     there = {host.name: host.num_devices for host in cluster.hosts}
     for host, count in taken.items():
         if count > there.get(host, 0):

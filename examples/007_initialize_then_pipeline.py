@@ -29,7 +29,7 @@ from alpa_dejavu import DejavuStageOption, plan_table
 from alpa_dejavu.initialization import parallel_initialize
 from alpa_dejavu.initialization.into_alpa import placed, spare_workers
 from alpa_dejavu.local_cluster import local_cluster
-from digits.model import Digits, digits
+from digits.model import digits
 
 TOLERANCE = 1e-4
 DEVICES, LAYERS, MICRO_BATCHES = 2, 4, 4
@@ -107,14 +107,9 @@ def main() -> None:
         parameters = jax.tree_util.tree_map(np.asarray, state.params)
     difference = abs(losses[0] / expected - 1)
     print(f"First loss by Alpa {losses[0]:.6f}, on one device {expected:.6f}: relative difference {difference:.1e}")
-    print(f"Loss after {total} steps {losses[-1]:.4f}; test accuracy {_accuracy(data, parameters):.3f}")
+    print(f"Loss after {total} steps {losses[-1]:.4f}; test accuracy {data.accuracy(parameters, Network()):.3f}")
     if difference > TOLERANCE:
         raise SystemExit(f"the pipeline doesn't go on from the chosen state: the difference is over {TOLERANCE:.0e}")
-
-
-def _accuracy(data: Digits, parameters: Any) -> float:
-    logits = Network().apply({"params": parameters}, data.test_images)
-    return float((np.asarray(logits).argmax(axis=1) == data.test_labels).mean())
 
 
 def _arguments() -> argparse.Namespace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -34,7 +33,6 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
     names, numbers = _names(mesh, cluster), _numbers(plan, mesh, cluster)
     if plan.num_devices != sum(counts) and not _may_leave_some(plan, mesh, names):
         yield f"it is for {plan.num_devices} devices, but the cluster has {sum(counts)} ({there})"
-    taken: collections.Counter[str] = collections.Counter()
     for n, stage in enumerate(plan.stages):
         shape = stage.submesh
         for host in stage.hosts:
@@ -47,8 +45,7 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
             return
         if len(set(stage.hosts)) != shape.num_hosts or len(stage.hosts) != shape.num_hosts:
             yield f"stage {n} is on {shape.num_hosts} hosts, but names {list(stage.hosts)}"
-        taken.update(dict.fromkeys(stage.hosts, shape.devices_per_host))
-    for host, count in taken.items():
+    for host, count in plan.devices_of_hosts.items():
         if host in numbers and count > counts[numbers[host]]:
             yield f"its stages take {count} devices of host {host!r}, which has {counts[numbers[host]]}"
 

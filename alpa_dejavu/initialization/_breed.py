@@ -9,9 +9,7 @@ import numpy as np
 from alpa_dejavu.initialization._layout import Array, Layout, Leaves, Tensor
 
 
-def moved(
-    weights: Leaves, tensors: Sequence[Tensor], strength: float, generator: np.random.Generator
-) -> Leaves:
+def moved(weights: Leaves, tensors: Sequence[Tensor], strength: float, generator: np.random.Generator) -> Leaves:
     """Weights moved at random by `strength` standard deviations of each tensor; what is no real number stays."""
     near = []
     for weight, tensor in zip(weights, tensors, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
@@ -151,6 +152,14 @@ class Plan:
     def num_devices(self) -> int:
         """Of all stages."""
         return sum(stage.submesh.num_devices for stage in self.stages)
+
+    @property
+    def devices_of_hosts(self) -> collections.Counter[str]:
+        """How many devices of each host stages are on, by the hosts' names."""
+        taken: collections.Counter[str] = collections.Counter()
+        for stage in self.stages:
+            taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
+        return taken
 
     @property
     def num_layers(self) -> int:

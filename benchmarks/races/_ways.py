@@ -112,38 +112,48 @@ def steps_to(losses: NDArray[np.float64], target: float) -> int | None:
 def row(task: Task, way: Way, seed: int, target: float) -> dict[str, Any]:
     """What came of a way: steps per worker and total compute to a target, and where the training ended.
 
-    Compute is in steps with the task's batch. Steps that only measure means are in it, and every worker waits for them.
-    Idle are lanes that have no start while others train: here they stand for workers, which have something else to do.
-    Where nobody is dropped, the first start at the target ends the search.
+    Compute is in steps with the task's batch. Idle are lanes that have no start while others train: here they stand
+    for workers, which have something else to do.
     """
+    found: dict[str, Any] = {
+        "seed": seed, "reached": None, "compute": None, "idle_steps": 0, "loss": None, "accuracy": None, "seconds": 0.0,
+    }  # fmt: skip
     try:
         result = trained(task, way, seed)
     except RuntimeError:
         # All starts diverged.
-        most = round(task.steps * way.longer) * way.starts * way.larger
-        return {"seed": seed, "reached": None, "compute": None, "all_steps": most, "idle_steps": 0, "loss": None,
-                "accuracy": None, "diverged": way.starts, "seconds": 0.0, "each": [None] * way.starts,
-                "early": [None] * way.starts}  # fmt: skip
-    reached, measuring = steps_to(result.losses, target), _measuring(result)
-    all_steps = result.total_steps * way.larger
-    found: dict[str, Any] = {
-        "seed": seed, "reached": None, "compute": None, "all_steps": all_steps, "idle_steps": result.padded_steps,
+        steps, nothing = round(task.steps * way.longer), [None] * way.starts
+        most = steps * way.starts * way.larger
+        return found | {"all_steps": most, "diverged": way.starts, "each": nothing, "early": nothing}
+    found |= {
+        "all_steps": result.total_steps * way.larger, "idle_steps": result.padded_steps,
         "loss": loss_at(result.losses, result.steps), "accuracy": task.accuracy(result.state),
         "diverged": result.diverged, "seconds": result.seconds,
     }  # fmt: skip
-    if reached is not None:
-        after_race = reached >= result.rungs[-1]
-        found["reached"] = reached + (measuring if after_race and way.is_race else 0)
-        taken = sum(max(0, min(len(curve.losses), reached - curve.first_step)) for curve in result.curves)
-        found["compute"] = (taken + (measuring if after_race else 0)) * way.larger
-    if not way.pruned:
-        found["each"] = [steps_to(curve.losses, target) for curve in result.curves]
-        found["early"] = [loss_at(curve.losses, task.steps // EARLY) if len(curve.losses) == task.steps else None
-                          for curve in result.curves]  # fmt: skip
-        there = [steps for steps in found["each"] if steps is not None]
-        found["reached"] = min(there, default=None)
-        found["compute"] = len(found["each"]) * min(there) if there else None
-    return found
+    return found | (_trained_on(result, way, target) if way.pruned else _all_trained(result, task.steps, target))
+
+
+def _trained_on(result: Initialized, way: Way, target: float) -> dict[str, Any]:
+    """When the one start, or the one that a race left, is at the target.
+
+    Steps that only measure means count: every worker waits for them.
+    """
+    reached = steps_to(result.losses, target)
+    if reached is None:
+        return {}
+    taken = [max(0, min(len(curve.losses), reached - curve.first_step)) for curve in result.curves]
+    measuring = _measuring(result) if reached >= result.rungs[-1] else 0
+    waited = measuring if way.is_race else 0
+    return {"reached": reached + waited, "compute": (sum(taken) + measuring) * way.larger}
+
+
+def _all_trained(result: Initialized, steps: int, target: float) -> dict[str, Any]:
+    """When the first start is at the target, which ends a search that drops nobody; and when each is."""
+    each = [steps_to(curve.losses, target) for curve in result.curves]
+    early = [loss_at(curve.losses, steps // EARLY) if len(curve.losses) == steps else None for curve in result.curves]
+    first = min((reached for reached in each if reached is not None), default=None)
+    compute = None if first is None else len(each) * first
+    return {"reached": first, "compute": compute, "each": each, "early": early}
 
 
 def _measuring(result: Initialized) -> int:
