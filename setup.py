@@ -17,7 +17,6 @@ ALPA_NEEDS = [
     "ray>=2.10",
     "scipy>=1.12,<1.16",
     "scikit-learn",
-    "numba",
     "pulp",
     "tqdm",
     "setuptools<81",
@@ -40,6 +39,7 @@ setup(
     python_requires=">=3.10,<3.13",
     install_requires=[
         "numpy>=1.26,<2",
+        "numba>=0.60",
         "highspy>=1.7",
         "protobuf>=5",
         "rich",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import final
 
@@ -65,5 +66,5 @@ class Sites:
 
     def hold(self, submeshes: Sequence[int], devices: str) -> bool:
         """Whether there are devices for these stages: "exactly" as many of each kind of host, or "at most"."""
-        used = self.uses[list(submeshes)].sum(axis=0)
-        return bool((used <= self.available).all() if devices == "at most" else (used == self.available).all())
+        used, available = self.uses[list(submeshes)].sum(axis=0).tolist(), self.available.tolist()
+        return used == available or (devices == "at most" and all(map(operator.le, used, available)))

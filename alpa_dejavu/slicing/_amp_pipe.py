@@ -11,6 +11,7 @@ References:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import final
@@ -18,11 +19,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 from alpa_dejavu.slicing._uniform import num_equal_stages
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 VARIANTS = ("paper", "released")
 
 
@@ -58,11 +61,10 @@ class AmpPipe(Slicer):
                 tried += 1
                 stage_s, cut_s = _costs(problem, submeshes, config)
                 starts = amp_starts(stage_s, cut_s, problem.num_micro_batches, self.variant)
-                ends = [*starts[1:], problem.num_layers]
-                stages = tuple(
-                    StageChoice(start, end - 1, submesh, config)
-                    for start, end, submesh in zip(starts, ends[: len(starts)], submeshes, strict=False)
-                )
+                if not starts:
+                    continue
+                lasts = [start - 1 for start in (*starts[1:], problem.num_layers)]
+                stages = tuple(map(StageChoice, starts, lasts, submeshes, itertools.repeat(config)))
                 total = problem.total_s(stages)
                 if total < best_s:
                     best, best_s = stages, total
@@ -100,50 +102,52 @@ def amp_starts(
     num_stages, num_layers = stage_s.shape[:2]
     if num_stages > num_layers:
         return ()
-    within = np.where(np.tri(num_layers, k=-1, dtype=np.bool_), np.inf, stage_s)
     if variant == "paper":
-        return _least(within, cut_s, num_micro_batches)
+        return tuple(_least(np.ascontiguousarray(stage_s), np.ascontiguousarray(cut_s), num_micro_batches - 1).tolist())
     if num_micro_batches == 1:
         return tuple(int(part[0]) for part in np.array_split(np.arange(num_layers), num_stages))
+    within = np.where(np.tri(num_layers, k=-1, dtype=np.bool_), np.inf, stage_s)
     return _released(within, cut_s, num_micro_batches)
 
 
-def _least(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tuple[int, ...]:
+@compiled("(f8[:, :, ::1], f8[:, ::1], i8)")
+def _least(stage_s: FloatArray, cut_s: FloatArray, waits: int) -> IntArray:
     """Exact: the least sum under a bound on the largest stage, the bound going down below what was found.
 
-    What lies between a bound and the largest stage of its least sum costs no less than that.
+    What lies between a bound and the largest stage of its least sum costs no less than that. `before` is the least sum
+    of k stages and of the boundaries behind them, by the layer that comes next.
     """
-    best: tuple[int, ...] = ()
-    best_s = bound = math.inf
-    while True:
-        least, starts = _bounded(stage_s, cut_s, bound)
-        if not starts or least >= best_s:
-            return best
-        largest = max(_stages_s(starts, stage_s))
-        if least + (num_micro_batches - 1) * largest < best_s:
-            best, best_s = starts, least + (num_micro_batches - 1) * largest
-        bound = float(np.nextafter(largest, -np.inf))
-
-
-def _bounded(stage_s: FloatArray, cut_s: FloatArray, bound: float) -> tuple[float, tuple[int, ...]]:
-    """The least sum of stages and boundaries where no stage is above the bound, by (stages, layers before the last)."""
     num_stages, num_layers = stage_s.shape[:2]
-    within = np.where(stage_s <= bound, stage_s, np.inf)
     before = np.full((num_stages, num_layers), np.inf)
     before[0, 0] = 0.0
-    for k in range(1, num_stages):
-        least = within[0, 0] if k == 1 else (before[k - 1][:, None] + within[k - 1]).min(axis=0)
-        before[k, 1:] = least[:-1] + cut_s[k - 1, 1:]
-    starts, end, total = [], num_layers, math.inf
-    for k in range(num_stages - 1, -1, -1):
-        sums = before[k] + within[k, :, end - 1]
-        end = int(sums.argmin())
-        if k == num_stages - 1:
-            total = float(sums[end])
-            if math.isinf(total):
-                return math.inf, ()
-        starts.append(end)
-    return total, tuple(reversed(starts))
+    starts, best = np.empty(num_stages, np.int64), np.empty(0, np.int64)
+    best_s = bound = np.inf
+    while True:
+        for k in range(1, num_stages):
+            now = before[k]
+            now[:] = np.inf
+            for start in range(k - 1, num_layers - 1):
+                so_far, to_next, stages = before[k - 1, start], now[start + 1 :], stage_s[k - 1, start, start:-1]
+                for n in range(len(to_next)):
+                    total = so_far + stages[n] if stages[n] <= bound else np.inf
+                    to_next[n] = total if total < to_next[n] else to_next[n]
+            now += cut_s[k - 1]
+        end, least, largest = num_layers, np.inf, 0.0
+        for k in range(num_stages - 1, -1, -1):
+            shortest = np.inf
+            for start in range(k, end):
+                cost = stage_s[k, start, end - 1]
+                if cost <= bound and before[k, start] + cost < shortest:
+                    shortest, starts[k] = before[k, start] + cost, start
+            if k == num_stages - 1:
+                least = shortest
+                if not least < best_s:
+                    return best
+            largest = max(largest, stage_s[k, starts[k], end - 1])
+            end = starts[k]
+        if least + waits * largest < best_s:
+            best_s, best = least + waits * largest, starts.copy()
+        bound = np.nextafter(largest, -np.inf)
 
 
 def _released(stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> tuple[int, ...]:
@@ -183,28 +187,33 @@ def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
 
 def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
     """The submesh of each stage: all of one size, and all of one shape where hosts are alike."""
-    for size in np.unique(problem.submesh_sizes).tolist():
+    sizes = problem.submesh_sizes.tolist()
+    for size in sorted(set(sizes)):
         count = num_equal_stages(problem, size)
         if not count:
             continue
-        alike = np.flatnonzero(problem.submesh_sizes == size)
+        alike = [submesh for submesh, each in enumerate(sizes) if each == size]
         if problem.sites is None:
-            yield from ([int(submesh)] * count for submesh in alike)
+            yield from ([submesh] * count for submesh in alike)
             continue
-        uses, available = problem.sites.uses, problem.sites.available
-        kinds = np.repeat(np.arange(len(available)), available)[: count * size].reshape(count, size)
-        wanted = (kinds[:, :, None] == np.arange(len(available))).sum(axis=1)
-        found = (uses[alike] == wanted[:, None]).all(axis=2)
-        if found.any(axis=1).all():
-            yield alike[found.argmax(axis=1)].tolist()
+        uses, available = problem.sites.uses.tolist(), problem.sites.available.tolist()
+        first = {tuple(uses[submesh]): submesh for submesh in reversed(alike)}
+        kinds = [kind for kind, devices in enumerate(available) for _ in range(devices)]
+        ranks = [kinds[n * size : (n + 1) * size] for n in range(count)]
+        found = [first.get(tuple(map(some.count, range(len(available))))) for some in ranks]
+        row = [submesh for submesh in found if submesh is not None]
+        if len(row) == count:
+            yield row
 
 
 def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tuple[FloatArray, FloatArray]:
     """Stages and boundaries as `amp_starts` takes them."""
     count, num_layers = len(submeshes), problem.num_layers
-    room = problem.room[:, :, submeshes, config].transpose(2, 0, 1)
-    followed = np.arange(count - 1, -1, -1)[:, None, None]
-    stage_s = np.where(room >= followed, problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1), np.inf)
+    stage_s = problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1)
+    if problem.max_n_succ_stages is not None:
+        followed = np.arange(count - 1, -1, -1)[:, None, None]
+        room = problem.max_n_succ_stages[:, :, submeshes, config].transpose(2, 0, 1)
+        stage_s = np.where(room >= followed, stage_s, np.inf)
     sites = problem.sites
     if sites is None:
         return stage_s, np.zeros((count - 1, num_layers))

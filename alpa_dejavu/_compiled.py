@@ -1,0 +1,66 @@
+"""Functions that numba compiles at their first call, and keeps compiled on disk where it may write.
+
+What is compiled is loops over arrays, which NumPy would need a call for each. Sums are made in the order in which they
+are written, in float64. Until one is called, numba isn't imported.
+
+References:
+    Lam, Pitrou and Seibert, Numba: A LLVM-based Python JIT compiler, LLVM-HPC 2015.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["compiled"]
+
+Taken = ParamSpec("Taken")
+Given = TypeVar("Given")
+
+
+def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
+    """A decorator of a function that uses arrays, numbers and nothing of its module but constants.
+
+    Compiled code lies beside the module, or where NUMBA_CACHE_DIR or the user's cache is; where none of these can be
+    written, each process compiles it anew.
+
+    Args:
+        signature: the types of its arguments, as numba writes them: "(f8[::1], i8)" takes a contiguous array of floats
+            and an integer. It takes no others: they are a TypeError.
+
+    >>> @compiled("(f8[::1], i8)")
+    ... def nth_power(values, n):
+    ...     total = 0.0
+    ...     for value in values:
+    ...         total += value**n
+    ...     return total
+    >>> import numpy as np
+    >>> nth_power(np.array([1.0, 2.0]), 3)
+    9.0
+    """
+
+    def of(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
+        machine_code: Callable[Taken, Given] | None = None
+
+        @functools.wraps(function)
+        def call(*given: Taken.args, **named: Taken.kwargs) -> Given:
+            nonlocal machine_code
+            if machine_code is None:
+                machine_code = _machine_code(function, signature)
+            return machine_code(*given, **named)
+
+        return call
+
+    return of
+
+
+def _machine_code(function: Callable[Taken, Given], signature: str) -> Callable[Taken, Given]:
+    import numba
+
+    try:
+        made: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
+    except (OSError, RuntimeError):
+        # There is no place that it may write to, or no space there.
+        made = numba.njit(signature)(function)
+    return made
