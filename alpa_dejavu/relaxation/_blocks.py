@@ -12,6 +12,8 @@ import numpy as np
 
 from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray, firsts_of
 from alpa_dejavu.relaxation._lattice import Lattice
+from alpa_dejavu.relaxation._put_stages import put_behind
+from alpa_dejavu.relaxation._states import States
 
 MOST_STATES = 40_000_000
 """Choices aren't filled in where there would be more combinations of used devices, stages and choices."""
@@ -29,42 +31,20 @@ def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
     Returns:
         Plans, for those cuts for which there are any; None if there are too many combinations.
     """
-    uses, available, exact = (each[..., : lattice.num_kinds] for each in devices_of(lattice))
-    dims = tuple(int(each) + 1 for each in available)
-    if float(np.prod(dims, dtype=float)) * ends.size * len(uses) > MOST_STATES:
+    states = States(lattice, kinds_only=True)
+    if len(states) * ends.size * len(states.uses) > MOST_STATES:
         return None
     least, way = _least_by_class(lattice, ends, count, bounds)
-    num, width = ends.shape
-    best = np.full((num, *dims), np.inf)
-    nothing_used = (slice(None), *(0 for _ in dims))
-    best[nothing_used] = 0.0
-    taken = np.full((width, num, *dims), -1, dtype=np.int16)
-    for k in range(width):
-        new = np.full_like(best, np.inf)
-        for q, use in enumerate(uses):
-            if (use >= dims).any() or not np.isfinite(least[:, k, q]).any():
-                continue
-            to = (slice(None), *(slice(int(u), None) for u in use))
-            source = (slice(None), *(slice(0, d - int(u)) for d, u in zip(dims, use, strict=True)))
-            sums = best[source] + least[:, k, q].reshape(-1, *(1 for _ in dims))
-            better = sums < new[to]
-            np.copyto(new[to], sums, where=better)
-            np.copyto(taken[k][to], np.int16(q), where=better)
-        ended = (k >= count).reshape(-1, *(1 for _ in dims))
-        best = np.where(ended, best, new)
-    flat = best.reshape(num, -1)
-    goal = np.flatnonzero(reached(dims, available, exact))
-    state = goal[flat[:, goal].argmin(axis=1)]
-    found = np.isfinite(flat[np.arange(num), state])
-    of_class = _traced(taken.reshape(width, num, -1), state, count, uses @ strides(dims))
+    (num, width), goal = ends.shape, states.goal()
+    best = np.full((num, len(states)), np.inf)
+    best[:, 0] = 0.0
+    taken = np.full((width, num, len(states)), -1, dtype=np.int16)
+    put_behind(least, count, states.holds(), states.back, best, taken)
+    state = goal[best[:, goal].argmin(axis=1)]
+    found = np.isfinite(best[np.arange(num), state])
+    of_class = _traced(taken, state, count, states.back)
     ways = np.take_along_axis(way, of_class[:, :, None], axis=2)[:, :, 0]
     return lattice.of_ways(ends, of_class, ways, count).take(found)
-
-
-def devices_of(lattice: Lattice) -> tuple[IntArray, IntArray, Any]:
-    """What classes use of resources, what there is of each, and which have to be used up."""
-    choices = lattice.choices
-    return choices.uses, choices.available, choices.exact
 
 
 def _least_by_class(
@@ -104,16 +84,6 @@ def _over(lattice: Lattice, costs: FloatArray, bounds: FloatArray) -> FloatArray
     """What being over a bound costs, in units; nothing where a stage can't be."""
     over = np.where(np.isfinite(costs), np.maximum(costs - bounds, 0.0), 0.0)
     return np.asarray(lattice.arrays.steepness * over)
-
-
-def strides(dims: tuple[int, ...]) -> IntArray:
-    return np.append(np.cumprod(np.array(dims[:0:-1], dtype=np.int64))[::-1], 1).astype(np.int64)
-
-
-def reached(dims: tuple[int, ...], available: IntArray, exact: Any) -> Any:
-    """Which states use all that has to be used; flat."""
-    places = np.stack(np.meshgrid(*(np.arange(d) for d in dims), indexing="ij"), axis=-1).reshape(-1, len(dims))
-    return ((places == available) | ~exact).all(axis=1)
 
 
 def _traced(taken: Any, state: IntArray, count: IntArray, offsets: IntArray) -> IntArray:

@@ -8,8 +8,10 @@ import numpy as np
 
 from alpa_dejavu._covered_room import covered_room
 from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray
-from alpa_dejavu.relaxation._blocks import MOST_STATES, devices_of, reached, strides, theta
+from alpa_dejavu.relaxation._blocks import MOST_STATES, theta
 from alpa_dejavu.relaxation._lattice import Lattice
+from alpa_dejavu.relaxation._put_stages import put_before
+from alpa_dejavu.relaxation._states import States
 
 
 def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batch | None:
@@ -26,21 +28,18 @@ def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batc
         Plans; None if there are too many combinations.
     """
     size = lattice.problem.num_layers
-    uses, available, exact = devices_of(lattice)
-    dims = tuple(int(each) + 1 for each in available)
-    if float(np.prod(dims, dtype=float)) * len(bounds) * len(segments) * len(uses) > 4 * MOST_STATES:
+    states = States(lattice)
+    if len(states) * len(bounds) * len(segments) * len(states.uses) > 4 * MOST_STATES:
         return None
-    table = _Suffixes(lattice, bounds, dims)
+    table = _Suffixes(lattice, bounds, states)
     for layer in range(size - 1, -1, -1):
         lasts = segments[segments[:, 0] == layer, 1]
         if len(lasts):
-            table.begin(layer, lasts, uses)
-    best, taken = table.best, table.taken
-    goal = np.flatnonzero(reached(dims, available, exact))
-    flat = best[:, 0].reshape(len(bounds), -1)
-    state = goal[flat[:, goal].argmin(axis=1)]
-    found = np.isfinite(flat[np.arange(len(bounds)), state])
-    return _traced(lattice, taken.reshape(3, len(bounds), size, -1), state, uses @ strides(dims)).take(found)
+            table.begin(layer, lasts)
+    first, goal = table.best[:, 0], states.goal()
+    state = goal[first[:, goal].argmin(axis=1)]
+    found = np.isfinite(first[np.arange(len(bounds)), state])
+    return _traced(lattice, table.taken, state, states.back).take(found)
 
 
 STEEP, FAR = 8.0, 1.3
@@ -51,52 +50,31 @@ STEEP, FAR = 8.0, 1.3
 class _Suffixes:
     """For each bound, first layer and devices used: the least sum, of how many stages, and which is the first."""
 
-    def __init__(self, lattice: Lattice, bounds: FloatArray, dims: tuple[int, ...]) -> None:
-        self._lattice, self._bounds, self._dims = lattice, bounds, dims
+    def __init__(self, lattice: Lattice, bounds: FloatArray, states: States) -> None:
+        self._lattice, self._bounds, self._back, self._holds = lattice, bounds, states.back, states.holds()
         size = lattice.problem.num_layers
-        self.best = np.full((len(bounds), size + 1, *dims), np.inf, dtype=np.float32)
-        nothing_used = (slice(None), size, *(0 for _ in dims))
-        self.best[nothing_used] = 0.0
+        self.best = np.full((len(bounds), size + 1, len(states)), np.inf, dtype=np.float32)
+        self.best[:, size, 0] = 0.0
         self._count = np.zeros(self.best.shape, dtype=np.int16)
-        self.taken = np.full((3, len(bounds), size, *dims), -1, dtype=np.int16)
+        self.taken = np.full((3, len(bounds), size, len(states)), -1, dtype=np.int16)
 
-    def begin(self, layer: int, lasts: IntArray, uses: IntArray) -> None:
+    def begin(self, layer: int, lasts: IntArray) -> None:
         """All plans that begin with a layer, by the last layer of their first stage."""
-        lattice, dims = self._lattice, self._dims
+        lattice = self._lattice
         ways = self._ways(layer, lasts)
         cost = theta(lattice, np.full_like(lasts, layer), lasts, np.zeros_like(lasts), self._bounds[:, None])
-        cost = np.take_along_axis(cost, np.broadcast_to(ways, (len(cost), *ways.shape)), axis=-1).astype(np.float32)
+        cost = np.take_along_axis(cost, np.broadcast_to(ways, (len(cost), *ways.shape)), axis=-1)
         room = np.take_along_axis(lattice.choices.room[layer, lasts], ways, axis=-1)
         # What is far over a bound is dearer than any other bound's plan.
         cost = np.where(self._far(layer, lasts, ways) | self._useless(layer, lasts, ways, room), np.inf, cost)
-        after, stages = self.best[:, lasts + 1], self._count[:, lasts + 1]
-        most = int(stages.max())
-        for q, way in np.ndindex(*ways.shape[1:]):
-            rows = np.flatnonzero(np.isfinite(cost[..., q, way]).any(axis=0))
-            if (uses[q] >= dims).any() or not len(rows):
-                continue
-            tight = bool((room[rows, q, way] < most).any())
-            if way and lattice.problem.per_step_s is None and not (room[rows, q, 0] < most).any():
-                continue
-            to = tuple(slice(int(u), None) for u in uses[q])
-            source: Any = (slice(None), rows, *(slice(0, d - int(u)) for d, u in zip(dims, uses[q], strict=True)))
-            ones = tuple(1 for _ in dims)
-            sums, followed = after[source], stages[source]
-            sums += cost[:, rows, q, way].reshape(*sums.shape[:2], *ones)
-            if tight:
-                sums[followed > room[rows, q, way].reshape(1, -1, *ones)] = np.inf
-            pick = sums.argmin(axis=1)
-            place: Any = (np.arange(len(sums)).reshape(-1, *ones), pick, *np.indices(pick.shape[1:], sparse=True))
-            kept: Any = (slice(None), layer, *to)
-            least = sums[place]
-            better = least < self.best[kept]
-            if not better.any():
-                continue
-            np.copyto(self.best[kept], least, where=better)
-            np.copyto(self._count[kept], followed[place] + np.int16(1), where=better)
-            ends, chosen = (each.astype(np.int16)[pick] for each in (lasts[rows], ways[rows, q, way]))
-            for n, part in enumerate((ends, np.int16(q), chosen)):
-                np.copyto(self.taken[n][kept], part, where=better)
+        most = self._count[:, lasts + 1].max()
+        # Where memory is in nobody's way, a dearer way is of no use.
+        tight = (np.isfinite(cost).any(axis=0) & (room[..., :1] < most)).any(axis=0)
+        wanted = tight | (np.arange(ways.shape[2]) == 0) | (lattice.problem.per_step_s is not None)
+        put_before(
+            layer, lasts, cost.astype(np.float32), room, ways, wanted, self._holds, self._back,
+            self.best, self._count, self.taken,
+        )  # fmt: skip
 
     def _ways(self, layer: int, lasts: IntArray) -> IntArray:
         """Of each class, the cheapest first; shape (J, Q, W). All of them, where memory asks for ways in between."""
