@@ -10,6 +10,7 @@ moving takes. The losses are those of an undisturbed run.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import statistics
@@ -146,8 +147,9 @@ def start(session: AlpaSession, follower: Follower, checkpoint: int | None) -> f
     """The plan that is followed; seconds that it took until it could run."""
     began = time.perf_counter()
     session.start(follower.plan, checkpoint)
-    cores = sorted(os.sched_getaffinity(0))
-    session.pin([[cores[n % len(cores)]] for n in range(len(follower.plan.stages))])
+    cores = itertools.cycle(sorted(os.sched_getaffinity(0)))
+    # A core for each device: both hosts of a stage have both of its cores.
+    session.pin([list(itertools.islice(cores, stage.submesh.num_devices)) for stage in follower.plan.stages])
     return time.perf_counter() - began
 
 
