@@ -103,7 +103,8 @@ def amp_starts(
     if num_stages > num_layers:
         return ()
     if variant == "paper":
-        return tuple(_least(np.ascontiguousarray(stage_s), np.ascontiguousarray(cut_s), num_micro_batches - 1).tolist())
+        stage_s, cut_s = (np.require(array, np.float64, ("C", "W")) for array in (stage_s, cut_s))
+        return tuple(_least(stage_s, cut_s, num_micro_batches - 1).tolist())
     if num_micro_batches == 1:
         return tuple(int(part[0]) for part in np.array_split(np.arange(num_layers), num_stages))
     within = np.where(np.tri(num_layers, k=-1, dtype=np.bool_), np.inf, stage_s)

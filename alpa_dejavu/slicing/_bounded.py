@@ -17,8 +17,8 @@ from alpa_dejavu.slicing._branch import Answer
 from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._priced import affordable, best_price, may_use
-from alpa_dejavu.slicing._stages import FloatArray, stages_of
-from alpa_dejavu.slicing._table import Table
+from alpa_dejavu.slicing._stages import FloatArray, IntArray, stages_of
+from alpa_dejavu.slicing._table import fits, least_sum
 
 LITTLE = 3_000_000
 """So many sums are made in less time than prices take."""
@@ -43,6 +43,7 @@ class BoundedSearch:
             weight=stages.weight,
             stage=np.arange(len(stages.first)),
         )
+        self._whole = Corridor.whole(self._graph, self._num_devices, self._exactly)
         # Whether the graph has to have numbers of stages in its nodes.
         self._counted = problem.num_stages is not None
         sums = len(self._graph) * (self._num_devices + 1)
@@ -77,8 +78,8 @@ class BoundedSearch:
         if least >= below:
             return least, ()
         if not self._counted:
-            corridor = self._corridor(graph, self._prices.get(bound, 0.0), below)
-            value, arcs = Table(corridor).way()
+            corridor = self._narrowed(self._whole.of(graph), self._prices.get(bound, 0.0), below)
+            value, arcs = least_sum(corridor)
             if value >= below or self._suits(corridor.graph, arcs):
                 return self._answer(corridor.graph, value, arcs, below)
             self._counted = not self.is_little
@@ -94,10 +95,10 @@ class BoundedSearch:
             _, counted = affordable(counted, self._num_devices, self._counted_price, below)
         if least >= below:
             return least, ()
-        corridor = self._corridor(counted, self._counted_price, below)
-        if not Table.fits(corridor):
+        corridor = self._narrowed(Corridor.whole(counted, self._num_devices, self._exactly), self._counted_price, below)
+        if not fits(corridor):
             return least, ()
-        value, arcs = Table(corridor).way()
+        value, arcs = least_sum(corridor)
         return self._answer(corridor.graph, value, arcs, below)
 
     @functools.cached_property
@@ -120,16 +121,15 @@ class BoundedSearch:
         self._counted_price = price
         return min(least, below)
 
-    def _corridor(self, graph: Graph, price: float, below: float) -> Corridor:
+    def _narrowed(self, whole: Corridor, price: float, below: float) -> Corridor:
         """Where sums below `below` may be, as far as it pays to know."""
-        whole = Corridor.whole(graph, self._num_devices, self._exactly)
-        return whole.narrowed(price, below) if len(graph) * (self._num_devices + 1) > LITTLE else whole
+        return whole.narrowed(price, below) if len(whole.graph) * (self._num_devices + 1) > LITTLE else whole
 
-    def _suits(self, graph: Graph, arcs: list[int]) -> bool:
+    def _suits(self, graph: Graph, arcs: IntArray) -> bool:
         """Whether memory has room for as many stages as follow each."""
         return bool((self._stages.room[graph.stage[arcs]] >= np.arange(len(arcs))[::-1]).all())
 
-    def _answer(self, graph: Graph, least: float, arcs: list[int], below: float) -> Answer:
+    def _answer(self, graph: Graph, least: float, arcs: IntArray, below: float) -> Answer:
         if least >= below:
             return below, ()
         return least, tuple(self._stages.chosen(stage) for stage in graph.stage[arcs].tolist())

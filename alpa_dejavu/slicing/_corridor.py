@@ -46,6 +46,10 @@ class Corridor:
         fewest[: graph.num_starts] = num_devices if exactly else 0
         return cls(graph, num_devices, fewest, np.where(graph.layers == graph.num_layers, 0, num_devices))
 
+    def of(self, graph: Graph) -> Corridor:
+        """The same numbers at the same nodes, with some of the arcs."""
+        return Corridor(graph, self.num_devices, self.fewest, self.most)
+
     def narrowed(self, price: float, below: float) -> Corridor:
         """Only what a way with a sum below `below` may have; around a price at which devices are about used up."""
         if not price or math.isinf(below):

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 MOST_ARCS = 15_000_000
@@ -50,10 +51,13 @@ class Graph:
     def __len__(self) -> int:
         return len(self.tail)
 
-    def of(self, which: NDArray[Any]) -> Graph:
+    def of(self, which: NDArray[np.bool_]) -> Graph:
         """Some of its arcs, in the same order."""
-        arrays: Iterator[Any] = (array[which] for array in (self.tail, self.head, self.size, self.weight, self.stage))
-        return Graph(self.layers, self.num_layers, *arrays)
+        count = np.count_nonzero(which)
+        tail, head, size, stage = np.empty((4, count), dtype=np.int64)
+        weight = np.empty(count)
+        _copy(which, self.tail, self.head, self.size, self.weight, self.stage, tail, head, size, weight, stage)
+        return Graph(self.layers, self.num_layers, tail, head, size, weight, stage)
 
     @functools.cached_property
     def num_starts(self) -> int:
@@ -113,6 +117,30 @@ class Graph:
             for n in range(self.num_layers)
             if ends[n] < ends[n + 1]
         ]
+
+
+@compiled(
+    "(b1[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1])"
+)
+def _copy(
+    which: NDArray[np.bool_],
+    tail: IntArray,
+    head: IntArray,
+    size: IntArray,
+    weight: FloatArray,
+    stage: IntArray,
+    to_tail: IntArray,
+    to_head: IntArray,
+    to_size: IntArray,
+    to_weight: FloatArray,
+    to_stage: IntArray,
+) -> None:
+    n = 0
+    for arc in range(len(which)):
+        if which[arc]:
+            to_tail[n], to_head[n], to_size[n] = tail[arc], head[arc], size[arc]
+            to_weight[n], to_stage[n] = weight[arc], stage[arc]
+            n += 1
 
 
 def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph | None:

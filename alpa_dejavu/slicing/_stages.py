@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._covered_room import covered_room
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]
@@ -59,54 +59,92 @@ def stages_of(problem: SlicingProblem) -> Stages:
     One beats another if it costs no more, weighs no more and leaves as much room; of equals the first one is kept.
     """
     num_layers, num_configs = problem.num_layers, problem.costs_s.shape[3]
-    first, last = np.triu_indices(num_layers)
     sizes, columns = _by_size(problem)
-
-    def table(values: NDArray[Any], filler: float) -> NDArray[Any]:
-        """(L, L, S, C) as (layers, sizes, choices of the size)."""
-        flat = values.reshape(num_layers, num_layers, -1)[first, last]
-        return np.where(columns < 0, filler, flat[:, columns])
-
-    costs, once = table(problem.costs_s, np.inf), table(problem.once_s, 0.0)
-    weights = costs + once
+    weights = problem.num_micro_batches * problem.costs_s if problem.objective == "work" else problem.costs_s
+    if problem.per_step_s is not None:
+        weights = weights + problem.per_step_s
     if problem.objective == "inference":
-        weights = np.ones_like(costs)
-    elif problem.objective == "work":
-        weights = problem.num_micro_batches * costs + once
-    left = (num_layers - 1 - last)[:, None, None]
-    most = left if not len(sizes) else np.minimum(left, (problem.num_devices - sizes)[:, None] // sizes.min())
-    room = np.minimum(table(problem.room, -1).astype(np.int64), most)
-    fits = np.isfinite(costs) & np.isfinite(weights) & (room >= np.minimum(left, 1))
-    order = np.lexsort((-room, weights, np.where(fits, costs, np.inf)), axis=-1)
-    fits, costs, weights, room, choice = (
-        np.take_along_axis(np.broadcast_to(values, order.shape), order, axis=-1)
-        for values in (fits, costs, weights, room, columns)
+        weights = np.ones_like(weights)
+    costs, weights = (
+        np.require(table, np.float64, ("C", "W")).reshape(num_layers, num_layers, -1)
+        for table in (problem.costs_s, weights)
     )
-    covered = covered_room(weights, room)
-    kept = fits & (room > covered)
-    row, column, _ = np.nonzero(kept)
+    room = np.require(problem.room, np.int64, ("C", "W")).reshape(costs.shape)
+    first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
+        costs, weights, room, sizes, columns, problem.num_devices
+    )
     unit = math.gcd(*sizes.tolist()) or 1
     return Stages(
-        first=first[row],
-        last=last[row],
-        size=sizes[column] // unit,
-        cost_s=costs[kept],
-        weight=weights[kept],
-        room=room[kept],
-        covered=covered[kept],
-        choice=choice[kept],
+        first=first,
+        last=last,
+        size=size // unit,
+        cost_s=cost,
+        weight=weight,
+        room=after,
+        covered=covered,
+        choice=choice,
         unit=unit,
-        limited=bool((room < most)[kept].any()),
+        limited=limited,
         num_configs=num_configs,
     )
 
 
+@compiled("(f8[:, :, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], i8[:, ::1], i8)")
+def _unbeaten(
+    costs: FloatArray, weights: FloatArray, rooms: IntArray, sizes: IntArray, columns: IntArray, num_devices: int
+) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray, IntArray, bool]:
+    """The unbeaten ones by layers, size and cost, from tables of layers, layers and choices; whether room matters.
+
+    Of each: first layer, last layer, size, cost, weight, room, what room is covered, choice.
+    """
+    num_layers = len(costs)
+    most_stages = num_layers * (num_layers + 1) // 2 * columns.size
+    cost, weight = np.empty(most_stages), np.empty(most_stages)
+    first, last, size = np.empty_like(cost, np.int64), np.empty_like(cost, np.int64), np.empty_like(cost, np.int64)
+    room, covered, choice = np.empty_like(first), np.empty_like(first), np.empty_like(first)
+    followers = [(num_devices - each) // sizes[0] for each in sizes]
+    kept, limited = 0, False
+    for i in range(num_layers):
+        for j in range(i, num_layers):
+            left = num_layers - 1 - j
+            for row in range(len(sizes)):
+                most = min(left, followers[row])
+                begin = end = kept
+                for column in range(columns.shape[1]):
+                    each = columns[row, column]
+                    if each < 0:
+                        break
+                    a, b, c = costs[i, j, each], weights[i, j, each], min(rooms[i, j, each], most)
+                    if not (np.isfinite(a) and np.isfinite(b)) or c < min(left, 1):
+                        continue
+                    place = end
+                    while place > begin and (a, b, -c) < (cost[place - 1], weight[place - 1], -room[place - 1]):
+                        cost[place], weight[place] = cost[place - 1], weight[place - 1]
+                        room[place], choice[place] = room[place - 1], choice[place - 1]
+                        place -= 1
+                    cost[place], weight[place], room[place], choice[place] = a, b, c, each
+                    end += 1
+                for n in range(begin, end):
+                    covers = -1
+                    for before in range(begin, kept):
+                        if weight[before] <= weight[n]:
+                            covers = max(covers, room[before])
+                    if room[n] > covers:
+                        first[kept], last[kept], size[kept], covered[kept] = i, j, sizes[row], covers
+                        cost[kept], weight[kept], room[kept], choice[kept] = cost[n], weight[n], room[n], choice[n]
+                        limited = limited or room[n] < most
+                        kept += 1
+    return (
+        first[:kept], last[:kept], size[:kept], cost[:kept],
+        weight[:kept], room[:kept], covered[:kept], choice[:kept], limited,
+    )  # fmt: skip
+
+
 def _by_size(problem: SlicingProblem) -> tuple[IntArray, IntArray]:
     """The different numbers of devices, and the choices that have each, filled up with -1; shape (sizes, most)."""
-    of_choice = np.repeat(problem.submesh_sizes, problem.costs_s.shape[3])
-    sizes = np.unique(of_choice[of_choice <= problem.num_devices])
-    members = [np.flatnonzero(of_choice == size) for size in sizes]
-    columns = np.full((len(sizes), max([1, *map(len, members)])), -1)
-    for row, each in zip(columns, members, strict=True):
-        row[: len(each)] = each
-    return sizes, columns
+    of_choice = [size for size in problem.submesh_sizes.tolist() for _ in range(problem.costs_s.shape[3])]
+    sizes = sorted({size for size in of_choice if size <= problem.num_devices})
+    members = [[choice for choice, each in enumerate(of_choice) if each == size] for size in sizes]
+    most = max([1, *map(len, members)])
+    columns = [each + [-1] * (most - len(each)) for each in members]
+    return np.array(sizes, dtype=np.int64), np.array(columns, dtype=np.int64).reshape(-1, most)

@@ -15,7 +15,7 @@ from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._priced import affordable, best_price
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import Table
+from alpa_dejavu.slicing._table import least_sum
 from alpa_dejavu.testing import random_problem
 
 
@@ -51,7 +51,7 @@ def _graph_of(problem):
 
 def _way(graph):
     """The least sum, and its arcs, of what takes exactly 16 devices."""
-    return Table(Corridor.whole(graph, 16, exactly=True)).way()
+    return least_sum(Corridor.whole(graph, 16, exactly=True))
 
 
 @settings(max_examples=150, deadline=None)
@@ -186,14 +186,14 @@ def test_a_table_of_what_may_be_below_a_sum_has_the_same_way(seed, exactly):
     problem = random_problem(np.random.default_rng(seed), 7, 32, limited=False)
     graph, _ = _graph_of(problem)
     whole = Corridor.whole(graph, 32, exactly)
-    least, arcs = Table(whole).way()
+    least, arcs = least_sum(whole)
     price = best_price(graph, 32, exactly)[1] or 0.1
     for share in (0.1, 1.0, 5.0):
         narrow = whole.narrowed(share * price, least * (1 + 1e-9))
-        value, found = Table(narrow).way()
+        value, found = least_sum(narrow)
         assert value == least
         assert narrow.graph.stage[found].tolist() == graph.stage[arcs].tolist()
-        assert Table(whole.narrowed(share * price, least * (1 - 1e-6))).way()[0] >= least
+        assert least_sum(whole.narrowed(share * price, least * (1 - 1e-6)))[0] >= least
     assert len(whole.narrowed(price, 1.2 * least).graph) < len(graph)
 
 

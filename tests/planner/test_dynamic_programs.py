@@ -1,0 +1,132 @@
+"""What is compiled of the exact slicer against the same recurrences in plain Python, to the last bit."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing import AmpPipe, Dynamic
+from alpa_dejavu.slicing._amp_pipe import amp_starts
+from alpa_dejavu.slicing._corridor import Corridor
+from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._stages import stages_of
+from alpa_dejavu.slicing._table import least_sum
+from alpa_dejavu.testing import random_problem
+
+SEEDS = st.integers(0, 2**32)
+LAYERS = st.integers(1, 4)
+FEW = settings(max_examples=60, deadline=None)
+
+
+def drawn(seed, layers, devices=4, whole=False):
+    """A problem; with whole numbers as costs many slicings cost the same."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, layers, devices, num_configs=3)
+    costs = np.ceil(problem.costs_s) if whole else problem.costs_s
+    return dataclasses.replace(problem, costs_s=np.where(rng.random(costs.shape) < 0.2, np.inf, costs))
+
+
+def graph_of(problem):
+    stages, layers = stages_of(problem), np.arange(problem.num_layers + 1)
+    arcs = np.arange(len(stages.first))
+    return Graph(layers, problem.num_layers, stages.first, stages.last + 1, stages.size, stages.weight, arcs), stages
+
+
+def leaving(graph, node):
+    return [arc for arc in range(len(graph)) if graph.tail[arc] == node]
+
+
+def first_least(sums):
+    """The least of (sum, what has it), the first of equals; infinity and None if there is none below infinity."""
+    return min([(math.inf, None), *sums], key=lambda pair: pair[0])
+
+
+@FEW
+@given(seed=SEEDS, layers=LAYERS, objective=st.sampled_from(["training", "inference", "work"]), whole=st.booleans())
+def test_of_the_choices_of_a_size_those_stay_that_no_earlier_one_beats(seed, layers, objective, whole):
+    problem = dataclasses.replace(drawn(seed, layers, whole=whole), objective=objective)
+    times = problem.num_micro_batches if objective == "work" else 1
+    smallest, kept, found = min(problem.submesh_sizes), [], stages_of(problem)
+    for i, j in zip(*np.triu_indices(layers), strict=True):
+        for size in sorted(set(problem.submesh_sizes.tolist())):
+            most, least = min(layers - 1 - j, (4 - size) // smallest), min(layers - 1 - j, 1)
+            ways = []
+            for s, c in np.ndindex(problem.costs_s.shape[2:]):
+                cost, room = problem.costs_s[i, j, s, c], min(problem.room[i, j, s, c], most)
+                weight = 1.0 if objective == "inference" else times * cost + problem.once_s[i, j, s, c]
+                if problem.submesh_sizes[s] == size and cost < np.inf and room >= least:
+                    ways.append((cost, weight, -room, s * problem.costs_s.shape[3] + c))
+            covered = -1
+            for cost, weight, room, choice in sorted(ways):
+                covered = max([-1, *(-other[2] for other in sorted(ways) if other < (cost, weight, room, choice)
+                                     and other[1] <= weight)])  # fmt: skip
+                if -room > covered:
+                    kept.append((i, j, size, cost, weight, -room, covered, choice))
+    columns = found.first, found.last, found.size * found.unit, found.cost_s, found.weight, found.room, found.covered
+    assert list(zip(*columns, found.choice, strict=True)) == kept
+
+
+@FEW
+@given(seed=SEEDS, layers=LAYERS, devices=st.integers(1, 6), exactly=st.booleans(), whole=st.booleans())
+def test_the_table_is_the_recurrence_over_nodes_and_devices(seed, layers, devices, exactly, whole):
+    graph, _ = graph_of(drawn(seed, layers, 4, whole))
+
+    @functools.cache
+    def rest(node, left):
+        if node == layers:
+            return (0.0, None) if left == 0 else (math.inf, None)
+        ways = [arc for arc in leaving(graph, node) if graph.size[arc] <= left]
+        after = [rest(int(graph.head[arc]), left - int(graph.size[arc]))[0] for arc in ways]
+        return first_least([(float(graph.weight[arc]) + sum_, arc) for arc, sum_ in zip(ways, after, strict=True)])
+
+    least, arcs = least_sum(Corridor.whole(graph, devices, exactly))
+    lefts = [devices] if exactly else range(devices + 1)
+    truth, left = first_least([(rest(0, left)[0], left) for left in lefts])
+    node, way = 0, []
+    while left is not None and node < layers:
+        way.append(rest(node, left)[1])
+        node, left = int(graph.head[way[-1]]), left - int(graph.size[way[-1]])
+    assert (least, arcs.tolist()) == (truth, way)
+
+
+@FEW
+@given(seed=SEEDS, layers=LAYERS, count=st.sampled_from([None, None, 1, 2, 3, 9]))
+def test_with_numbers_of_stages_the_ways_are_those_that_memory_allows(seed, layers, count):
+    graph, stages = graph_of(drawn(seed, layers))
+
+    def ways(graph, node, behind=()):
+        if graph.layers[node] == layers:
+            return [behind]
+        return [way for arc in leaving(graph, node) for way in ways(graph, graph.head[arc], (*behind, arc))]
+
+    def allowed(way):
+        after = range(len(way) - 1, -1, -1)
+        fits = all(stages.covered[arc] < n <= stages.room[arc] for arc, n in zip(way, after, strict=True))
+        return fits and count in (None, len(way))
+
+    counted = by_count(graph, stages.covered, stages.room, count)
+    assert (np.diff(counted.tail) >= 0).all()
+    assert (np.diff(counted.layers) >= 0).all()
+    found = [tuple(counted.stage[list(way)]) for start in range(counted.num_starts) for way in ways(counted, start)]
+    assert sorted(found) == sorted(filter(allowed, ways(graph, 0)))
+
+
+@pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
+def test_arrays_of_any_layout_that_may_not_be_written(slicer):
+    problem = drawn(3, 4)
+    turned = np.asfortranarray(problem.costs_s), np.asfortranarray(problem.room)
+    for array in turned:
+        array.flags.writeable = False
+    other = dataclasses.replace(problem, costs_s=turned[0], max_n_succ_stages=turned[1])
+    assert slicer.slice(other).stages == slicer.slice(problem).stages
+    row = np.broadcast_to(np.arange(1.0, 5.0), (1, 4, 4))
+    assert amp_starts(row, np.zeros((0, 4)), 2) == (0,)
+
+
+def test_costs_of_zero_and_a_single_layer():
+    assert Dynamic().slice(SlicingProblem(np.zeros((1, 1, 1, 1)), [2], 2, 4)).cost_s == 0.0
