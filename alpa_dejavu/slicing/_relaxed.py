@@ -19,6 +19,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 
 MOST_WORK = 20_000_000
@@ -65,36 +66,23 @@ class Relaxation:
             self._extra = self._extra.min(axis=1, keepdims=True)
         self._group: IntArray = np.zeros_like(choices.group) if coarse else choices.group
         self._ends = np.arange(num_layers) + choices.reach(bound)
-        self._cheapest = [self._least(layer, bound) for layer in range(num_layers)]
-        self._size = sum(each.size for each in self._cheapest)
+        # Nothing is before the first layer: there all groups are alike.
+        groups = np.append(1, np.full(num_layers - 1, self._entry.shape[1]))
+        self._behind: IntArray = np.cumsum(groups * (self._ends - np.arange(num_layers)) * num_classes)
+        self._cheapest: FloatArray = np.empty(self._behind[-1])
+        entry, extra = np.ascontiguousarray(self._entry), np.ascontiguousarray(self._extra)
+        costs, weights = np.ascontiguousarray(choices.costs_s), np.ascontiguousarray(choices.weights)
+        _cheapest(costs, weights, entry, extra, self._ends, bound, self._cheapest)
         self.work = 0
-
-    def _least(self, layer: int, bound: float) -> FloatArray:
-        """The least weight of a stage from a layer on after each group; shape (groups, lengths * Q)."""
-        choices = self._choices
-        after = slice(1) if layer == 0 else slice(None)
-        entry, extra = self._entry[layer, after], self._extra[layer, after]
-        lasts = slice(layer, self._ends[layer])
-        costs, weights = choices.costs_s[layer, lasts], choices.weights[layer, lasts]
-        least = np.full((len(entry), *costs.shape[:2]), np.inf)
-        for way in range(costs.shape[2]):
-            fits = costs[None, :, :, way] + entry[:, None, :] <= bound
-            np.minimum(least, np.where(fits, weights[None, :, :, way], np.inf), out=least)
-        least += extra[:, None, :]
-        return least.reshape(len(entry), -1)
 
     def at(self, prices: FloatArray) -> Prices:
         """The bound that some prices give."""
         choices = self._choices
-        self.work += self._size
+        self.work += len(self._cheapest)
         charged = choices.uses @ prices
         rest = np.empty((choices.num_layers, self._entry.shape[1]))
         then = np.empty((choices.num_layers, len(charged)))
-        then[-1] = charged
-        for layer in range(choices.num_layers - 1, -1, -1):
-            rest[layer] = (self._cheapest[layer] + then[layer : self._ends[layer]].reshape(-1)).min(axis=1)
-            if layer:
-                then[layer - 1] = charged + rest[layer, self._group]
+        _sum_up(self._cheapest, self._ends, self._group, charged, rest, then)
         if rest.shape[1] != choices.num_groups:
             rest = np.repeat(rest, choices.num_groups, axis=1)
         return Prices(float(rest[0, 0] - prices @ choices.available), prices, rest, then)
@@ -126,11 +114,64 @@ class Relaxation:
         used = np.zeros(len(choices.available))
         layer, group = 0, 0
         while layer < choices.num_layers:
-            row = self._cheapest[layer][group] + at.then[layer : self._ends[layer]].reshape(-1)
+            after = at.then[layer : self._ends[layer]].reshape(-1)
+            begin = (self._behind[layer - 1] if layer else 0) + group * len(after)
+            row = self._cheapest[begin : begin + len(after)] + after
             length, of_class = divmod(int(row.argmin()), len(choices.group))
             used += choices.uses[of_class]
             layer, group = layer + length + 1, int(self._group[of_class])
         return used
+
+
+@compiled("(f8[:, :, :, ::1], f8[:, :, :, ::1], f8[:, :, ::1], f8[:, :, ::1], i8[::1], f8, f8[::1])")
+def _cheapest(
+    costs: FloatArray,
+    weights: FloatArray,
+    entry: FloatArray,
+    extra: FloatArray,
+    ends: IntArray,
+    bound: float,
+    found: FloatArray,
+) -> None:
+    """The least weight of a stage by its first layer, the group before it, its last layer, below `ends`, and class."""
+    num_layers, num_groups, num_classes = entry.shape
+    n = 0
+    for layer in range(num_layers):
+        for group in range(num_groups if layer else 1):
+            for last in range(layer, ends[layer]):
+                for of_class in range(num_classes):
+                    least, crossing = np.inf, entry[layer, group, of_class]
+                    for way in range(costs.shape[3]):
+                        fits = costs[layer, last, of_class, way] + crossing <= bound
+                        own = weights[layer, last, of_class, way] if fits else np.inf
+                        least = own if own < least else least
+                    found[n] = least + extra[layer, group, of_class]
+                    n += 1
+
+
+@compiled("(f8[::1], i8[::1], i8[::1], f8[::1], f8[:, ::1], f8[:, ::1])")
+def _sum_up(
+    cheapest: FloatArray, ends: IntArray, group: IntArray, charged: FloatArray, rest: FloatArray, then: FloatArray
+) -> None:
+    """Sets `Prices.rest` and `Prices.then`, from the last layer on."""
+    num_layers, num_groups = rest.shape
+    least, begin = np.empty(len(charged)), len(cheapest)
+    then[-1] = charged
+    for layer in range(num_layers - 1, -1, -1):
+        for before in range((num_groups if layer else 1) - 1, -1, -1):
+            begin -= (ends[layer] - layer) * len(charged)
+            least[:] = np.inf
+            for last in range(layer, ends[layer]):
+                own = cheapest[begin + (last - layer) * len(charged) : begin + (last - layer + 1) * len(charged)]
+                after = then[last]
+                for of_class in range(len(least)):
+                    total = own[of_class] + after[of_class]
+                    least[of_class] = total if total < least[of_class] else least[of_class]
+            rest[layer, before] = least.min()
+        if layer:
+            for of_class in range(len(charged)):
+                then[layer - 1, of_class] = charged[of_class] + rest[layer, group[of_class]]
+    rest[0] = rest[0, 0]
 
 
 @final

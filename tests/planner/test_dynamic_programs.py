@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import AmpPipe, Dynamic
+from alpa_dejavu.slicing import AmpPipe, Dynamic, _relaxed
 from alpa_dejavu.slicing._amp_pipe import amp_starts
+from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import least_sum
 from alpa_dejavu.testing import random_problem
@@ -114,6 +116,39 @@ def test_with_numbers_of_stages_the_ways_are_those_that_memory_allows(seed, laye
     assert (np.diff(counted.layers) >= 0).all()
     found = [tuple(counted.stage[list(way)]) for start in range(counted.num_starts) for way in ways(counted, start)]
     assert sorted(found) == sorted(filter(allowed, ways(graph, 0)))
+
+
+@FEW
+@given(seed=SEEDS, layers=LAYERS, kinds=st.integers(1, 3), price=st.floats(-3, 3), coarse=st.booleans())
+def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, layers, 4, 2, True, kinds)
+    choices = Choices(problem, problem.sites)
+    prices = price * rng.random(len(choices.available))
+    bound, charged = float(np.median(choices.bounds()[0])) if len(choices.bounds()[0]) else 1.0, choices.uses @ prices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_relaxed, "MOST_WORK", 0 if coarse else 10**9)
+        found = Relaxation(choices, bound).at(prices)
+
+    def crossed(table, layer, group, q):
+        return table[layer, :, q].min() if coarse else table[layer, group, q]
+
+    @functools.cache
+    def rest(layer, group):
+        sums = [math.inf]
+        for last, q, way in np.ndindex(layers, *choices.costs_s.shape[2:]):
+            entry, extra = (crossed(each, layer, group, q) for each in (choices.crossing_s, choices.crossing_weights))
+            if last >= layer and choices.costs_s[layer, last, q, way] + entry <= bound:
+                sums.append((choices.weights[layer, last, q, way] + extra) + then(last, q))
+        return min(sums)
+
+    def then(last, q):
+        return charged[q] + (rest(last + 1, int(choices.group[q])) if last + 1 < layers else 0.0)
+
+    assert found.rest.tolist() == [[rest(n, group if n else 0) for group in range(choices.num_groups)]
+                                   for n in range(layers)]  # fmt: skip
+    assert found.then.tolist() == [[then(n, q) for q in range(len(charged))] for n in range(layers)]
+    assert found.value == rest(0, 0) - prices @ choices.available
 
 
 @pytest.mark.parametrize("slicer", [Dynamic(), AmpPipe()])
