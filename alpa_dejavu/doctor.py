@@ -19,6 +19,7 @@ _PACKAGES = (
     ("jaxlib", "tracing models"),
     ("flax", "the known models"),
     ("optax", "the known models"),
+    ("numba", "slicing"),
     ("highspy", "sharding, exactly"),
     ("alpa", "running plans"),
     ("alpa-stock-jax", "our patches: Alpa 0.2.3 on stock jax"),
