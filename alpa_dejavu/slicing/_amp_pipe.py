@@ -103,7 +103,7 @@ def amp_starts(
     if num_stages > num_layers:
         return ()
     if variant == "paper":
-        stage_s, cut_s = (np.require(array, np.float64, ("C", "W")) for array in (stage_s, cut_s))
+        stage_s, cut_s = np.array(stage_s, np.float64, order="C"), np.array(cut_s, np.float64, order="C")
         return tuple(_least(stage_s, cut_s, num_micro_batches - 1).tolist())
     if num_micro_batches == 1:
         return tuple(int(part[0]) for part in np.array_split(np.arange(num_layers), num_stages))
