@@ -109,7 +109,7 @@ class BoundedSearch:
         return graph is None or may_use(graph, self._num_devices, self._exactly)
 
     def _within(self, bound: float) -> Graph:
-        return self._graph.of(self._stages.cost_s <= bound)
+        return self._graph if bound >= self.bounds[-1] else self._graph.of(self._stages.cost_s <= bound)
 
     def _by_count(self, graph: Graph) -> Graph | None:
         stages = self._stages
@@ -127,7 +127,8 @@ class BoundedSearch:
 
     def _suits(self, graph: Graph, arcs: IntArray) -> bool:
         """Whether memory has room for as many stages as follow each."""
-        return bool((self._stages.room[graph.stage[arcs]] >= np.arange(len(arcs))[::-1]).all())
+        room = self._stages.room
+        return not self._stages.limited or bool((room[graph.stage[arcs]] >= np.arange(len(arcs))[::-1]).all())
 
     def _answer(self, graph: Graph, least: float, arcs: IntArray, below: float) -> Answer:
         if least >= below:

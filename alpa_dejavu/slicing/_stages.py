@@ -60,16 +60,13 @@ def stages_of(problem: SlicingProblem) -> Stages:
     """
     num_layers, num_configs = problem.num_layers, problem.costs_s.shape[3]
     sizes, columns = _by_size(problem)
-    weights = problem.num_micro_batches * problem.costs_s if problem.objective == "work" else problem.costs_s
+    costs = np.array(problem.costs_s, order="C").reshape(num_layers, num_layers, -1)
+    room = np.array(problem.room, order="C").reshape(costs.shape)
+    weights = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
-        weights = weights + problem.per_step_s
+        weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
     if problem.objective == "inference":
-        weights = np.ones_like(weights)
-    costs, weights = (
-        np.require(table, np.float64, ("C", "W")).reshape(num_layers, num_layers, -1)
-        for table in (problem.costs_s, weights)
-    )
-    room = np.require(problem.room, np.int64, ("C", "W")).reshape(costs.shape)
+        weights = np.ones_like(costs)
     first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
         costs, weights, room, sizes, columns, problem.num_devices
     )
