@@ -20,7 +20,7 @@ from alpa_dejavu.slicing._priced import affordable, best_price, may_use
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, stages_of
 from alpa_dejavu.slicing._table import fits, least_sum
 
-LITTLE = 3_000_000
+LITTLE = 10_000_000
 """So many sums are made in less time than prices take."""
 
 
