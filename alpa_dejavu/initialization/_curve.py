@@ -22,8 +22,9 @@ class Curve:
         first_step: where it began, counted from 0; a child begins where its parents are.
         losses: shape (T,), of its steps; of one that diverged, those before.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
-        dropped_step: how many steps the run had when it was dropped; None: it is the chosen one.
-        why: it was dropped, or chosen.
+        dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
+            before it was decided whether it is.
+        why: it was dropped, or chosen, or neither yet.
         point: the coordinates that its start was made of, where there are such.
         started, ended: shape (D,), its weights, if they were to be kept.
     """

@@ -10,7 +10,7 @@ import time
 from typing import final
 
 from alpa_dejavu.initialization._asynchronous import race_asynchronously
-from alpa_dejavu.initialization._curve import Initialized
+from alpa_dejavu.initialization._curve import Curve, Initialized
 from alpa_dejavu.initialization._field import Field
 from alpa_dejavu.initialization._means import best_of_means
 from alpa_dejavu.initialization._race import race, train_to
@@ -107,7 +107,7 @@ class Run:
             state=field.layout.state(field.store.get(chosen)),
             chosen=chosen,
             steps=field.candidates[chosen].step,
-            curves=tuple(each.curve() for each in field.candidates.values()),
+            curves=tuple(self._curve(number, chosen, interrupted) for number in field.candidates),
             rungs=setting.rungs,
             total_steps=field.total_steps,
             padded_steps=field.padded_steps,
@@ -122,6 +122,16 @@ class Run:
         if self._save is not None:
             self._write(result, self._save)
         return result
+
+    def _curve(self, number: int, chosen: int, interrupted: bool) -> Curve:
+        """Of a run that was interrupted, those that weren't dropped say so; the run itself may go on."""
+        candidate = self._field.candidates[number]
+        curve = candidate.curve()
+        if not interrupted or not candidate.is_living:
+            return curve
+        others = f"of {len(self._field.living())} that weren't dropped"
+        said = f"the best so far {others}" if number == chosen else f"one {others}; {chosen} was the best so far"
+        return dataclasses.replace(curve, why=said)
 
     def _write(self, result: Initialized, path: pathlib.Path) -> None:
         """The state of an earlier result of this run goes once the file no longer names it."""

@@ -48,12 +48,12 @@ def _curves(result: Initialized) -> go.Figure:
         if not curve.losses.size:
             continue
         steps = curve.first_step + 1 + np.arange(len(curve.losses))
-        losses, is_chosen = smoothed(curve.losses), curve.dropped_step is None
+        losses = smoothed(curve.losses)
         figure.add_scatter(
             x=steps, y=losses, name=f"candidate {curve.number}", hovertext=curve.why,
-            line={"width": 3 if is_chosen else 1},
+            line={"width": 3 if curve.number == result.chosen else 1},
         )  # fmt: skip
-        if not is_chosen:
+        if curve.dropped_step is not None:
             figure.add_scatter(
                 x=steps[-1:], y=losses[-1:], mode="markers", marker={"symbol": "x", "size": 9, "color": "#444"},
                 hovertext=f"candidate {curve.number}: {curve.why}", showlegend=False,
