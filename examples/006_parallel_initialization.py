@@ -20,6 +20,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tqdm import tqdm
 
+from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.initialization import Initialized, Progress, parallel_initialize
 from alpa_dejavu.initialization.rules import KNOWN as RULES
 from alpa_dejavu.initialization.starts import KNOWN as STARTS
@@ -48,7 +49,7 @@ def main() -> None:
             print(f"Wrote {path}")
     if arguments.json is not None:
         content = {"target_loss": target, "runs": [_as_json(data, n, runs[n], steps[n]) for n in sorted(runs)]}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_whole(arguments.json, json.dumps(content, indent=1) + "\n")
         print(f"Wrote {arguments.json}")
 
 
@@ -114,8 +115,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", choices=["full", "small"], default="full", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--no-ray", "--no_ray", action="store_true", help="all in this process")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write what came out")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write three pages of plots")
+    parser.add_argument("--json", type=_file, metavar="OUT", help="write what came out")
+    parser.add_argument("--plots", type=_folder, metavar="FOLDER", help="write three pages of plots")
     return parser.parse_args()
 
 
@@ -123,6 +124,30 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no whole number of at least 1")
     return int(text)
+
+
+def _file(text: str) -> Path:
+    """A file that can be written; checked before anything is trained."""
+    path = Path(text)
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} can't be written: there is no folder {folder}; make it first")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} can't be written: it is a folder; name a file in it")
+    if not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} can't be written: {folder} is read-only; give another path")
+    return path
+
+
+def _folder(text: str) -> Path:
+    """A folder that is there, or can be made."""
+    path = Path(text)
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not nearest.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} can't be made: {nearest} is a file; give another path")
+    if not os.access(nearest, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} can't be written: {nearest} is read-only; give another path")
+    return path
 
 
 if __name__ == "__main__":

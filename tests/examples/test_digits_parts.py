@@ -1,5 +1,9 @@
 """What the example of parallel initialization draws and says."""
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -33,3 +37,21 @@ def test_plots_show_where_candidates_were_dropped(tmp_path):
     assert "candidate 1: place 2 of 3" in curves
     assert "candidate 2" not in curves, "it has no step"
     assert "candidate 2" in paths[2].read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_trained(tmp_path, monkeypatch, capsys):
+    file = Path(__file__).parents[2] / "examples" / "006_parallel_initialization.py"
+    spec = importlib.util.spec_from_file_location("example_006", file)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "digits", lambda most: pytest.fail("something is trained"))
+    (tmp_path / "a_file").write_text("", encoding="utf-8")
+    for option, path, said in [
+        ("--json", tmp_path / "no" / "out.json", f"there is no folder {tmp_path / 'no'}; make it first"),
+        ("--json", tmp_path, "it is a folder; name a file in it"),
+        ("--plots", tmp_path / "a_file" / "plots", f"{tmp_path / 'a_file'} is a file"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["006", option, str(path)])
+        with pytest.raises(SystemExit):
+            example.main()
+        assert said in capsys.readouterr().err
