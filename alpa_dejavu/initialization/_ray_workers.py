@@ -53,9 +53,13 @@ class _Worker:
 
     def __init__(self, model: Model) -> None:
         self._trainer = Trainer(model)
+        self._left: Leaves = ()
 
-    def train(self, task: Task, states: Leaves) -> Outcome:
-        return self._trainer.train(task, states)
+    def train(self, task: Task, states: Leaves | None) -> Outcome:
+        """From given states, or from those with which its last task has ended."""
+        outcome = self._trainer.train(task, self._left if states is None else states)
+        self._left = outcome.states
+        return outcome
 
 
 @final
@@ -73,14 +77,18 @@ class _RayRunner(Runner):
         self._actors = [kind.remote(self._model) for kind in self._kinds]
         self._idle = list(range(len(options)))
         self._running: dict[Any, tuple[int, Task]] = {}
+        self._left: dict[int, tuple[tuple[int, ...], int]] = {}
+        """Whose states each worker still has from its last task, and at which step: these needn't be sent again."""
 
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
         deaths: collections.Counter[Task] = collections.Counter()
         again: list[Task] = []
         while True:
             while self._idle and (task := again.pop() if again else next_task()) is not None:
-                place = self._idle.pop()
-                states = self._store.side_by_side(task.numbers)
+                wanted = task.numbers, task.first_step
+                place = next((place for place in self._idle if self._left.get(place) == wanted), self._idle[-1])
+                self._idle.remove(place)
+                states = None if self._left.get(place) == wanted else self._store.side_by_side(task.numbers)
                 self._running[self._actors[place].train.remote(task, states)] = (place, task)
             if not self._running:
                 return
@@ -89,6 +97,7 @@ class _RayRunner(Runner):
             self._idle.append(place)
             outcome = self._got(done, place)
             if outcome is not None:
+                self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
                 yield outcome
                 continue
             deaths[task] += 1
@@ -120,6 +129,7 @@ class _RayRunner(Runner):
             with contextlib.suppress(Exception):
                 self._ray.kill(self._actors[place])
             self._actors[place] = self._kinds[place].remote(self._model)
+            self._left.pop(place, None)
             return None
         return outcome
 
