@@ -73,6 +73,37 @@ class Summary:
     seconds: float
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class InSeconds:
+    """Of pairs of runs with Ray workers: a race next to one start; ratios with geometric means.
+
+    Attributes:
+        steps: to the target.
+        seconds: to the target, from the call on.
+        step: seconds of a step beside the other worker, next to those of a worker alone.
+        apart: the ratio in seconds over that in steps: 1 where it holds as it is counted.
+    """
+
+    steps: Interval
+    seconds: Interval
+    step: Interval
+    apart: Interval
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> InSeconds:
+        most = UNREACHED * found["settings"]["steps"]
+        steps, seconds, step = [], [], []
+        for pair in found["pairs"]:
+            race, alone = pair["race"], pair["alone"]
+            steps.append(math.log((race["steps"] or most) / (alone["steps"] or most)))
+            taken = [run["to_target_s"] or UNREACHED * run["whole_s"] for run in (race, alone)]
+            seconds.append(math.log(taken[0] / taken[1]))
+            step.append(math.log(race["step_s"] / alone["step_s"]))
+        apart = [one - other for one, other in zip(seconds, steps, strict=True)]
+        return cls(*(Interval.of(values).exp() for values in (steps, seconds, step, apart)))
+
+
 def summaries(rows: Rows, steps: int) -> list[Summary]:
     """Of all ways of a network that is trained for so many steps."""
     alone = _alone(rows, steps)

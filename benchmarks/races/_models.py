@@ -29,11 +29,13 @@ TEST_ROWS = 1000
 class Perceptron(nn.Module):
     """Three dense layers."""
 
+    widths: tuple[int, ...] = (64, 64)
+
     @nn.compact
     def __call__(self, images: Any) -> Any:
         """Logits, shape (B, 10)."""
         x = images.reshape(images.shape[0], -1)
-        for width in (64, 64):
+        for width in self.widths:
             x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(10)(x)
 

@@ -29,6 +29,7 @@ class Plan:
         workers: so many starts.
         steps: of a training; None: the task's.
         pairs: of runs that are compared in seconds.
+        seconds_steps: of these; None: their task's.
     """
 
     models: tuple[str, ...] = tuple(TASKS)
@@ -37,6 +38,7 @@ class Plan:
     workers: int = 8
     steps: int | None = None
     pairs: int = 5
+    seconds_steps: int | None = None
 
     def task(self, name: str) -> Task:
         task = TASKS[name]
@@ -57,5 +59,5 @@ class Plan:
 
 
 WHOLE = Plan()
-QUICK = Plan(models=("mlp",), seeds=(0, 1), target_seeds=(1000,), steps=192, pairs=0)
+QUICK = Plan(models=("mlp",), seeds=(0, 1), target_seeds=(1000,), steps=192, pairs=1, seconds_steps=80)
 """Its figures say nothing."""

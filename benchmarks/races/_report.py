@@ -9,7 +9,7 @@ from typing import Any, final
 from rich.console import Console
 from rich.table import Table
 
-from races._figures import SMALL, Interval, Rows, Summary, foresight, of_any, spread, summaries
+from races._figures import SMALL, InSeconds, Interval, Rows, Summary, foresight, of_any, spread, summaries
 from races._plan import JUDGED, Plan
 from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, race_of, search_of
 
@@ -17,6 +17,16 @@ CHEAP = race_of("halving", "sobol", "small")
 """As what is judged, with the small budget."""
 ENOUGH = 3
 """Networks on which the way that is judged has to be faster."""
+
+APART = 0.1
+"""So far may ratios in seconds be from those in steps, as a part of them."""
+MOST = 1e9
+"""What is above is the end of no interval."""
+COLUMNS = {
+    "steps": ("steps", "d"), "s to target": ("to_target_s", ".2f"), "s to first step": ("begun_s", ".2f"),
+    "s of a step": ("step_s", ".4f"), "after the race": ("later_step_s", ".4f"), "s in all": ("whole_s", ".1f"),
+}  # fmt: skip
+"""Of a run in seconds."""
 
 
 @final
@@ -43,15 +53,50 @@ def show(result: dict[str, Any], plan: Plan) -> None:
                 f"{one.whole:.2f}", accuracy, str(one.unreached or ""), f"{one.seconds:.1f}",
             )  # fmt: skip
         console.print(table)
-    for pair in result.get("seconds", ()):
-        console.print(
-            f"Seed {pair['seed']}, {pair['model']}: two Ray workers reach the target after {_seconds(pair['race_s'])}, "
-            f"one after {_seconds(pair['alone_s'])}"
-        )
+    if "pairs" in result.get("seconds", {}):
+        _show_seconds(console, result["seconds"])
+
+
+def _show_seconds(console: Console, found: dict[str, Any]) -> None:
+    settings = found["settings"]
+    title = (f"{settings['network']}, batches of {settings['rows']}: to a loss of {found['target']:.4f}; "
+             f"{settings['workers']} Ray workers")  # fmt: skip
+    table = Table("seed", "run", *COLUMNS, title=title)
+    for pair in found["pairs"]:
+        for name in ("alone", "race"):
+            told = [(pair[name][key], digits) for key, digits in COLUMNS.values()]
+            cells = ("none" if value is None else f"{value:{digits}}" for value, digits in told)
+            table.add_row(str(pair["seed"]), name, *cells)
+    console.print(table)
 
 
 def verdict(result: dict[str, Any], plan: Plan) -> Verdict:
-    """What pays, what doesn't and why, and whether the two figures hold on the networks that are measured."""
+    """What pays, what doesn't and why, and whether figures hold on the networks and pairs that are measured."""
+    parts = [_in_steps(result, plan)] if result["models"] else []
+    parts += [_in_seconds(result["seconds"])] if result.get("seconds", {}).get("pairs") else []
+    return Verdict(tuple(line for part in parts for line in part.lines), all(part.held for part in parts))
+
+
+def _in_seconds(found: dict[str, Any]) -> Verdict:
+    """Whether a race of real workers takes the seconds that steps per worker say, and whether it pays."""
+    figures = InSeconds.of(found)
+    held = abs(figures.apart.mean - 1) <= APART, figures.seconds.high < 1
+    workers = found["settings"]["workers"]
+    steps, seconds, apart, step = (
+        _interval(each, ".2f") for each in (figures.steps, figures.seconds, figures.apart, figures.step)
+    )
+    lines = (
+        f"{'Held' if held[0] else 'MISSED'}: {workers} starts on {workers} Ray workers take {steps} of one start's "
+        f"steps per worker to the target, and {seconds} of its seconds, beginnings and compiling included: {apart} "
+        f"times as many as steps say, {1 - APART:g} to {1 + APART:g} allowed; a step beside the other worker takes "
+        f"{step} of the time of one alone ({len(found['pairs'])} pairs)",
+        f"{'Held' if held[1] else 'MISSED'}: {workers} starts on as many workers are surely faster in seconds than one",
+    )
+    return Verdict(lines, all(held))
+
+
+def _in_steps(result: dict[str, Any], plan: Plan) -> Verdict:
+    """What pays, and whether the two figures in steps hold."""
     lines: list[str] = []
     faster: dict[str, list[str]] = {JUDGED: [], CHEAP: []}
     whole = with_idle = 0.0
@@ -115,8 +160,6 @@ def _instead(name: str, by_name: dict[str, Summary]) -> str:
 
 
 def _interval(one: Interval, digits: str) -> str:
+    if one.high > MOST:
+        return f"{one.mean:{digits}} (of too few to say more)"
     return f"{one.mean:{digits}} ({one.low:{digits}} to {one.high:{digits}})"
-
-
-def _seconds(value: float | None) -> str:
-    return "none of its steps" if value is None else f"{value:.2f} s"

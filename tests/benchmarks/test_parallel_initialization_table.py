@@ -1,5 +1,6 @@
 """Whether many starts pay: what counts as steps and compute, what is said of it, and that a second run goes on."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,15 +10,16 @@ import pytest
 
 import parallel_initialization
 from alpa_dejavu.initialization import Curve, Initialized
-from races import _ways
+from races import _seconds, _ways
 from races._data import CHARACTERS, batch, digits, source_text
 from races._figures import Interval, foresight, of_any, summaries
 from races._models import TASKS
 from races._plan import JUDGED, QUICK
-from races._report import verdict
+from races._report import show, verdict
+from races._seconds import ALONE, RACE, TASK, settings_of, told
 from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, race_of, row, search_of, steps_to, ways
 
-FEW = dataclasses.replace(QUICK, workers=4, steps=80)
+FEW = dataclasses.replace(QUICK, workers=4, steps=80, pairs=0)
 
 
 @pytest.fixture
@@ -169,3 +171,91 @@ def test_each_rule_start_and_budget_is_a_way():
     assert len(set(names)) == len(names)
     assert {race_of(*each) for each in [(r, s, b) for r in RULES for s in STARTS for b in BUDGETS]} <= set(names)
     assert JUDGED in names
+
+
+def test_reports_tell_seconds_to_the_target_and_of_a_step():
+    # Two workers in a race of 40 steps, the second one slower; a step takes 0.1 s, beside the other one 0.2 s.
+    race = [(5.0, 10), (5.5, 10), (7.0, 20), (8.0, 20), (9.0, 30), (10.5, 30), (11.0, 40), (13.0, 40)]
+    later = [(14.0, 50), (15.0, 60), (16.0, 70)]
+    found = told([*race, *later], 40, 55, 16.5)
+    assert found == pytest.approx(
+        {"steps": 55, "to_target_s": 15.0, "begun_s": 3.0, "step_s": 0.2, "later_step_s": 0.1, "whole_s": 16.5}
+    )
+    found = told([(2.0, 10), (3.0, 20)], 20, None, 3.5)
+    assert (found["to_target_s"], found["later_step_s"]) == (None, None)
+
+
+def pairs_of(race, alone):
+    """Five of them, with steps and seconds to the target and seconds of a step."""
+    runs = [dict(zip(("steps", "to_target_s", "step_s"), each, strict=True)) for each in (race, alone)]
+    rest = {"begun_s": 5.0, "later_step_s": None, "whole_s": 40.0}
+    return {
+        "settings": settings_of(TASK), "target": 0.5,
+        "pairs": [{"seed": seed, "race": {**rest, **runs[0]}, "alone": {**rest, **runs[1]}} for seed in range(5)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("race", "alone", "held"),
+    [
+        ((80, 19.0, 0.2), (100, 23.0, 0.2), (True, True)),
+        # Workers that slow each other.
+        ((80, 25.0, 0.25), (100, 23.0, 0.2), (False, False)),
+        ((80, 22.0, 0.22), (100, 23.0, 0.2), (False, True)),
+        # As the steps say, which says that it doesn't pay.
+        ((100, 23.5, 0.2), (100, 23.0, 0.2), (True, False)),
+        ((None, None, 0.2), (100, 23.0, 0.2), (False, False)),
+    ],
+)
+def test_seconds_are_held_against_steps_and_against_one_start(race, alone, held, capsys):
+    result = {"models": {}, "seconds": pairs_of(race, alone)}
+    said = verdict(result, QUICK)
+    assert [line.startswith("Held") for line in said.lines] == list(held)
+    assert said.held == all(held)
+    show(result, QUICK)
+    assert "0.2000" in capsys.readouterr().out
+    result["seconds"]["pairs"] = result["seconds"]["pairs"][:1]
+    assert not verdict(result, QUICK).held
+
+
+def test_pairs_in_turns_go_on_where_they_stopped(tmp_path, monkeypatch):
+    out, calls = tmp_path / "out.json", []
+    plan = dataclasses.replace(QUICK, seeds=(0, 1, 2), pairs=3)
+
+    def timed(task, way, seed, target):
+        calls.append((seed, way.name))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return {"steps": 50, "to_target_s": 9.0, "begun_s": 1.0, "step_s": 0.2, "later_step_s": None, "whole_s": 12.0}
+
+    monkeypatch.setattr(parallel_initialization, "QUICK", plan)
+    monkeypatch.setattr(type(plan), "target", lambda self, task: 0.25)
+    monkeypatch.setattr(_seconds, "timed", timed)
+    monkeypatch.setattr(_seconds, "local_cluster", lambda devices: contextlib.nullcontext())
+    monkeypatch.setattr(_seconds, "_of_workers", dict)
+    monkeypatch.setattr(parallel_initialization.os, "sched_getaffinity", lambda pid: {0, 1})
+    arguments = ["--quick", "--only", "seconds", "--json", str(out)]
+    # What the first version of the file has of steps stays.
+    kept = {"mlp": {"data": "x", "rows": {}}}
+    out.write_text(json.dumps({"version": 1, "settings": plan.settings(), "models": kept, "seconds": [1]}))
+    with pytest.raises(KeyboardInterrupt):
+        parallel_initialization.main(arguments)
+    assert parallel_initialization.main(arguments) == 1
+    one, two = ALONE.name, RACE.name
+    assert calls == [(0, one), (0, two), (1, two), (1, one), (1, two), (1, one), (2, one), (2, two)]
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["version"], found["models"], found["seconds"]["target"]) == (2, kept, 0.25)
+    assert [pair["seed"] for pair in found["seconds"]["pairs"]] == [0, 1, 2]
+    monkeypatch.setattr(parallel_initialization, "QUICK", dataclasses.replace(plan, seconds_steps=90))
+    with pytest.raises(SystemExit, match="name another file"):
+        parallel_initialization.main(arguments)
+    monkeypatch.setattr(parallel_initialization.os, "sched_getaffinity", lambda pid: {0})
+    with pytest.raises(SystemExit, match="needs 2 cores"):
+        parallel_initialization.main(arguments)
+
+
+def test_a_race_has_as_many_starts_as_workers():
+    assert (RACE.starts, RACE.name, ALONE.starts) == (_seconds.WORKERS, JUDGED, 1)
+    # Ray's workers are given the network by name.
+    assert type(TASK.network) is type(TASKS["mlp"].network)
+    assert _seconds._of_workers()["PYTHONPATH"].split(":")[0].endswith("benchmarks")
