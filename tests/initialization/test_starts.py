@@ -1,4 +1,5 @@
 import importlib.machinery
+import importlib.util
 import sys
 import types
 
@@ -122,6 +123,22 @@ def test_umap_by_name_is_asked_for_what_few_points_can_be(tensors, monkeypatch):
     (made,) = chosen.start(ask(tensors, (5,), tried))
     assert np.allclose(made.weights[1], own(0)[1])
     assert (asked["n_neighbors"], asked["random_state"]) == (4, 5)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("umap") is None, reason="umap-learn is not installed")
+def test_umap_itself_inverts_points_near_the_best(tensors):
+    chosen = CoarseToFine(Own(), "umap", best=1)
+    coarse = chosen.start(ask(tensors, range(8)))
+    tried = [Tried(each, float(n)) for n, each in enumerate(coarse)]
+    fine = chosen.start(ask(tensors, (8, 9), tried))
+    again = chosen.start(ask(tensors, (8, 9), tried))
+    matrices = [each.weights[1] for each in fine]
+    assert all((one == other.weights[1]).all() for one, other in zip(matrices, again, strict=True))
+    assert np.isfinite(matrices).all()
+    assert not (matrices[0] == matrices[1]).all()
+    for each in fine:
+        assert len(each.point) == 2
+        assert np.linalg.norm(each.weights[1]) == pytest.approx(np.linalg.norm(own(0)[1]), rel=1e-5)
 
 
 def test_umap_that_isnt_installed_is_missed_before_anything_begins(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -73,7 +74,10 @@ def check_installed(kind: Any) -> None:
 def _named(kind: str, rows: FloatArray, seed: int) -> Any:
     check_installed(kind)
     if kind == "umap":
-        from umap import UMAP
+        with warnings.catch_warnings():
+            # It warns of what it can't do without TensorFlow, which isn't asked for.
+            warnings.simplefilter("ignore", ImportWarning)
+            from umap import UMAP
 
         # Few points have no spectrum to begin from.
         return UMAP(n_neighbors=min(15, len(rows) - 1), init="pca", random_state=seed, n_jobs=1)
