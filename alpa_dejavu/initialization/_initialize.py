@@ -15,7 +15,6 @@ from alpa_dejavu.initialization._judge import Judge
 from alpa_dejavu.initialization._judge import judge as judge_of
 from alpa_dejavu.initialization._layout import Parameters
 from alpa_dejavu.initialization._local import LocalRunner
-from alpa_dejavu.initialization._memory import fitting_lanes
 from alpa_dejavu.initialization._model import Batches, Model, gives_gradient
 from alpa_dejavu.initialization._ray_workers import ray_workers
 from alpa_dejavu.initialization._run import Progress, Run
@@ -83,7 +82,8 @@ def parallel_initialize(
         workers: so many actors of the connected Ray cluster do the work; None: this process does.
         worker_options: of the actors, as `{"num_gpus": 1}`, or one mapping for each, as `into_alpa.spare_workers` gives
             them; a CPU each unless they say otherwise.
-        memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one here.
+        memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one
+            of each worker, or of this process without workers; the smallest counts.
         parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
         units: what may be permuted before candidates without a forebear in common are averaged: "chain", or names of
@@ -121,25 +121,28 @@ def parallel_initialize(
     trainer = Trainer(model)
     with_gradient = gives_gradient(model, trainer.layout, batch_rows)
     groups = () if units is None else groups_of(units, trainer.layout)
-    fitting, note = fitting_lanes(trainer, min(lanes, num_candidates), memory_bytes)
-    setting = Setting(
-        num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule, chosen_judge,
-        seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
-    )  # fmt: skip
     saved = None if save is None else pathlib.Path(save)
     if saved is not None and not saved.absolute().parent.is_dir():
         raise ValueError(f"save is {saved}, but there is no folder {saved.absolute().parent}; make it first")
     store = Store(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
-    field = Field(setting, trainer, store, with_gradient)
     runners: contextlib.AbstractContextManager[Runner] = (
         contextlib.nullcontext(LocalRunner(trainer, store)) if workers is None
         else ray_workers(model, workers, {} if worker_options is None else worker_options, store)
     )  # fmt: skip
-    run = Run(field, begun_s, saved, [note] if note else [])
-    run.say_waves(workers or 1)
-    if on_progress is not None:
-        field.on_change = lambda: on_progress(run.progress())
     with runners as runner:
+        if workers is not None:
+            # Compiled here while workers begin; only then they can be asked for memory.
+            trainer.start(seed, 0)
+        fitting, note = runner.fitting(min(lanes, num_candidates), memory_bytes)
+        setting = Setting(
+            num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule,
+            chosen_judge, seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
+        )  # fmt: skip
+        field = Field(setting, trainer, store, with_gradient)
+        run = Run(field, begun_s, saved, [note] if note else [])
+        run.say_waves(workers or 1)
+        if on_progress is not None:
+            field.on_change = lambda: on_progress(run.progress())
         return run.result(runner)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import final
 
+from alpa_dejavu.initialization._memory import fitting_lanes
 from alpa_dejavu.initialization._store import Store
 from alpa_dejavu.initialization._task import Outcome, Runner, Task
 from alpa_dejavu.initialization._trainer import Trainer
@@ -16,6 +17,9 @@ class LocalRunner(Runner):
 
     def __init__(self, trainer: Trainer, store: Store) -> None:
         self._trainer, self._store = trainer, store
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        return fitting_lanes(self._trainer, lanes, memory_bytes)
 
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
         while (task := next_task()) is not None:

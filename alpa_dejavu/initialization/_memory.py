@@ -11,7 +11,8 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     Args:
         trainer: of the model.
         lanes: how many are asked for.
-        memory_bytes: of a device; None: what jax says of the first one here; if it says nothing, all are taken to fit.
+        memory_bytes: of a device; None: what jax says of this process's first one; if it says nothing, all are
+            taken to fit.
 
     Raises:
         ValueError: not even one fits.

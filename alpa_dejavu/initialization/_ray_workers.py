@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.initialization._layout import Leaves
+from alpa_dejavu.initialization._memory import fitting_lanes
 from alpa_dejavu.initialization._model import Model
 from alpa_dejavu.initialization._store import Store
 from alpa_dejavu.initialization._task import Outcome, Runner, Task
@@ -61,6 +62,13 @@ class _Worker:
         self._left = outcome.states
         return outcome
 
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """As of a runner; 0, and why, if not even one fits: an error would come with lines of Ray's."""
+        try:
+            return fitting_lanes(self._trainer, lanes, memory_bytes)
+        except ValueError as error:
+            return 0, str(error)
+
 
 @final
 class _RayRunner(Runner):
@@ -80,6 +88,14 @@ class _RayRunner(Runner):
         self._left: dict[int, tuple[tuple[int, ...], int]] = {}
         """Whose states each worker still has from its last task, and at which step: these needn't be sent again."""
 
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """Of the worker with the least; all are asked at once."""
+        asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
+        least, note = min((self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked)))
+        if not least:
+            raise ValueError(note)
+        return least, note
+
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
         deaths: collections.Counter[Task] = collections.Counter()
         again: list[Task] = []
@@ -95,7 +111,7 @@ class _RayRunner(Runner):
             done = self._ray.wait(list(self._running), num_returns=1)[0][0]
             place, task = self._running.pop(done)
             self._idle.append(place)
-            outcome = self._got(done, place)
+            outcome: Outcome | None = self._got(done, place)
             if outcome is not None:
                 self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
                 yield outcome
@@ -113,11 +129,20 @@ class _RayRunner(Runner):
             with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
                 self._ray.kill(actor)
 
-    def _got(self, done: Any, place: int) -> Outcome | None:
-        """None: the worker has died; another one takes its place."""
+    def _answer(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        for _ in range(MOST_TRIES):
+            answer: tuple[int, str] | None = self._got(asked, place)
+            if answer is not None:
+                return answer
+            asked = self._actors[place].fitting.remote(lanes, memory_bytes)
+        raise RuntimeError(f"a worker died {MOST_TRIES} times when it was asked how much memory its device has; see "
+                           "Ray's logs, or give worker_options that leave it out")  # fmt: skip
+
+    def _got(self, done: Any, place: int) -> Any:
+        """What a worker gives. None: it has died; another one takes its place."""
         errors = self._ray.exceptions
         try:
-            outcome: Outcome = self._ray.get(done)
+            return self._ray.get(done)
         except (errors.RayActorError, errors.ObjectLostError) as error:
             if getattr(error, "actor_init_failed", False):
                 raise RuntimeError(
@@ -131,7 +156,6 @@ class _RayRunner(Runner):
             self._actors[place] = self._kinds[place].remote(self._model)
             self._left.pop(place, None)
             return None
-        return outcome
 
 
 def _connected(options: Sequence[Mapping[str, Any]]) -> Any:

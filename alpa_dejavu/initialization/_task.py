@@ -68,6 +68,10 @@ class Runner(abc.ABC):
     restarts: int = 0
     """So many tasks were begun again, because their worker had died."""
 
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """How many candidates fit side by side wherever tasks are done, and a note: see `fitting_lanes`."""
+        return lanes, ""
+
     @abc.abstractmethod
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
         """Asks for a task whenever a worker is free, and gives outcomes as they come.

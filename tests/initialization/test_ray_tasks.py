@@ -14,12 +14,13 @@ class Died(Exception):
 
 
 class Ray:
-    """Actors that do what they are given when it is asked for; one may die in a task, by its number."""
+    """Actors that do what they are given when it is asked for; one may die in a task, or when asked, by number."""
 
     exceptions = types.SimpleNamespace(RayActorError=Died, ObjectLostError=Died)
 
-    def __init__(self, dies_in=None):
+    def __init__(self, dies_in=None, memory=(), dies_asked=()):
         self.sent, self._dies_in = [], dies_in
+        self.asked, self._memory, self._dies_asked = 0, memory, dies_asked
 
     def put(self, value):
         return value
@@ -51,7 +52,18 @@ class Ray:
 
             return outcome
 
-        return types.SimpleNamespace(train=types.SimpleNamespace(remote=train))
+        def fitting(lanes, memory_bytes):
+            number, self.asked = self.asked, self.asked + 1
+
+            def answer():
+                if number in self._dies_asked:
+                    raise Died
+                return worker.fitting(lanes, self._memory[number] if self._memory else memory_bytes)
+
+            return answer
+
+        methods = {"train": train, "fitting": fitting}
+        return types.SimpleNamespace(**{name: types.SimpleNamespace(remote=each) for name, each in methods.items()})
 
 
 @pytest.mark.parametrize("dies_in", [None, 9])
@@ -75,3 +87,24 @@ def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch)
         assert is_sent == (left.get(worker) != (task.numbers, task.first_step))
         left[worker] = task.numbers, task.first_step + task.num_steps
     assert np.mean([is_sent for _, _, is_sent in ray.sent]) < 0.7
+
+
+def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch):
+    def run(**given):
+        monkeypatch.setattr(_ray_workers, "_connected", lambda options: ray)
+        return parallel_initialize(*regression(), num_candidates=4, budget_steps=16, rungs=(4,), workers=3, **given)
+
+    # Without a limit here, one of three has room for a part of them alone.
+    ray = Ray(memory=(1e9, 1500, 1e9))
+    fewer = run(lanes=4)
+    assert "don't fit in 1500 bytes" in fewer.notes[0]
+    assert max(len(task.numbers) for _, task, _ in ray.sent) < 4
+    ray = Ray(memory=(1e9, 1e9, 10))
+    with pytest.raises(ValueError, match=r"one candidate takes .* but the device has 10;"):
+        run(lanes=4)
+    assert not ray.sent
+    ray = Ray(dies_asked=(1,))
+    assert (run(lanes=4).notes, ray.asked) == ((), 4)
+    ray = Ray(dies_asked=(1, 3, 4))
+    with pytest.raises(RuntimeError, match="died 3 times when it was asked"):
+        run(lanes=4)
