@@ -25,8 +25,8 @@ Judged is one way alone, which was chosen with other seeds. Rows that the JSON f
 it takes about 30 minutes of one core and 10 of two.
 
 Exit status 1 if that way isn't faster to the target on 3 of the 4 networks, or if a race with budget="small" takes over
-25 % more compute than one start, or if the ratio in seconds is over 10 % from that in steps, or if two starts aren't
-surely faster in seconds; 0 if all holds that was measured.
+25 % more compute than one start, or if the ratio in seconds of training is over 10 % from that in steps, or if two
+starts aren't surely faster in seconds, all counted; 0 if all holds that was measured.
 """
 
 from __future__ import annotations

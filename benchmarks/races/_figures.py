@@ -81,27 +81,30 @@ class InSeconds:
     Attributes:
         steps: to the target.
         seconds: to the target, from the call on.
+        training: the same from the first step on.
         step: seconds of a step beside the other worker, next to those of a worker alone.
-        apart: the ratio in seconds over that in steps: 1 where it holds as it is counted.
+        apart: the ratio of training over that in steps: 1 where seconds are as steps say.
     """
 
     steps: Interval
     seconds: Interval
+    training: Interval
     step: Interval
     apart: Interval
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> InSeconds:
         most = UNREACHED * found["settings"]["steps"]
-        steps, seconds, step = [], [], []
+        steps, seconds, training, step = [], [], [], []
         for pair in found["pairs"]:
             race, alone = pair["race"], pair["alone"]
             steps.append(math.log((race["steps"] or most) / (alone["steps"] or most)))
             taken = [run["to_target_s"] or UNREACHED * run["whole_s"] for run in (race, alone)]
             seconds.append(math.log(taken[0] / taken[1]))
+            training.append(math.log((taken[0] - race["begun_s"]) / (taken[1] - alone["begun_s"])))
             step.append(math.log(race["step_s"] / alone["step_s"]))
-        apart = [one - other for one, other in zip(seconds, steps, strict=True)]
-        return cls(*(Interval.of(values).exp() for values in (steps, seconds, step, apart)))
+        apart = [one - other for one, other in zip(training, steps, strict=True)]
+        return cls(*(Interval.of(values).exp() for values in (steps, seconds, training, step, apart)))
 
 
 def summaries(rows: Rows, steps: int) -> list[Summary]:

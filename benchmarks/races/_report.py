@@ -19,7 +19,7 @@ ENOUGH = 3
 """Networks on which the way that is judged has to be faster."""
 
 APART = 0.1
-"""So far may ratios in seconds be from those in steps, as a part of them."""
+"""So far may ratios of training seconds be from those in steps, as a part of them."""
 MOST = 1e9
 """What is above is the end of no interval."""
 COLUMNS = {
@@ -82,15 +82,16 @@ def _in_seconds(found: dict[str, Any]) -> Verdict:
     figures = InSeconds.of(found)
     held = abs(figures.apart.mean - 1) <= APART, figures.seconds.high < 1
     workers = found["settings"]["workers"]
-    steps, seconds, apart, step = (
-        _interval(each, ".2f") for each in (figures.steps, figures.seconds, figures.apart, figures.step)
+    steps, seconds, training, step, apart = (
+        _interval(getattr(figures, field.name), ".2f") for field in dataclasses.fields(figures)
     )
     lines = (
         f"{'Held' if held[0] else 'MISSED'}: {workers} starts on {workers} Ray workers take {steps} of one start's "
-        f"steps per worker to the target, and {seconds} of its seconds, beginnings and compiling included: {apart} "
-        f"times as many as steps say, {1 - APART:g} to {1 + APART:g} allowed; a step beside the other worker takes "
-        f"{step} of the time of one alone ({len(found['pairs'])} pairs)",
-        f"{'Held' if held[1] else 'MISSED'}: {workers} starts on as many workers are surely faster in seconds than one",
+        f"steps per worker to the target, and from the first step on {training} of its seconds: {apart} times as many "
+        f"as steps say, {1 - APART:g} to {1 + APART:g} allowed; a step beside the other worker takes {step} of the "
+        f"time of one alone ({len(found['pairs'])} pairs)",
+        f"{'Held' if held[1] else 'MISSED'}: with workers' beginnings and compiling they take {seconds} of one start's "
+        "seconds, surely less than 1 to be faster",
     )
     return Verdict(lines, all(held))
 

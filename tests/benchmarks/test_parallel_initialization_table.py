@@ -186,8 +186,9 @@ def test_reports_tell_seconds_to_the_target_and_of_a_step():
 
 
 def pairs_of(race, alone):
-    """Five of them, with steps and seconds to the target and seconds of a step."""
-    runs = [dict(zip(("steps", "to_target_s", "step_s"), each, strict=True)) for each in (race, alone)]
+    """Five of them, with steps and seconds to the target, seconds of a step, and of the beginning."""
+    keys = "steps", "to_target_s", "step_s", "begun_s"
+    runs = [dict(zip(keys, each, strict=False)) for each in (race, alone)]
     rest = {"begun_s": 5.0, "later_step_s": None, "whole_s": 40.0}
     return {
         "settings": settings_of(TASK), "target": 0.5,
@@ -202,9 +203,11 @@ def pairs_of(race, alone):
         # Workers that slow each other.
         ((80, 25.0, 0.25), (100, 23.0, 0.2), (False, False)),
         ((80, 22.0, 0.22), (100, 23.0, 0.2), (False, True)),
+        # As the steps say, but for the beginning.
+        ((80, 24.0, 0.2, 9.0), (100, 23.0, 0.2), (True, False)),
         # As the steps say, which says that it doesn't pay.
         ((100, 23.5, 0.2), (100, 23.0, 0.2), (True, False)),
-        ((None, None, 0.2), (100, 23.0, 0.2), (False, False)),
+        ((None, None, 0.2), (100, 23.0, 0.2), (True, False)),
     ],
 )
 def test_seconds_are_held_against_steps_and_against_one_start(race, alone, held, capsys):
