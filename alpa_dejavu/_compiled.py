@@ -10,10 +10,13 @@ References:
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 __all__ = ["compiled"]
+
+_LOGGER = logging.getLogger(__name__)
 
 Taken = ParamSpec("Taken")
 Given = TypeVar("Given")
@@ -60,7 +63,13 @@ def _machine_code(function: Callable[Taken, Given], signature: str) -> Callable[
 
     try:
         made: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError) as error:
         # There is no place that it may write to, or no space there.
+        _say_once(type(error).__name__)
         made = numba.njit(signature)(function)
     return made
+
+
+@functools.cache
+def _say_once(error: str) -> None:
+    _LOGGER.warning("each process compiles anew (%s): set NUMBA_CACHE_DIR to a folder that can be written", error)

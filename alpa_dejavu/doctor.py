@@ -76,6 +76,7 @@ def checks() -> tuple[Check, ...]:
             "import jax, flax, optax, highspy; print('jax', jax.__version__, 'traces')",
             _PLANNING,
         ),
+        _tried("slicing", "from alpa_dejavu._warm_up import warm_up; print(warm_up())", _PLANNING),
         _tried("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
         _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
         _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),

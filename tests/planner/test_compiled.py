@@ -76,7 +76,10 @@ def test_an_installation_that_cannot_be_written_keeps_it_with_the_user_or_not_at
     assert compiled_files(cache) == [".nbc", ".nbi"]
     occupied = tmp_path / "occupied"
     occupied.write_text("")
-    assert run(CALL, module, XDG_CACHE_HOME=str(occupied), HOME=str(occupied)) == ["3.5"]
+    said = run(f"import logging, sys; logging.basicConfig(stream=sys.stdout)\n{CALL}", module,
+               XDG_CACHE_HOME=str(occupied), HOME=str(occupied))  # fmt: skip
+    assert said[-1] == "3.5"
+    assert said.count("NUMBA_CACHE_DIR") == 1
     assert compiled_files(tmp_path / "installed") == []
 
 

@@ -8,6 +8,7 @@ import jax
 from click.testing import CliRunner
 
 from alpa_dejavu import doctor
+from alpa_dejavu._warm_up import warm_up
 from alpa_dejavu.cli import main
 
 
@@ -55,6 +56,10 @@ def test_what_takes_too_long_does_not_run(monkeypatch):
 
     monkeypatch.setattr(doctor.subprocess, "run", hangs)
     assert doctor.checks()[0].finding == "took more than 120 s"
+
+
+def test_slicing_is_tried():
+    assert warm_up().startswith("its inner loops are compiled")
 
 
 def test_a_trial_is_really_made():
