@@ -66,6 +66,8 @@ def problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) 
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it.
 
+    What a link leads to is replaced, and what is no file, as /dev/stdout, is written to.
+
     Raises:
         ValueError: it can't be written, and why.
     """
@@ -78,16 +80,19 @@ def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
     if not folder.is_dir():
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
     try:
-        _replace(path, folder, content)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            _replace(path.resolve(), content)
     except OSError as error:
         why = error.strerror or error
         raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
 
 
-def _replace(path: pathlib.Path, folder: pathlib.Path, content: bytes) -> None:
+def _replace(path: pathlib.Path, content: bytes) -> None:
     umask = os.umask(0)
     os.umask(umask)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _measure(name, result, plan, given.json)
     if given.only != "steps" and plan.pairs:
         _measure_seconds(result, plan, given)
-    if given.only == "seconds":
-        result = {**result, "models": {}}
+    left_out: dict[str, dict[str, Any]] = {"seconds": {"models": {}}, "steps": {"seconds": {}}}
+    result |= left_out.get(given.only or "", {})
     show(result, plan)
     said = verdict(result, plan)
     print("\n".join(said.lines))

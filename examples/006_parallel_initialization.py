@@ -115,9 +115,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", choices=["full", "small"], default="full", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--no-ray", "--no_ray", action="store_true", help="all in this process")
-    parser.add_argument("--json", type=_file, metavar="OUT", help="write what came out")
-    parser.add_argument("--plots", type=_folder, metavar="FOLDER", help="write three pages of plots")
-    return parser.parse_args()
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write what came out")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="write three pages of plots")
+    arguments = parser.parse_args()
+    _check_paths(parser, arguments.json, arguments.plots)
+    return arguments
 
 
 def _count(text: str) -> int:
@@ -126,28 +128,21 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _file(text: str) -> Path:
-    """A file that can be written; checked before anything is trained."""
-    path = Path(text)
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} can't be written: there is no folder {folder}; make it first")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} can't be written: it is a folder; name a file in it")
-    if not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text} can't be written: {folder} is read-only; give another path")
-    return path
-
-
-def _folder(text: str) -> Path:
-    """A folder that is there, or can be made."""
-    path = Path(text)
-    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
-    if not nearest.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} can't be made: {nearest} is a file; give another path")
-    if not os.access(nearest, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text} can't be written: {nearest} is read-only; give another path")
-    return path
+def _check_paths(parser: argparse.ArgumentParser, json_file: Path | None, plots: Path | None) -> None:
+    """Makes the folder of plots; what can't be written is refused before anything is trained."""
+    if plots is not None:
+        try:
+            plots.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--plots {plots} can't be made: {error.strerror}; give another folder")
+    if json_file is not None:
+        folder = json_file.absolute().parent
+        if not folder.is_dir():
+            parser.error(f"--json {json_file} can't be written: there is no folder {folder}; make it first")
+        if json_file.is_dir():
+            parser.error(f"--json {json_file} can't be written: it is a folder; name a file in it")
+        if not os.access(folder, os.W_OK):
+            parser.error(f"--json {json_file} can't be written: {folder} is read-only; give another path")
 
 
 if __name__ == "__main__":

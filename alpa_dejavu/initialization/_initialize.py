@@ -58,8 +58,9 @@ def parallel_initialize(
     """Trains many candidates a little, drops the poor ones early, and trains the best one to the end.
 
     All candidates see the same batch at the same step. They are trained `lanes` side by side by `jax.vmap`. Rounding
-    may depend on that width, so it follows from the candidates alone: with a rule that waits, results are the same to
-    the last bit for any number of workers of one kind with equally many threads each, and without workers there.
+    may depend on that width, so it follows from the candidates and the least memory alone: with a rule that waits,
+    results are the same to the last bit for any number of workers of one kind with equally many threads each, and
+    without workers there.
 
     Args:
         init_fn: gives a state for a key of `jax.random.PRNGKey`: the parameters, a flax `TrainState`, or any pytree of
@@ -99,7 +100,7 @@ def parallel_initialize(
         the chosen state and the curves of all candidates.
 
     Raises:
-        ValueError: something above isn't as it should be; nothing is computed then.
+        ValueError: something above isn't as it should be; nothing is trained then.
         TypeError: batches can't be read again, or what is given for workers can't be sent to them.
         RuntimeError: all candidates diverged, or there is no Ray, or no Optuna, where it is asked for.
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from alpa_dejavu.initialization._trainer import Trainer
 
 
+class DoesNotFitError(ValueError):
+    """Not even one candidate fits."""
+
+
 def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
     """How many candidates can be trained side by side, `lanes` at most, and a note if it is fewer.
 
@@ -15,7 +19,7 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
             taken to fit.
 
     Raises:
-        ValueError: not even one fits.
+        DoesNotFitError: not even one fits.
     """
     limit = memory_bytes if memory_bytes is not None else _memory_of_device()
     if limit is None:
@@ -23,7 +27,7 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     fitting = lanes
     while (needed := trainer.memory_bytes(fitting)) > limit:
         if fitting == 1:
-            raise ValueError(
+            raise DoesNotFitError(
                 f"one candidate takes {needed:.4g} bytes, but the device has {limit:.4g}; make the model or the "
                 "batches smaller, or give the right memory_bytes"
             )

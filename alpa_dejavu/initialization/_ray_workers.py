@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.initialization._layout import Leaves
-from alpa_dejavu.initialization._memory import fitting_lanes
+from alpa_dejavu.initialization._memory import DoesNotFitError, fitting_lanes
 from alpa_dejavu.initialization._model import Model
 from alpa_dejavu.initialization._store import Store
 from alpa_dejavu.initialization._task import Outcome, Runner, Task
 from alpa_dejavu.initialization._trainer import Trainer
 
 _log = logging.getLogger("alpa_dejavu")
+PATIENCE_S = 30.0
+"""If workers haven't begun after that, it is said."""
 MOST_TRIES = 3
 """A task whose worker dies so often isn't tried again: its candidates are taken for what kills workers."""
 
@@ -66,7 +68,7 @@ class _Worker:
         """As of a runner; 0, and why, if not even one fits: an error would come with lines of Ray's."""
         try:
             return fitting_lanes(self._trainer, lanes, memory_bytes)
-        except ValueError as error:
+        except DoesNotFitError as error:
             return 0, str(error)
 
 
@@ -91,7 +93,11 @@ class _RayRunner(Runner):
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
         """Of the worker with the least; all are asked at once."""
         asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
-        least, note = min((self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked)))
+        late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
+        if late:
+            _log.warning("%d of %d workers haven't begun after %g s; they are waited for: see that a host has what "
+                         "one of them needs, or ask for fewer", len(late), len(asked), PATIENCE_S)  # fmt: skip
+        least, note = min(self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked))
         if not least:
             raise ValueError(note)
         return least, note
@@ -111,7 +117,7 @@ class _RayRunner(Runner):
             done = self._ray.wait(list(self._running), num_returns=1)[0][0]
             place, task = self._running.pop(done)
             self._idle.append(place)
-            outcome: Outcome | None = self._got(done, place)
+            outcome: Outcome | None = self._got(done, place, "its candidates begin again at their last checkpoint")
             if outcome is not None:
                 self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
                 yield outcome
@@ -130,15 +136,15 @@ class _RayRunner(Runner):
                 self._ray.kill(actor)
 
     def _answer(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        for _ in range(MOST_TRIES):
-            answer: tuple[int, str] | None = self._got(asked, place)
+        for left in range(MOST_TRIES - 1, -1, -1):
+            answer: tuple[int, str] | None = self._got(asked, place, "another one is asked for its memory")
             if answer is not None:
                 return answer
-            asked = self._actors[place].fitting.remote(lanes, memory_bytes)
+            asked = self._actors[place].fitting.remote(lanes, memory_bytes) if left else None
         raise RuntimeError(f"a worker died {MOST_TRIES} times when it was asked how much memory its device has; see "
                            "Ray's logs, or give worker_options that leave it out")  # fmt: skip
 
-    def _got(self, done: Any, place: int) -> Any:
+    def _got(self, done: Any, place: int, then: str) -> Any:
         """What a worker gives. None: it has died; another one takes its place."""
         errors = self._ray.exceptions
         try:
@@ -150,7 +156,7 @@ class _RayRunner(Runner):
                     "batches import can be imported on every host"
                 ) from error
             said = str(error).splitlines() or [type(error).__name__]
-            _log.warning("a worker died: %s; its candidates begin again at their last checkpoint", said[0])
+            _log.warning("a worker died: %s; %s", said[0], then)
             with contextlib.suppress(Exception):
                 self._ray.kill(self._actors[place])
             self._actors[place] = self._kinds[place].remote(self._model)

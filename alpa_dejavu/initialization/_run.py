@@ -129,8 +129,9 @@ class Run:
         curve = candidate.curve()
         if not interrupted or not candidate.is_living:
             return curve
-        others = f"of {len(self._field.living())} that weren't dropped"
-        said = f"the best so far {others}" if number == chosen else f"one {others}; {chosen} was the best so far"
+        said = f"one of {len(self._field.living())} that weren't dropped"
+        if self._field.candidates[chosen].step:
+            said += "; the best so far" if number == chosen else f"; {chosen} was the best so far"
         return dataclasses.replace(curve, why=said)
 
     def _write(self, result: Initialized, path: pathlib.Path) -> None:

@@ -82,7 +82,7 @@ class InSeconds:
         steps: to the target.
         seconds: to the target, from the call on.
         training: the same from the first step on.
-        step: seconds of a step beside the other worker, next to those of a worker alone.
+        step: seconds of a step of the worker that is ahead beside the other one, next to those of a worker alone.
         apart: the ratio of training over that in steps: 1 where seconds are as steps say.
     """
 
@@ -99,9 +99,11 @@ class InSeconds:
         for pair in found["pairs"]:
             race, alone = pair["race"], pair["alone"]
             steps.append(math.log((race["steps"] or most) / (alone["steps"] or most)))
-            taken = [run["to_target_s"] or UNREACHED * run["whole_s"] for run in (race, alone)]
-            seconds.append(math.log(taken[0] / taken[1]))
-            training.append(math.log((taken[0] - race["begun_s"]) / (taken[1] - alone["begun_s"])))
+            begun = [run["begun_s"] for run in (race, alone)]
+            trained = [(run["to_target_s"] or run["begun_s"] + UNREACHED * (run["whole_s"] - run["begun_s"]))
+                       - run["begun_s"] for run in (race, alone)]  # fmt: skip
+            seconds.append(math.log((begun[0] + trained[0]) / (begun[1] + trained[1])))
+            training.append(math.log(trained[0] / trained[1]))
             step.append(math.log(race["step_s"] / alone["step_s"]))
         apart = [one - other for one, other in zip(training, steps, strict=True)]
         return cls(*(Interval.of(values).exp() for values in (steps, seconds, training, step, apart)))

@@ -88,8 +88,8 @@ def _in_seconds(found: dict[str, Any]) -> Verdict:
     lines = (
         f"{'Held' if held[0] else 'MISSED'}: {workers} starts on {workers} Ray workers take {steps} of one start's "
         f"steps per worker to the target, and from the first step on {training} of its seconds: {apart} times as many "
-        f"as steps say, {1 - APART:g} to {1 + APART:g} allowed; a step beside the other worker takes {step} of the "
-        f"time of one alone ({len(found['pairs'])} pairs)",
+        f"as steps say, {1 - APART:g} to {1 + APART:g} allowed; a step of the faster worker beside "
+        f"the other one takes {step} of the time of one alone ({len(found['pairs'])} pairs)",
         f"{'Held' if held[1] else 'MISSED'}: with workers' beginnings and compiling they take {seconds} of one start's "
         "seconds, surely less than 1 to be faster",
     )

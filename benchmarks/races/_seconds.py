@@ -107,7 +107,8 @@ def told(reports: Sequence[tuple[float, int]], race_steps: int, reached: int | N
 
     Returns:
         steps: as given. to_target_s: to the report that has it. begun_s: until the first step began, worker and
-        program ready. step_s: of a step during the race; later_step_s: of one after it, None if there is none.
+        program ready. step_s: of a step during the race, of the worker that is ahead; later_step_s: of one after it,
+        None if there is none.
     """
     first: dict[int, float] = {}
     for at, step in reports:

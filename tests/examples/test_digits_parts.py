@@ -49,7 +49,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_trained(tmp_path, 
     for option, path, said in [
         ("--json", tmp_path / "no" / "out.json", f"there is no folder {tmp_path / 'no'}; make it first"),
         ("--json", tmp_path, "it is a folder; name a file in it"),
-        ("--plots", tmp_path / "a_file" / "plots", f"{tmp_path / 'a_file'} is a file"),
+        ("--plots", tmp_path / "a_file" / "plots", "can't be made: Not a directory; give another folder"),
     ]:
         monkeypatch.setattr(sys, "argv", ["006", option, str(path)])
         with pytest.raises(SystemExit):

@@ -18,8 +18,8 @@ class Ray:
 
     exceptions = types.SimpleNamespace(RayActorError=Died, ObjectLostError=Died)
 
-    def __init__(self, dies_in=None, memory=(), dies_asked=()):
-        self.sent, self._dies_in = [], dies_in
+    def __init__(self, dies_in=None, memory=(), dies_asked=(), is_slow=False):
+        self.sent, self._dies_in, self._is_slow = [], dies_in, is_slow
         self.asked, self._memory, self._dies_asked = 0, memory, dies_asked
 
     def put(self, value):
@@ -29,8 +29,9 @@ class Ray:
         kind = types.SimpleNamespace(remote=lambda model: self._actor(cls, model))
         return types.SimpleNamespace(options=lambda **_: kind)
 
-    def wait(self, handles, num_returns):
-        return handles[:1], handles[1:]
+    def wait(self, handles, num_returns, timeout=None):
+        ready = 1 if self._is_slow else num_returns
+        return handles[:ready], handles[ready:]
 
     def get(self, handle):
         return handle()
@@ -89,7 +90,7 @@ def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch)
     assert np.mean([is_sent for _, _, is_sent in ray.sent]) < 0.7
 
 
-def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch):
+def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch, caplog):
     def run(**given):
         monkeypatch.setattr(_ray_workers, "_connected", lambda options: ray)
         return parallel_initialize(*regression(), num_candidates=4, budget_steps=16, rungs=(4,), workers=3, **given)
@@ -105,6 +106,9 @@ def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypa
     assert not ray.sent
     ray = Ray(dies_asked=(1,))
     assert (run(lanes=4).notes, ray.asked) == ((), 4)
+    ray = Ray(is_slow=True)
+    assert run(lanes=4).notes == ()
+    assert "2 of 3 workers haven't begun after 30 s" in caplog.text
     ray = Ray(dies_asked=(1, 3, 4))
     with pytest.raises(RuntimeError, match="died 3 times when it was asked"):
         run(lanes=4)
