@@ -1,7 +1,7 @@
 """Functions that numba compiles at their first call, and keeps compiled on disk where it may write.
 
 What is compiled is loops over arrays, which NumPy would need a call for each. Sums are made in the order in which they
-are written, in float64. Until one is called, numba isn't imported.
+are written. Until one is called, numba isn't imported.
 
 References:
     Lam, Pitrou and Seibert, Numba: A LLVM-based Python JIT compiler, LLVM-HPC 2015.
@@ -14,12 +14,13 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["compiled"]
+__all__ = ["compile_all", "compiled"]
 
 _LOGGER = logging.getLogger(__name__)
 
 Taken = ParamSpec("Taken")
 Given = TypeVar("Given")
+_KNOWN: list[Callable[[], object]] = []
 
 
 def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
@@ -30,7 +31,7 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
 
     Args:
         signature: the types of its arguments, as numba writes them: "(f8[::1], i8)" takes a contiguous array of floats
-            and an integer. It takes no others: they are a TypeError.
+            and an integer. Other arrays are a TypeError.
 
     >>> @compiled("(f8[::1], i8)")
     ... def nth_power(values, n):
@@ -46,16 +47,27 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
     def of(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
         machine_code: Callable[Taken, Given] | None = None
 
-        @functools.wraps(function)
-        def call(*given: Taken.args, **named: Taken.kwargs) -> Given:
+        def ready() -> Callable[Taken, Given]:
             nonlocal machine_code
             if machine_code is None:
                 machine_code = _machine_code(function, signature)
-            return machine_code(*given, **named)
+            return machine_code
 
+        @functools.wraps(function)
+        def call(*given: Taken.args, **named: Taken.kwargs) -> Given:
+            return ready()(*given, **named)
+
+        _KNOWN.append(ready)
         return call
 
     return of
+
+
+def compile_all() -> int:
+    """Compiles every function of the modules that are imported, or loads what is kept; how many they are."""
+    for ready in _KNOWN:
+        ready()
+    return len(_KNOWN)
 
 
 def _machine_code(function: Callable[Taken, Given], signature: str) -> Callable[Taken, Given]:
@@ -63,8 +75,9 @@ def _machine_code(function: Callable[Taken, Given], signature: str) -> Callable[
 
     try:
         made: Callable[Taken, Given] = numba.njit(signature, cache=True)(function)
-    except (OSError, RuntimeError) as error:
-        # There is no place that it may write to, or no space there.
+    except Exception as error:
+        # There is no place that it may write to, no space there, or what is kept there is broken. What is wrong with
+        # the function itself is wrong once more below.
         _say_once(type(error).__name__)
         made = numba.njit(signature)(function)
     return made

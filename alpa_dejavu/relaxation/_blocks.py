@@ -32,13 +32,13 @@ def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
         Plans, for those cuts for which there are any; None if there are too many combinations.
     """
     states = States(lattice, kinds_only=True)
-    if len(states) * ends.size * len(states.uses) > MOST_STATES:
+    if states.count * ends.size * len(states.uses) > MOST_STATES:
         return None
     least, way = _least_by_class(lattice, ends, count, bounds)
     (num, width), goal = ends.shape, states.goal()
-    best = np.full((num, len(states)), np.inf)
+    best = np.full((num, states.count), np.inf)
     best[:, 0] = 0.0
-    taken = np.full((width, num, len(states)), -1, dtype=np.int16)
+    taken = np.full((width, num, states.count), -1, dtype=np.int16)
     put_behind(least, count, states.holds(), states.back, best, taken)
     state = goal[best[:, goal].argmin(axis=1)]
     found = np.isfinite(best[np.arange(num), state])

@@ -29,7 +29,7 @@ def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batc
     """
     size = lattice.problem.num_layers
     states = States(lattice)
-    if len(states) * len(bounds) * len(segments) * len(states.uses) > 4 * MOST_STATES:
+    if states.count * len(bounds) * len(segments) * len(states.uses) > 4 * MOST_STATES:
         return None
     table = _Suffixes(lattice, bounds, states)
     for layer in range(size - 1, -1, -1):
@@ -53,10 +53,10 @@ class _Suffixes:
     def __init__(self, lattice: Lattice, bounds: FloatArray, states: States) -> None:
         self._lattice, self._bounds, self._back, self._holds = lattice, bounds, states.back, states.holds()
         size = lattice.problem.num_layers
-        self.best = np.full((len(bounds), size + 1, len(states)), np.inf, dtype=np.float32)
+        self.best = np.full((len(bounds), size + 1, states.count), np.inf, dtype=np.float32)
         self.best[:, size, 0] = 0.0
         self._count = np.zeros(self.best.shape, dtype=np.int16)
-        self.taken = np.full((3, len(bounds), size, len(states)), -1, dtype=np.int16)
+        self.taken = np.full((3, len(bounds), size, states.count), -1, dtype=np.int16)
 
     def begin(self, layer: int, lasts: IntArray) -> None:
         """All plans that begin with a layer, by the last layer of their first stage."""

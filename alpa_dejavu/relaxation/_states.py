@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import numpy as np
@@ -27,8 +28,10 @@ class States:
         steps = np.append(np.cumprod(np.array(self._dims[:0:-1], dtype=np.int64))[::-1], 1).astype(np.int64)
         self.back: IntArray = self.uses @ steps
 
-    def __len__(self) -> int:
-        return int(np.prod(self._dims, dtype=object))
+    @property
+    def count(self) -> int:
+        """S, which may be more than fit anywhere."""
+        return math.prod(self._dims)
 
     def holds(self) -> NDArray[np.bool_]:
         """Whether a state has what a class uses; shape (Q, S)."""

@@ -100,6 +100,9 @@ def amp_starts(
     """
     _check.one_of("amp_pipe", "variant", variant, VARIANTS)
     num_stages, num_layers = stage_s.shape[:2]
+    if not num_stages or cut_s.shape != (num_stages - 1, num_layers):
+        raise ValueError(f"amp_pipe: stage_s is of shape {stage_s.shape}, so cut_s must be of shape "
+                         f"{(max(num_stages - 1, 0), num_layers)}, but it is of {cut_s.shape}")  # fmt: skip
     if num_stages > num_layers:
         return ()
     if variant == "paper":

@@ -81,7 +81,7 @@ class Choices:
         num_layers, num_classes = self.num_layers, len(self._members)
         taken = table[:, :, self._members]
         taken[:, :, self._members < 0] = filler
-        return taken.reshape(num_layers, num_layers, num_classes, -1)
+        return np.ascontiguousarray(taken.reshape(num_layers, num_layers, num_classes, -1))
 
     def reach(self, bound: float) -> IntArray:
         """How many layers a stage within a bound has at most, if it begins with each; at least one. Shape (L,)."""

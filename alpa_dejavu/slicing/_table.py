@@ -14,7 +14,8 @@ MOST_BYTES = 2**31
 
 def fits(corridor: Corridor) -> bool:
     """Whether a table isn't too large."""
-    return bool(8 * np.maximum(corridor.most - corridor.fewest + 1, 0).sum() <= MOST_BYTES)
+    used = np.union1d(corridor.graph.tail, corridor.graph.head)
+    return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= MOST_BYTES)
 
 
 def least_sum(corridor: Corridor) -> tuple[float, IntArray]:
@@ -27,8 +28,8 @@ def least_sum(corridor: Corridor) -> tuple[float, IntArray]:
     return least, arcs[:count]
 
 
-# A node has a row in the table, of all numbers of devices that may be left there, from the fewest on; `ends` tells
-# where it ends.
+# A node that arcs leave or come to has a row in the table, of all numbers of devices that may be left there, from the
+# fewest on; `ends` tells where it ends.
 
 
 @compiled("(i8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8, i8[::1], i8[::1], i8[::1])")
@@ -44,13 +45,16 @@ def _table(
     ends: IntArray,
 ) -> FloatArray:
     """The least sums from all nodes on; sets `ends`."""
+    used = np.zeros(len(layers), np.bool_)
+    for arc in range(len(tail)):
+        used[tail[arc]] = used[head[arc]] = True
     end = 0
     for node in range(len(layers)):
-        end += max(most[node] - fewest[node] + 1, 0)
+        end += max(most[node] - fewest[node] + 1, 0) if used[node] else 0
         ends[node] = end
     sums = np.full(end, np.inf)
     for node in range(len(layers)):
-        if layers[node] == num_layers and most[node] >= fewest[node]:
+        if layers[node] == num_layers and used[node] and most[node] >= fewest[node]:
             sums[ends[node] - 1] = 0.0
     for arc in range(len(tail) - 1, -1, -1):
         node, after = tail[arc], head[arc]

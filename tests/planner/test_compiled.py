@@ -83,6 +83,14 @@ def test_an_installation_that_cannot_be_written_keeps_it_with_the_user_or_not_at
     assert compiled_files(tmp_path / "installed") == []
 
 
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_what_is_kept_broken_is_compiled_anew(module, suffix):
+    assert run(CALL, module) == ["3.5"]
+    (broken,) = module.rglob(f"*{suffix}")
+    broken.write_bytes(broken.read_bytes()[:20])
+    assert run(CALL, module) == ["3.5"]
+
+
 def test_arguments_of_other_types_are_an_error():
     with pytest.raises(TypeError, match="No matching definition"):
         _least(np.zeros((1, 2, 2), dtype=np.float32), np.zeros((0, 2)), 1)

@@ -1,6 +1,7 @@
 """What is installed and runs is said, and what to do about the rest."""
 
 import platform
+import re
 import subprocess
 import sys
 
@@ -59,7 +60,7 @@ def test_what_takes_too_long_does_not_run(monkeypatch):
 
 
 def test_slicing_is_tried():
-    assert warm_up().startswith("its inner loops are compiled")
+    assert re.match(r"[1-9]\d* inner loops are compiled", warm_up())
 
 
 def test_a_trial_is_really_made():

@@ -17,7 +17,7 @@ from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.slicing._stages import stages_of
-from alpa_dejavu.slicing._table import least_sum
+from alpa_dejavu.slicing._table import fits, least_sum
 from alpa_dejavu.testing import random_problem
 
 SEEDS = st.integers(0, 2**32)
@@ -165,3 +165,19 @@ def test_arrays_of_any_layout_that_may_not_be_written(slicer):
 
 def test_costs_of_zero_and_a_single_layer():
     assert Dynamic().slice(SlicingProblem(np.zeros((1, 1, 1, 1)), [2], 2, 4)).cost_s == 0.0
+
+
+def test_a_node_that_no_stage_is_at_has_no_row():
+    # Three nodes of layer 1, of which arcs lead to one alone; rows of the others would not fit.
+    tail, head = np.array([0, 2]), np.array([2, 4])
+    graph = Graph(np.array([0, 1, 1, 1, 2]), 2, tail, head, np.array([1, 1]), np.array([2.0, 3.0]), np.arange(2))
+    most = np.array([2, 10**15, 1, 10**15, 0])
+    corridor = Corridor(graph, 2, np.array([2, 0, 0, 0, 0]), most)
+    assert fits(corridor)
+    least, arcs = least_sum(corridor)
+    assert (least, arcs.tolist()) == (5.0, [0, 1])
+
+
+def test_boundaries_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"cut_s must be of shape \(1, 4\), but it is of \(0, 4\)"):
+        amp_starts(np.ones((2, 4, 4)), np.zeros((0, 4)), 2)
