@@ -7,7 +7,7 @@ stand beside. Alpa's `training_dp` and the sketch's program run in a process of 
 10 and 2 minutes. The seconds are wall time of this machine, and medians of five runs where they are short. The parts:
 `alpa` (`dynamic` against Alpa's programs), `same` (its optimum against all slicings and Alpa's), `alone` (large
 problems), `gradient` (on the DP's objective), `makespan` (on simulated steps with transfers) and `sketch`. All of it
-takes under 25 minutes; `--quick` takes small problems, whose figures say nothing.
+takes about 35 minutes; `--quick` takes small problems, whose figures say nothing.
 
 Exit status 1 if a figure is missed.
 """
