@@ -112,7 +112,7 @@ def _begun(file: Path | None, plan: Plan) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if found.get("version") == 1:
             # Its seconds were of another race, of more starts than workers.
-            found = {**found, "version": VERSION}
+            found["version"] = VERSION
             found.pop("seconds", None)
         if found.get("settings") != settings:
             raise SystemExit(f"{file} was measured with {found.get('settings')}, now {settings}: name another file")

@@ -6,9 +6,9 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu._covered_room import covered_room
 from alpa_dejavu.relaxation._batch import Batch, FloatArray, IntArray
 from alpa_dejavu.relaxation._blocks import MOST_STATES, theta
+from alpa_dejavu.relaxation._covered_room import covered_room
 from alpa_dejavu.relaxation._lattice import Lattice
 from alpa_dejavu.relaxation._put_stages import put_before
 from alpa_dejavu.relaxation._states import States

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import final
 
@@ -35,11 +36,12 @@ class States:
 
     def holds(self) -> NDArray[np.bool_]:
         """Whether a state has what a class uses; shape (Q, S)."""
-        return np.asarray((self._used() >= self.uses[:, None]).all(axis=2))
+        return np.asarray((self._used >= self.uses[:, None]).all(axis=2))
 
     def goal(self) -> IntArray:
         """The states in which all is used that has to be."""
-        return np.flatnonzero(((self._used() == self._available) | ~self._exact).all(axis=1))
+        return np.flatnonzero(((self._used == self._available) | ~self._exact).all(axis=1))
 
+    @functools.cached_property
     def _used(self) -> IntArray:
         return np.indices(self._dims).reshape(len(self._dims), -1).T

@@ -71,8 +71,7 @@ class Relaxation:
         self._behind: IntArray = np.cumsum(groups * (self._ends - np.arange(num_layers)) * num_classes)
         self._cheapest: FloatArray = np.empty(self._behind[-1])
         entry, extra = np.ascontiguousarray(self._entry), np.ascontiguousarray(self._extra)
-        costs, weights = np.ascontiguousarray(choices.costs_s), np.ascontiguousarray(choices.weights)
-        _cheapest(costs, weights, entry, extra, self._ends, bound, self._cheapest)
+        _cheapest(choices.costs_s, choices.weights, entry, extra, self._ends, bound, self._cheapest)
         self.work = 0
 
     def at(self, prices: FloatArray) -> Prices:
