@@ -76,9 +76,7 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
     """As `write_whole`."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
+    check_folder(path)
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
@@ -87,6 +85,13 @@ def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
     except OSError as error:
         why = error.strerror or error
         raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def check_folder(path: pathlib.Path) -> None:
+    """Raises ValueError for a file that can't be written, since its folder isn't there."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
 
 
 def _replace(path: pathlib.Path, content: bytes) -> None:

@@ -20,7 +20,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tqdm import tqdm
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._json_file import check_folder, write_whole
 from alpa_dejavu.initialization import Initialized, Progress, parallel_initialize
 from alpa_dejavu.initialization.rules import KNOWN as RULES
 from alpa_dejavu.initialization.starts import KNOWN as STARTS
@@ -136,11 +136,13 @@ def _check_paths(parser: argparse.ArgumentParser, json_file: Path | None, plots:
         except OSError as error:
             parser.error(f"--plots {plots} can't be made: {error.strerror}; give another folder")
     if json_file is not None:
-        folder = json_file.absolute().parent
-        if not folder.is_dir():
-            parser.error(f"--json {json_file} can't be written: there is no folder {folder}; make it first")
+        try:
+            check_folder(json_file)
+        except ValueError as error:
+            parser.error(f"--json {error}")
         if json_file.is_dir():
             parser.error(f"--json {json_file} can't be written: it is a folder; name a file in it")
+        folder = json_file.absolute().parent
         if not os.access(folder, os.W_OK):
             parser.error(f"--json {json_file} can't be written: {folder} is read-only; give another path")
 

@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._json_file import check_folder, write_whole
 from alpa_dejavu.planned import Planned
 
 _WIDTH = 160
@@ -48,8 +48,8 @@ def gibibytes(value: float) -> str:
 def check_outputs(*paths: pathlib.Path | None) -> None:
     """Raises ValueError for a file that can't be written, before anything is planned."""
     for path in paths:
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{path} can't be written: there is no folder {path.absolute().parent}; make it first")
+        if path is not None:
+            check_folder(path)
 
 
 def write_outputs(

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, final
 
 from alpa_dejavu._history_file import default_path
+from alpa_dejavu._json_file import check_folder
 from alpa_dejavu.history._origin import UNKNOWN, Origin
 from alpa_dejavu.history._run import PastRun, StageSeconds
 from alpa_dejavu.plan_file import plan_data, plan_of
@@ -92,12 +93,12 @@ class Store:
         """Raises what `append` would raise for this file; changes nothing."""
         self.runs()
         if self.path != default_path():
-            self._check_folder()
+            check_folder(self.path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction, which others wait for; it is undone unless the `with` block ends well."""
-        self._check_folder()
+        check_folder(self.path)
         with self._opened("rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")
             version = self._version(connection)
@@ -141,11 +142,6 @@ class Store:
         if found != "ok":
             raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
         return version
-
-    def _check_folder(self) -> None:
-        folder = self.path.absolute().parent
-        if not folder.is_dir():
-            raise ValueError(f"{self.path} can't be written: there is no folder {folder}; make it first")
 
     def _run(self, row: dict[str, Any]) -> PastRun:
         try:
