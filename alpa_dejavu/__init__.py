@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from alpa_dejavu._table import plan_table
     from alpa_dejavu.layer_option import DejavuLayerOption
     from alpa_dejavu.option import DejavuStageOption
-    from alpa_dejavu.planner import plan
+    from alpa_dejavu.planning import PlanningResult, PlanningTask, plan, plan_model
     from alpa_dejavu.problem import NoPlanError
 
 __all__ = [
     "DejavuLayerOption",
     "DejavuStageOption",
     "NoPlanError",
+    "PlanningResult",
+    "PlanningTask",
     "get_compute_cost",
     "inference_dp",
     "install",
     "installed",
     "plan",
+    "plan_model",
     "plan_table",
     "training_dp",
     "uninstall",
@@ -39,7 +42,7 @@ _HOME = {
     "DejavuLayerOption": "layer_option",
     "DejavuStageOption": "option",
     "NoPlanError": "problem",
-    "plan": "planner",
+    **dict.fromkeys(("PlanningResult", "PlanningTask", "plan", "plan_model"), "planning"),
     "plan_table": "_table",
     **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "_alpa"),
 }

@@ -1,4 +1,4 @@
-"""The best plan from what was kept of another: priced on a cluster that may have changed, and searched again."""
+"""The task of planning again from what was kept beside a plan: priced on a cluster that may have changed."""
 
 from __future__ import annotations
 
@@ -6,35 +6,20 @@ import dataclasses
 import os
 from typing import final
 
-from alpa_dejavu._finished import finished_plan
-from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Calibration, Prices, prices
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import COUNTED
-from alpa_dejavu.moves import Settler, layer_state
+from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning._searched import Searched
+from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
+from alpa_dejavu.planning._task import PlanningTask, SpaceRules, StageSpace
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, SearchSpace
-from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
-from alpa_dejavu.slicing import Slicer
-from alpa_dejavu.space import search_space
+from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["KeptCosts", "best_candidate", "following_plan", "kept_costs", "kept_prices"]
+__all__ = ["KeptSpace", "kept_prices", "kept_task"]
 
-_FEW = 1024
-"""Layers times devices up to which other numbers of stages are simulated too; for more that takes too long."""
 _COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links"}
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class KeptCosts:
-    """A cost table with its space; of so many logical meshes, planning never found out how layers are divided."""
-
-    table: CostTable
-    space: SearchSpace
-    missing: int
 
 
 def kept_prices(
@@ -66,38 +51,57 @@ def kept_prices(
     return given if cluster is not None else dataclasses.replace(given, cluster=kept.cluster)
 
 
-def kept_costs(kept: Kept, given: Prices) -> KeptCosts:
-    """The costs of what is kept, on the cluster of the prices."""
-    micro_batch = kept.batch // kept.run.num_micro_batches
-    whole = search_space(given.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
-    space, missing = _known(whole, kept.model)
-    table = cost_table(kept.model, given.cluster, space, kept.run, given.latency, given.communication, COUNTED)
-    return KeptCosts(table, space, missing)
+def kept_task(
+    plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
+) -> PlanningTask:
+    """The task whose best plan follows another one.
+
+    Args:
+        plan: that runs now.
+        kept: all that it was made from.
+        given: the prices on the cluster as it is.
+        slicing: a slicer or its name.
+        other_counts: whether the number of micro-batches may change; the model is then scaled, as nothing is traced.
+    """
+    count = kept.run.num_micro_batches
+    counts = {count, *micro_batch_counts(kept.batch)} if other_counts else {count}
+    return PlanningTask(
+        source=GivenModel(kept.model, kept.batch // count, plan.model),
+        prices=given,
+        batch=kept.batch,
+        layers=(kept.model.num_layers,),
+        micro_batches=tuple(sorted(counts)),
+        schedule=kept.run.schedule,
+        chooser=Searched(begin=Shape(kept.model.num_layers, count)),
+        space=KeptSpace(kept),
+        slicer=slicer(slicing),
+        before=plan,
+    )
 
 
-def best_candidate(kept: Kept, costs: KeptCosts, cluster: Cluster, search: Slicer) -> Candidate | None:
-    """The best plan by some costs, simulated; None if nothing fits."""
-    found = proposed(kept.model, costs.table, cluster, costs.space, kept.run, search)
-    if found is None:
-        return None
-    best = simulated(found, cluster)
-    if kept.model.num_layers * cluster.num_devices <= _FEW:
-        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
-    return best
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeptSpace(StageSpace):
+    """The part of a search space of which it was kept how layers are divided.
 
+    Attributes:
+        kept: all that a plan was made from.
+    """
 
-def following_plan(candidate: Candidate, before: Plan, cluster: Cluster) -> Plan:
-    """The plan that a candidate is: of the same model and batch, on the hosts that have most of what it needs."""
-    made = finished_plan(
-        candidate.slicing.stages, candidate.table, cluster, candidate.space, candidate.run, step_s=candidate.step_s,
-        lower_bound_s=candidate.slicing.lower_bound_s, planning_s={}, model=before.model, batch=before.batch,
-    )  # fmt: skip
-    made = dataclasses.replace(made, layer_option=before.layer_option)
-    if any(kinds_of(cluster)):
-        return made
-    devices = {host.name: host.num_devices for host in cluster.hosts}
-    settler = Settler(made.stages, before.stages, devices, layer_state(candidate.model))
-    return dataclasses.replace(made, stages=settler.settled(made.stages, ()))
+    kept: Kept
+
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """The search space on a cluster, for a micro-batch of so many samples."""
+        return self._known(cluster, micro_batch)[0]
+
+    def missing(self, cluster: Cluster, micro_batch: int) -> int:
+        """The number of logical meshes that planning never looked at, and that are left out."""
+        return self._known(cluster, micro_batch)[1]
+
+    def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
+        kept = self.kept
+        rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance)
+        return _known(rules.space(cluster, micro_batch), kept.model)
 
 
 def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:

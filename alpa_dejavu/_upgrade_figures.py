@@ -13,9 +13,8 @@ from alpa_dejavu._layer_costs import own_seconds
 from alpa_dejavu._plan_times import Times, plan_times, shortened
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
-from alpa_dejavu.estimate import choices_of
 from alpa_dejavu.latency import Latency, LatencyModel
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, Device, Operators
 from alpa_dejavu.sensitivity import Figure
 
@@ -102,10 +101,10 @@ def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Fig
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
 
 
-def layer_figures(planned: Planned) -> Iterator[tuple[int, Figure]]:
+def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
     """Of each layer what its operators compute, and the optimizer for it, on the mesh of its stage."""
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
-    for n, stage in enumerate(choices_of(planned)):
+    for n, stage in enumerate(planned.choices):
         for layer in range(stage.first, stage.last + 1):
             own = seconds[:, layer, stage.submesh, stage.config].tolist()
             better, worse, twice = (_saving(times, n, [share * part for part in own]) for share in (1.0, -1.0, 0.5))

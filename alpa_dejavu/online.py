@@ -22,33 +22,35 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 
 from alpa_dejavu._decision import Decision
-from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
+from alpa_dejavu._kept_search import kept_prices, kept_task
 from alpa_dejavu._layer_costs import own_seconds, with_layer_factors
 from alpa_dejavu._layer_factors import LayerFactors, MeasuredStage
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.estimate import given_stages
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.placement import site_of
+from alpa_dejavu.planning import given_stages
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._ranking import plan_of
+from alpa_dejavu.planning._searched import Bench
 from alpa_dejavu.problem import (
     Cluster,
     Moves,
     NoPlanError,
     Plan,
-    Run,
     SearchSpace,
     Slicing,
     SlicingProblem,
     StageChoice,
     _check,
 )
-from alpa_dejavu.search import Candidate, simulated
-from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.slicing import Slicer
 
 __all__ = ["Decision", "Follower", "FollowingSlicer", "LayerFactors", "MeasuredStage"]
 
@@ -105,16 +107,16 @@ class Follower:
         calibration: str | os.PathLike[str] | Calibration | None = None,
     ) -> None:
         given = kept_prices(plan, kept, None, latency, communication, calibration)
-        costs = kept_costs(kept, given)
+        self._task = kept_task(plan, kept, given, slicing)
+        self._costs = Bench(self._task, Clock()).costs(kept.model.num_layers, kept.run.num_micro_batches)
         self.plan, self.factors = plan, factors or LayerFactors(kept.model.num_layers)
         if self.factors.num_layers != plan.num_layers:
             raise ValueError(f"the factors are of {self.factors.num_layers} layers, but the plan has {plan.num_layers}")
-        self._kept, self._cluster, self._search = kept, given.cluster, slicer(slicing)
-        self._table, self._space = costs.table, costs.space
+        self._run, self._cluster = kept.run, given.cluster
         self._state = layer_state(kept.model)
         self._begun: Any = None
         self._steps_s: list[float] = []
-        self._stages = _choices(plan, self._space, self._cluster)
+        self._stages = _choices(plan, self._costs.space, self._cluster)
         self.restart_s = restart_s
 
     @property
@@ -142,7 +144,7 @@ class Follower:
             raise ValueError(f"{len(stages_s)} stages were measured, but the plan has {len(self._stages)}")
         for seconds in (*stages_s, step_s):
             _check.positive("follower", "measured seconds", seconds)
-        own = own_seconds(self._table)
+        own = own_seconds(self._costs.table)
         found: dict[Hashable, MeasuredStage] = {}
         for stage, seconds in zip(self._stages, stages_s, strict=True):
             layers_s = self._predicted(own, stage)
@@ -163,13 +165,14 @@ class Follower:
         if not self._steps_s:
             raise ValueError("no step of this plan was measured; measure at least one before deciding")
         started = time.perf_counter()
-        table = with_layer_factors(self._table, self.factors.factors)
-        now = simulated(self._candidate(table, self._stages), self._cluster)
+        table = with_layer_factors(self._costs.table, self.factors.factors)
+        costs = dataclasses.replace(self._costs, table=table)
+        now = simulated(_candidate(costs, self._stages))
         ratio = float(np.median(self._steps_s[-_RECENT:])) / now.step_s
-        best = self._best(table)
+        best = self._best(costs)
         plan, moved, step_s = self.plan, Moves((), 0.0, 0.0), now.step_s
         if best is not None and best.step_s <= now.step_s * (1 - _LEAST):
-            plan, step_s = following_plan(best, self.plan, self._cluster), best.step_s
+            plan, step_s = best, best.step_s
             moved = moves(self.plan.stages, plan.stages, self._cluster, self._state)
         looked_s = time.perf_counter() - started
         if plan is not self.plan:
@@ -178,41 +181,44 @@ class Follower:
 
     def moved(self, decision: Decision) -> None:
         """From now on that decision's plan runs; what is known of the layers stays."""
-        self._stages = _choices(decision.plan, self._space, self._cluster)
+        self._stages = _choices(decision.plan, self._costs.space, self._cluster)
         self.plan, self._steps_s = decision.plan, []
 
-    def _best(self, table: CostTable) -> Candidate | None:
-        """The best plan by some costs, simulated; None if nothing fits."""
-        if isinstance(self._search, FollowingSlicer):
-            problem = _by_step(table.slicing_problem(self._cluster, self._space, self._kept.run), table, self._kept.run)
-            found, self._begun = self._search.follow(problem, self._begun)
+    def _best(self, costs: Costs) -> Plan | None:
+        """The best plan by some costs; None if nothing fits."""
+        task = dataclasses.replace(self._task, before=self.plan, factors=tuple(self.factors.factors.tolist()))
+        if isinstance(task.slicer, FollowingSlicer):
+            found, self._begun = task.slicer.follow(_by_step(costs), self._begun)
             with contextlib.suppress(NoPlanError):  # on unlike hosts it may not pack
-                return simulated(self._candidate(table, found.stages), self._cluster) if found.found else None
-        return best_candidate(self._kept, KeptCosts(table, self._space, 0), self._cluster, self._search)
-
-    def _candidate(self, table: CostTable, stages: tuple[StageChoice, ...]) -> Candidate:
-        chosen = Slicing(stages, 0.0, 0.0, 0, 0.0)
-        return Candidate(self._kept.model, table, self._space, self._kept.run, chosen)
+                return plan_of(task, simulated(_candidate(costs, found.stages))) if found.found else None
+        with contextlib.suppress(NoPlanError):
+            return best_plan(task, annotations=()).plan
+        return None
 
     def _predicted(self, own: FloatArray, stage: StageChoice) -> FloatArray:
         """What was predicted of each layer in a step, zero of those of other stages; shape (L,)."""
         forward, backward, once = own[:, :, stage.submesh, stage.config]
-        found = self._kept.run.num_micro_batches * (forward + backward) + once
+        found = self._run.num_micro_batches * (forward + backward) + once
         layers = np.arange(len(found))
         return np.where((layers >= stage.first) & (layers <= stage.last), found, 0.0)
 
     def _whole(self, stage: StageChoice) -> float:
         """What a stage was predicted to compute for in a step, collectives included."""
-        micro_batch = float(self._table.compute_s[stage.entry] + self._table.collective_s[stage.entry])
-        return self._kept.run.num_micro_batches * micro_batch + float(self._table.per_step_s[stage.entry])
+        micro_batch = float(self._costs.table.compute_s[stage.entry] + self._costs.table.collective_s[stage.entry])
+        return self._run.num_micro_batches * micro_batch + float(self._costs.table.per_step_s[stage.entry])
 
 
-def _by_step(problem: SlicingProblem, table: CostTable, run: Run) -> SlicingProblem:
+def _candidate(costs: Costs, stages: tuple[StageChoice, ...]) -> Candidate:
+    return Candidate(costs, Slicing(stages, 0.0, 0.0, 0, 0.0))
+
+
+def _by_step(costs: Costs) -> SlicingProblem:
     """The problem with the simulated step as its objective, where the devices are not parts of one CPU."""
+    problem, table = costs.problem, costs.table
     if problem.objective != "training":
         return problem
     forward_s = table.compute_forward_s + table.collective_forward_s + table.boundary_forward_s
-    return dataclasses.replace(problem, objective=Makespan(forward_s, run.schedule))
+    return dataclasses.replace(problem, objective=Makespan(forward_s, costs.run.schedule))
 
 
 def _choices(plan: Plan, space: SearchSpace, cluster: Cluster) -> tuple[StageChoice, ...]:

@@ -13,7 +13,7 @@ from alpa_dejavu.calibration import Calibration, check_choice
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
-from alpa_dejavu.planned import OURS
+from alpa_dejavu.planning._result import OURS
 from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import Slicer, slicer
 

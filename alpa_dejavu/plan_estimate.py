@@ -11,10 +11,10 @@ from typing import Any, final
 
 from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning import estimate, given_stages
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, Model, Plan, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
@@ -66,7 +66,7 @@ class PlanEstimator:
         self._seconds = {"trace": time.perf_counter() - started, "features": 0.0}
         self._models: dict[int, Model] = {}
 
-    def estimate(self, plan: Plan) -> Planned:
+    def estimate(self, plan: Plan) -> PlanningResult:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
 
         Raises:
@@ -81,22 +81,21 @@ class PlanEstimator:
             )
         _check_hosts(plan, self.cluster)
         micro_batch = plan.batch // plan.num_micro_batches
+        named = {host.name for host in self.cluster.hosts}
+        stages = given_stages(plan)
+        if not all(named >= {*(stage.hosts or ())} for stage in stages):
+            stages = [dataclasses.replace(stage, hosts=None) for stage in stages]
         made = estimate(
             self._model(plan.num_layers, micro_batch),
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
-            given_stages(plan),
+            stages,
             name=self._traced.name,
             batch=plan.batch,
             latency=self.prices.latency,
             communication=self.prices.communication,
         )
-        named = {host.name for host in self.cluster.hosts}
-        both = zip(made.plan.stages, plan.stages, strict=True)
-        stages = tuple(
-            dataclasses.replace(new, hosts=old.hosts) if named >= {*old.hosts} else new for new, old in both
-        )
-        known = dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option).after(self._seconds)
+        known = dataclasses.replace(made.plan, layer_option=plan.layer_option).after(self._seconds)
         return dataclasses.replace(made, plan=known)
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:

@@ -11,27 +11,20 @@ import time
 from collections.abc import Collection, Mapping
 from typing import final
 
-from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._json_file import near
-from alpa_dejavu._kept_search import best_candidate, following_plan, kept_costs, kept_prices
-from alpa_dejavu.calibration import Calibration, Prices
-from alpa_dejavu.changed_cluster import counted_name, fair_ratio, slowed
+from alpa_dejavu._kept_search import KeptSpace, kept_prices, kept_task
+from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.changed_cluster import counted_name, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import COUNTED, with_memory_note
-from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.moves import layer_state, moves
-from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan
-from alpa_dejavu.search import Candidate, micro_batch_counts
-from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.problem import Cluster, Moves, Plan
+from alpa_dejavu.slicing import Slicer
 
 __all__ = ["Replanned", "fallback", "replan"]
-
-_SMALLER = 2
-"""So many more numbers of micro-batches are tried where memory is short."""
 
 
 @final
@@ -93,9 +86,9 @@ def replan(
 ) -> Replanned:
     """The best plan on a cluster that has changed, on those hosts that have most of what they need.
 
-    Layers and schedule stay as they are, and the number of micro-batches does unless memory has become so short that
-    a step takes much longer than fewer devices explain: then smaller ones are tried too. Logical meshes that planning
-    never looked at are left out. The new plan says so.
+    Layers and schedule stay as they are. Of the numbers of micro-batches the best one is looked for, uphill from the
+    plan's; the model is scaled to others, since nothing is traced. Logical meshes that planning never looked at are
+    left out. The new plan says so.
 
     Args:
         plan: that ran.
@@ -123,13 +116,25 @@ def replan(
         changed = without_hosts(changed, without)
     for host, factor in (slow or {}).items():
         changed = slowed(changed, host, factor)
-    search = slicer(slicing)
-    made, chosen, moved = _planned(plan, kept, dataclasses.replace(given, cluster=changed), search)
-    seconds = time.perf_counter() - started
-    made = with_memory_note(with_contingencies(made, chosen, changed, search), COUNTED)
-    ahead = time.perf_counter() - started - seconds
-    made = dataclasses.replace(made, planning_s={"planning again": seconds, "contingencies": ahead})
-    next_kept = dataclasses.replace(kept, model=chosen.model, run=chosen.run, cluster=changed)
+    task = kept_task(plan, kept, dataclasses.replace(given, cluster=changed), slicing, other_counts=True)
+    planned = best_plan(task)
+    made, count = planned.plan, planned.run.num_micro_batches
+    ahead = made.planning_s.get("contingencies", 0.0)
+    if plan.correction is not None:
+        from alpa_dejavu.history import corrected
+
+        made = corrected(made, plan.correction)
+    assert isinstance(task.space, KeptSpace), "it was made so"
+    missing = task.space.missing(changed, kept.batch // count)
+    notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
+    if count != plan.num_micro_batches:
+        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, priced by a model that was scaled")
+    moved = moves(plan.stages, made.stages, changed, layer_state(planned.model))
+    seconds = time.perf_counter() - started - ahead
+    made = dataclasses.replace(
+        made, notes=(*notes, *made.notes), planning_s={"planning again": seconds, "contingencies": ahead}
+    )
+    next_kept = dataclasses.replace(kept, model=planned.model, run=planned.run, cluster=changed)
     return Replanned(made, moved, seconds, next_kept)
 
 
@@ -139,45 +144,3 @@ def _check_hosts(plan: Plan, lost: Collection[str], more: Collection[str]) -> No
         if name not in known:
             names = ", ".join(known) if len(known) <= 8 else f"{', '.join(list(known)[:3])} ... ({len(known)} hosts)"
             raise ValueError(f"the plan on {plan.cluster} has no host {name!r}{near(name, known)}; it has {names}")
-
-
-def _planned(plan: Plan, kept: Kept, given: Prices, search: Slicer) -> tuple[Plan, Candidate, Moves]:
-    """The plan, what it is made of, and what moves."""
-    cluster = given.cluster
-    best, missing = _best(kept, given, search)
-    fair = plan.uncorrected_s * fair_ratio(kept.cluster, cluster)
-    # Where memory has become short, smaller micro-batches leave more of it.
-    for count in [each for each in micro_batch_counts(kept.batch) if each > kept.run.num_micro_batches][:_SMALLER]:
-        if isinstance(best, Candidate) and best.step_s <= fair:
-            break
-        other, unknown = _best(_divided(kept, count), given, search)
-        if isinstance(other, Candidate) and (isinstance(best, NoPlanError) or other.step_s < best.step_s):
-            best, missing = other, unknown
-    if isinstance(best, NoPlanError):
-        raise best
-    made = following_plan(best, plan, cluster)
-    if plan.correction is not None:
-        from alpa_dejavu.history import corrected
-
-        made = corrected(made, plan.correction)
-    notes = [f"{missing} logical meshes that planning never looked at are left out"] if missing else []
-    count = best.run.num_micro_batches
-    if count != plan.num_micro_batches:
-        notes.append(f"{count} micro-batches instead of {plan.num_micro_batches}, for memory's sake")
-    made = dataclasses.replace(made, notes=tuple(notes))
-    return made, best, moves(plan.stages, made.stages, cluster, layer_state(best.model))
-
-
-def _divided(kept: Kept, count: int) -> Kept:
-    """The same batch in another number of micro-batches."""
-    model = with_micro_batch(kept.model, kept.run.num_micro_batches / count)
-    return dataclasses.replace(kept, model=model, run=dataclasses.replace(kept.run, num_micro_batches=count))
-
-
-def _best(kept: Kept, given: Prices, search: Slicer) -> tuple[Candidate | NoPlanError, int]:
-    """The best plan, or why there is none; and how many logical meshes are left out."""
-    costs = kept_costs(kept, given)
-    best = best_candidate(kept, costs, given.cluster, search)
-    if best is None:
-        return no_plan(kept.model, given.cluster, costs.space, kept.run, costs.table, search), costs.missing
-    return best, costs.missing

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import final
 
 from alpa_dejavu._plan_times import plan_times
+from alpa_dejavu.planning._candidate import timeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
-from alpa_dejavu.search import timeline_of
 
 __all__ = ["Spare", "spare"]
 

@@ -10,19 +10,16 @@ import dataclasses
 import os
 from typing import final
 
-import numpy as np
-
-from alpa_dejavu._kept_search import KeptCosts, best_candidate, following_plan, kept_costs, kept_prices
-from alpa_dejavu._layer_costs import with_layer_factors
+from alpa_dejavu._kept_search import kept_prices, kept_task
 from alpa_dejavu._plan_times import PlanStep, Times, plan_times
 from alpa_dejavu._upgrade_figures import layer_figures, resource_figure, resources
 from alpa_dejavu.calibration import Calibration, Prices
 from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.planned import Planned
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.planning import PlanningResult, PlanningTask, estimate, given_stages
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.problem import NoPlanError, Plan
 from alpa_dejavu.sensitivity import Sensitivity, derivatives
 from alpa_dejavu.slicing import Slicer, slicer
 
@@ -76,17 +73,15 @@ def upgrades(
     figures = [resource_figure(thing, looker.times) for thing in things]
     layers = list(layer_figures(looker.base))
     found = derivatives(looker.step, plan, [*figures, *(figure for _, figure in layers)])
-    here = kept_costs(kept, given)
     order = sorted(range(len(found)), key=lambda n: (-found[n].gained_s, -found[n].saved_s))
     for n in [n for n in order if n < len(things)][:_RESOURCES]:
         twice = things[n].at(2.0)
-        found[n] = looker.with_best(found[n], kept_costs(kept, twice), twice)
+        found[n] = looker.with_best(found[n], looker.task(twice))
     for n in [n for n in order if n >= len(things) and found[n].saved_s > 0][:_LAYERS]:
-        factors = np.ones(kept.model.num_layers)
-        factors[layers[n - len(things)][0]] = 0.5
-        cheaper = dataclasses.replace(here, table=with_layer_factors(here.table, factors))
-        found[n] = looker.with_best(found[n], cheaper, given)
-    return Upgrades(tuple(found), looker.best(here, given, below_s=plan.step_s))
+        cheaper = layers[n - len(things)][0]
+        factors = tuple(0.5 if layer == cheaper else 1.0 for layer in range(kept.model.num_layers))
+        found[n] = looker.with_best(found[n], dataclasses.replace(looker.task(given), factors=factors))
+    return Upgrades(tuple(found), looker.best(looker.task(given), below_s=plan.step_s))
 
 
 @final
@@ -99,7 +94,7 @@ class _Looker:
         self._ratio = plan.step_s / self.base.plan.step_s
         self.step = PlanStep(plan, plan_times(self.base.plan), self._ratio)
 
-    def _estimated(self, given: Prices) -> Planned:
+    def _estimated(self, given: Prices) -> PlanningResult:
         return estimate(
             self._kept.model, given.cluster, self._kept.run, given_stages(self._plan),
             latency=given.latency, communication=given.communication,
@@ -109,14 +104,21 @@ class _Looker:
         """Of the plan's stages by other prices."""
         return plan_times(self._estimated(given).plan)
 
-    def with_best(self, one: Sensitivity, costs: KeptCosts, given: Prices) -> Sensitivity:
-        """With the best plan by these costs, if it is another one."""
-        best = self.best(costs, given, below_s=one.twice_s)
+    def task(self, given: Prices) -> PlanningTask:
+        """The task of the best plan by some prices."""
+        return kept_task(self._plan, self._kept, given, self._search)
+
+    def with_best(self, one: Sensitivity, task: PlanningTask) -> Sensitivity:
+        """The figure with the best plan of a task, if it is another one."""
+        best = self.best(task, below_s=one.twice_s)
         return dataclasses.replace(one, best_s=one.twice_s if best is None else best.step_s, best=best)
 
-    def best(self, costs: KeptCosts, given: Prices, below_s: float) -> Plan | None:
-        """The best plan by some costs, if it takes less than so many seconds; on the scale of the plan's own."""
-        found = best_candidate(self._kept, costs, given.cluster, self._search)
-        if found is None or found.step_s * self._ratio > below_s * (1 - _BETTER):
+    def best(self, task: PlanningTask, below_s: float) -> Plan | None:
+        """The best plan of a task, if it takes less than so many seconds; on the scale of the plan's own."""
+        try:
+            found = best_plan(task, annotations=()).plan
+        except NoPlanError:
             return None
-        return dataclasses.replace(following_plan(found, self._plan, given.cluster), step_s=found.step_s * self._ratio)
+        if found.step_s * self._ratio > below_s * (1 - _BETTER):
+            return None
+        return dataclasses.replace(found, step_s=found.step_s * self._ratio)

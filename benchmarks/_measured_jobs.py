@@ -12,8 +12,7 @@ import numpy as np
 
 from _measured_models import convolutions, language_model, mixer, perceptron
 from alpa_dejavu import layers
-from alpa_dejavu.estimate import GivenStage, estimate
-from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 from alpa_dejavu.space import search_space
 

@@ -25,9 +25,8 @@ from tqdm import tqdm
 
 from alpa_dejavu import layers
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.estimate import GivenStage, estimate
-from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning import GivenStage, estimate, plan_model
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, Run, Submesh
 
 MACHINE = "p3.16xlarge"
@@ -150,19 +149,19 @@ def _compare(case: Published) -> dict[str, Any]:
     }
 
 
-def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> Planned:
+def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> PlanningResult:
     model = layers.model_of_step(traced, num_layers)
     return estimate(
         model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch
     )
 
 
-def _memory_share(planned: Planned) -> float:
+def _memory_share(planned: PlanningResult) -> float:
     """The fullest stage's memory over its limit."""
     return max(stage.memory_bytes / stage.memory_limit_bytes for stage in planned.plan.stages)
 
 
-def _fits(planned: Planned) -> bool:
+def _fits(planned: PlanningResult) -> bool:
     return _memory_share(planned) <= 1
 
 

@@ -28,10 +28,10 @@ from rich.table import Table
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import communication_model
 from alpa_dejavu.latency import latency_model
-from alpa_dejavu.model_planner import plan_model
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning._candidate import timeline_of
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, Plan, Run
-from alpa_dejavu.search import timeline_of
 from alpa_dejavu.strategies import Task
 from alpa_dejavu.strategies._searched import pipeline_of
 
@@ -92,7 +92,7 @@ def with_links_alike(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, links=tuple((between,) * len(cluster.hosts) for _ in cluster.hosts))
 
 
-def on_these_links(planned: Planned, cluster: Cluster) -> tuple[float, float]:
+def on_these_links(planned: PlanningResult, cluster: Cluster) -> tuple[float, float]:
     """Seconds of a plan's step, each stage on the hosts that it names; and how long of it the busiest card sends."""
     plan = planned.plan
     micro_batch = (plan.batch or 0) // plan.num_micro_batches

@@ -27,8 +27,8 @@ import numpy as np
 from alpa_dejavu import plan_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.local_cluster import local_cluster
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.online import Follower
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Cluster, Device, Link
 from alpa_dejavu.resume import AlpaSession
 

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from alpa_dejavu.local_cluster import local_cluster, lose_host
-from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.resume import AlpaSession, train
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3

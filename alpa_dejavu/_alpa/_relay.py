@@ -33,8 +33,8 @@ def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
 
 def _plan(cluster: Cluster, rows: int) -> Plan:
     """Two stages of one device each, for micro-batches of so many rows."""
-    from alpa_dejavu.estimate import GivenStage, estimate
     from alpa_dejavu.layers import model_of_step, trace
+    from alpa_dejavu.planning import GivenStage, estimate
 
     model = model_of_step(trace(_relay, batch=rows), _LAYERS)
     config = MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0})

@@ -22,15 +22,15 @@ from alpa_dejavu._alpa._translate import model_of, space_of
 from alpa_dejavu._slow_inside import across_hosts, slow_inside
 from alpa_dejavu._table import plan_table
 from alpa_dejavu.alpa_code import alpa_options
-from alpa_dejavu.calibration import Prices, prices
-from alpa_dejavu.decisive import Measure, decisive_plan
+from alpa_dejavu.calibration import prices
 from alpa_dejavu.memory_margin import MemoryMargin
+from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.option import DejavuStageOption
-from alpa_dejavu.planned import OURS
-from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
+from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
+from alpa_dejavu.planning._result import OURS
+from alpa_dejavu.planning._task import GivenSpace
+from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.space import on_sites
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -82,16 +82,26 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     )
     defaults = given["default_as_option"]
     space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
-    if option.profile != "decisive":  # a stage is measured on whichever hosts are free, not on a kind of them
-        space = on_sites(space, priced.cluster)
     known = time.perf_counter()
     model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
     described = time.perf_counter()
-    run = Run(given["num_micro_batches"], given["pipeline_schedule"])
-    if option.strategy == OURS:
-        made = _searched(option, model, priced, space, run, stage_measurer(given, submeshes, configs))
-    else:
-        made = by_strategy(option, model, priced, given)
+    measure = stage_measurer(given, submeshes, configs)
+    task = PlanningTask(
+        source=GivenModel(model, micro_batch or 1),
+        prices=priced,
+        batch=None if micro_batch is None else micro_batch * given["num_micro_batches"],
+        layers=(model.num_layers,),
+        micro_batches=(given["num_micro_batches"],),
+        chooser=Measured(measure, option.budget_s) if option.profile == "decisive" else Searched(),
+        # A stage is measured on whichever hosts are free, not on a kind of them.
+        space=GivenSpace(space, by_kinds=option.profile != "decisive"),
+        schedule=given["pipeline_schedule"],
+        slicer=slicer(option.slicer),
+        margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
+    )
+    made = plan(task if option.strategy == OURS else by_strategy(option, task)).plan
+    if option.strategy != OURS:
+        checked(made, given, option.cluster)
     whole = made.after({"cluster": known - started, "features": described - known})
     if option.history is None:
         return whole
@@ -117,36 +127,6 @@ def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[t
     parts, several = [d for hosts, d in found if hosts == 1], [hosts for hosts, _ in found if hosts > 1]
     across = across_hosts(cluster, parts, several)
     return [*found, *((submesh.num_hosts, submesh.devices_per_host) for submesh in across)]
-
-
-def _searched(
-    option: DejavuStageOption, model: Model, priced: Prices, space: SearchSpace, run: Run, measure: Measure
-) -> Plan:
-    """The plan, with or without measuring what decides."""
-    if option.profile == "decisive":
-        return decisive_plan(
-            model,
-            priced.cluster,
-            space,
-            run,
-            measure,
-            option.budget_s,
-            slicer=slicer(option.slicer),
-            latency=priced.latency,
-            communication=priced.communication,
-            margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
-        )
-    return plan(
-        model,
-        priced.cluster,
-        space,
-        run,
-        slicing=option.slicer,
-        latency=priced.latency,
-        communication=priced.communication,
-        risk=option.risk,
-        memory=priced.residuals(option.memory),
-    )
 
 
 def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:

@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 
 from alpa_dejavu._json_file import check_folder, write_whole
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 
 _WIDTH = 160
 
@@ -53,7 +53,7 @@ def check_outputs(*paths: pathlib.Path | None) -> None:
 
 
 def write_outputs(
-    planned: Planned,
+    planned: PlanningResult,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,

@@ -19,7 +19,8 @@ from alpa_dejavu._cli.parameters import (
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
-from alpa_dejavu.planned import OBJECTIVES, OURS, STRATEGIES
+from alpa_dejavu.planning._result import OURS, STRATEGIES
+from alpa_dejavu.planning._task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
 from alpa_dejavu.problem._run import SCHEDULES
 
@@ -68,7 +69,7 @@ def plan(
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     with progress().status(f"planning {model} on {hosts} x {cluster}"):
-        from alpa_dejavu.model_planner import plan_model
+        from alpa_dejavu.planning import plan_model
 
         planned = plan_model(
             model,

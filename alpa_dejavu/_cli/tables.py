@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu._cli.output import gibibytes, seconds
-from alpa_dejavu.planned import Planned, PricedPlan, RunnerUp
+from alpa_dejavu.planning._result import PlanningResult, PricedPlan, RunnerUp
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 _TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")
@@ -77,7 +77,7 @@ def print_said(plan: Plan, to: Console) -> None:
         to.print(note, soft_wrap=True)
 
 
-def print_planned(planned: Planned, to: Console, verb: str = "planned") -> None:
+def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -> None:
     """The plan, its figures, and what came next; `verb` is what took so long."""
     plan = planned.plan
     print_plan(plan, to)

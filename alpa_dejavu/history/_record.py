@@ -12,11 +12,11 @@ from alpa_dejavu.latency import LatencyModel
 if TYPE_CHECKING:
     from alpa_dejavu.calibration import Calibration
     from alpa_dejavu.measurement import Measured
-    from alpa_dejavu.planned import Planned
+    from alpa_dejavu.planning._result import PlanningResult
 
 
 def past_run(
-    planned: Planned,
+    planned: PlanningResult,
     found: Measured,
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from alpa_dejavu.problem import Cluster, Model, Plan, Run
 
 if TYPE_CHECKING:
-    from alpa_dejavu.planned import Planned
+    from alpa_dejavu.planning._result import PlanningResult
 
 DEFAULT_MODELS = ("AnalyticLatency", "AlphaBeta")
 
@@ -40,7 +40,7 @@ class Kept:
     models: tuple[str, str] = DEFAULT_MODELS
 
     @classmethod
-    def of(cls, planned: Planned) -> Kept:
+    def of(cls, planned: PlanningResult) -> Kept:
         """Of a plan of a known batch, whose costs are still there.
 
         Raises:

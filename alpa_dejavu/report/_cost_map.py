@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from alpa_dejavu.placement import site_of
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.report._style import COLORS, finished
 
 __all__ = ["cost_map"]
@@ -17,7 +17,7 @@ __all__ = ["cost_map"]
 _MS = 1e3
 
 
-def cost_map(planned: Planned) -> dict[str, Any]:
+def cost_map(planned: PlanningResult) -> dict[str, Any]:
     """A map for each submesh, the one with most of the plan's stages first; each range at its cheapest config."""
     submeshes, stages = planned.space.submeshes, planned.plan.stages
     places = [site_of(stage, planned.space, planned.cluster) for stage in stages]
@@ -49,7 +49,7 @@ def cost_map(planned: Planned) -> dict[str, Any]:
     return made
 
 
-def _map(planned: Planned, submesh: int) -> dict[str, Any]:
+def _map(planned: PlanningResult, submesh: int) -> dict[str, Any]:
     table, configs = planned.table, planned.space.configs[submesh]
     costs = table.costs_s[:, :, submesh, :]
     best = np.argmin(costs, axis=2)
@@ -65,7 +65,7 @@ def _map(planned: Planned, submesh: int) -> dict[str, Any]:
     }
 
 
-def _of_hosts(planned: Planned, submesh: int) -> str:
+def _of_hosts(planned: PlanningResult, submesh: int) -> str:
     """Which hosts stand for those of a submesh, where hosts are unlike."""
     hosts = () if planned.space.hosts is None else planned.space.hosts[submesh]
     names = [planned.cluster.hosts[host].name for host in hosts]

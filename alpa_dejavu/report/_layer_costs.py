@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from alpa_dejavu.placement import site_of
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 
@@ -16,7 +16,7 @@ __all__ = ["entry_of", "layer_costs"]
 _MS = 1e3
 
 
-def entry_of(stage: StagePlan, planned: Planned) -> tuple[int, int] | None:
+def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
     """A stage's submesh and config by their index in the search space; None if the space doesn't have them."""
     space = planned.space
     submesh = site_of(stage, space, planned.cluster)
@@ -28,7 +28,7 @@ def entry_of(stage: StagePlan, planned: Planned) -> tuple[int, int] | None:
     return None
 
 
-def layer_costs(planned: Planned) -> dict[str, Any]:
+def layer_costs(planned: PlanningResult) -> dict[str, Any]:
     """Stacked bars: forward, backward and collectives of one micro-batch, with the stages behind them."""
     table = planned.table
     parts = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alpa_dejavu._link_map import link_map
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 
@@ -20,7 +20,7 @@ _Field = tuple[str, str]
 """The names of a host that sends and of one that receives."""
 
 
-def link_chart(planned: Planned) -> dict[str, Any] | None:
+def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
     """A map of rates with the plan on it; None where all links between hosts are alike.
 
     Squares are links among the devices of one stage, circles those from a stage to the next, forward.

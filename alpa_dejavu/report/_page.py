@@ -8,7 +8,7 @@ from importlib import resources
 import jinja2
 from plotly.offline import get_plotlyjs
 
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lanes
@@ -29,7 +29,7 @@ from alpa_dejavu.simulate import Timeline
 __all__ = ["html_report"]
 
 
-def html_report(planned: Planned, measured: Timeline | None = None) -> str:
+def html_report(planned: PlanningResult, measured: Timeline | None = None) -> str:
     """One page about a plan, which opens in a browser without network: the plan's table, its timeline, its memory, the
     cost table with the chosen cut, the model's layers, the runners-up, and where the figures come from; where links
     between hosts are unlike, their map with the stages on it, too.

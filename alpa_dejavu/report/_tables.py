@@ -8,7 +8,7 @@ import numpy as np
 
 from alpa_dejavu._kinds import members_of_kinds
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.planned import Planned
+from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
 from alpa_dejavu.sensitivity import sensitivities
 from alpa_dejavu.simulate import StageTimes, Timeline
@@ -27,7 +27,7 @@ class Table(TypedDict):
     rows: list[list[str]]
 
 
-def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
+def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
     """What a reader wants to know first: (what, value)."""
     plan, timeline = planned.plan, planned.timeline
     shown = [("predicted step", f"{plan.step_s:.4g} s")]
@@ -51,7 +51,7 @@ def facts(planned: Planned, measured: Timeline | None) -> list[tuple[str, str]]:
     ]
 
 
-def stage_table(planned: Planned, measured: Timeline | None) -> Table:
+def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     """A row for each stage."""
     heads = [
         "stage", "layers", "submesh", "logical mesh", "hosts", "remat", "ZeRO", "compute ms", "collectives ms",
@@ -91,7 +91,7 @@ def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
     return [f"{theirs.forward_s * _MS:.4g}", f"{theirs.backward_s * _MS:.4g}", ratio]
 
 
-def runner_up_rows(planned: Planned) -> Table:
+def runner_up_rows(planned: PlanningResult) -> Table:
     """The plan and the next best ones, and why they lose; no rows where nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
@@ -134,7 +134,7 @@ def sensitivity_rows(plan: Plan) -> Table:
     return {"heads": heads, "rows": rows}
 
 
-def layer_rows(planned: Planned) -> Table:
+def layer_rows(planned: PlanningResult) -> Table:
     """A row for each layer: of the whole tensors of one micro-batch, before they are divided among devices."""
     model = planned.model
     memory = ModelMemory.of(model)
@@ -161,7 +161,7 @@ def planning_rows(plan: Plan) -> Table:
     return {"heads": ["step of the planning", "s"], "rows": [*rows, ["all", f"{plan.total_planning_s:.3f}"]]}
 
 
-def origins(planned: Planned) -> Table:
+def origins(planned: PlanningResult) -> Table:
     """The figures that the predictions rest on, and where they are from."""
     rows = []
     for device, hosts in _devices(planned.cluster).items():

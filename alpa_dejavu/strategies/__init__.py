@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from alpa_dejavu._named import resolve
 from alpa_dejavu.strategies._amp import Amp
-from alpa_dejavu.strategies._as_plan import as_planned
 from alpa_dejavu.strategies._base import Strategy, StrategyPlan
+from alpa_dejavu.strategies._by_strategy import ByStrategy, as_planned
 from alpa_dejavu.strategies._hetpipe import HetPipe
 from alpa_dejavu.strategies._megatron import Megatron
 from alpa_dejavu.strategies._searched import AlpaDefault, Dejavu
@@ -21,8 +21,8 @@ from alpa_dejavu.strategies._stages import Pipeline, PlacedStage
 from alpa_dejavu.strategies._task import Task
 
 __all__ = [
-    "AlpaDefault", "Amp", "Dejavu", "HetPipe", "Megatron", "Pipeline", "PlacedStage", "Strategy", "StrategyPlan",
-    "Task", "as_planned", "strategy",
+    "AlpaDefault", "Amp", "ByStrategy", "Dejavu", "HetPipe", "Megatron", "Pipeline", "PlacedStage", "Strategy",
+    "StrategyPlan", "Task", "as_planned", "strategy",
 ]  # fmt: skip
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.estimate import config_of_stage
-from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Cluster, NoPlanError, Plan, Run
-from alpa_dejavu.search import micro_batch_counts
-from alpa_dejavu.space import search_space
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning._given import config_of_stage
+from alpa_dejavu.planning._searched import Searched
+from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning._task import PlanningTask, SpaceRules
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.problem import Cluster, Plan
 from alpa_dejavu.strategies._base import Choice, Strategy
 from alpa_dejavu.strategies._stages import Pipeline, PlacedStage
 from alpa_dejavu.strategies._task import Task
@@ -35,9 +38,8 @@ class Dejavu(Strategy):
         return "alpa-dejavu"
 
     def _choose(self, task: Task) -> Choice:
-        found = _searched(task, task.cluster, self.remat, self.zero)
-        fitting = [one for one in found if task.fits(one[1])] or found
-        own_s, pipeline = min(fitting, key=lambda one: task.step_s(one[1]))
+        found = _searched(task, task.cluster, self.remat, self.zero, hosts="any")
+        own_s, pipeline = found[0]
         return Choice((pipeline,), own_s, len(found))
 
 
@@ -46,9 +48,9 @@ class Dejavu(Strategy):
 class AlpaDefault(Strategy):
     """Alpa's plan: the same search, told that all hosts are like the first and all links like the first two hosts'.
 
-    Alpa profiles collectives and stages on its first hosts, and places stages by their size alone. Its stages may do
-    all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that the search then
-    believes to be best.
+    Alpa profiles collectives and stages on its first hosts, places stages by their size alone, and takes all devices.
+    Its stages may do all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that
+    the search then believes to be best.
 
     Attributes:
         remat, zero: what stages may do, as `alpa_dejavu.space.search_space` takes it.
@@ -66,8 +68,8 @@ class AlpaDefault(Strategy):
         return "alpa"
 
     def _choose(self, task: Task) -> Choice:
-        found = _searched(task, believed(task.cluster), self.remat, self.zero)
-        own_s, pipeline = min(found, key=lambda one: one[0])
+        found = _searched(task, believed(task.cluster), self.remat, self.zero, hosts="all")
+        own_s, pipeline = found[0]
         return Choice((pipeline,), own_s, len(found))
 
 
@@ -80,9 +82,9 @@ def believed(cluster: Cluster) -> Cluster:
 
 
 def _searched(
-    task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...]
+    task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...], hosts: str
 ) -> list[tuple[float, Pipeline]]:
-    """For each number of micro-batches the plan's own seconds, and the plan on the actual hosts.
+    """The best plans, each with its own seconds and on the actual hosts, the fastest first.
 
     Raises:
         ValueError: hosts have unlike numbers of devices, which the planner says if it can't do with them.
@@ -91,23 +93,19 @@ def _searched(
     if {host.num_devices for host in cluster.hosts} != {host.num_devices for host in task.cluster.hosts}:
         numbers = [host.num_devices for host in task.cluster.hosts]
         raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
-    found = []
-    error = NoPlanError(f"no number of micro-batches of a batch of {task.batch} has a plan on {cluster.name}")
-    for count in micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,):
-        micro_batch = task.batch // count
-        space = search_space(cluster, micro_batch, remat=remat, zero=zero)
-        try:
-            made = plan(
-                task.of(micro_batch), cluster, space, Run(count), latency=task.latency,
-                communication=task.communication,
-            )  # fmt: skip
-        except NoPlanError as nothing:
-            error = nothing
-            continue
-        found.append((made.step_s, pipeline_of(made, task.cluster, micro_batch)))
-    if not found:
-        raise error
-    return found
+    counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
+    question = PlanningTask(
+        source=GivenModel(task.model, task.samples),
+        prices=Prices(cluster, task.latency, task.communication),
+        batch=task.batch,
+        layers=(task.model.num_layers,),
+        micro_batches=counts,
+        chooser=Searched(hosts),
+        space=SpaceRules(remat=remat, zero=zero),
+    )
+    made = plan(question, annotations=())
+    plans = [made.plan, *(other.plan for other in made.runners_up)]
+    return [(one.step_s, pipeline_of(one, task.cluster, task.batch // one.num_micro_batches)) for one in plans]
 
 
 def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:

@@ -12,8 +12,8 @@ from typing import final
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.planning._candidate import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, _check
-from alpa_dejavu.search import timeline_of
 from alpa_dejavu.simulate import StageTimes
 from alpa_dejavu.strategies._divide import divisors
 from alpa_dejavu.strategies._pricing import NOBODY, SitePricing

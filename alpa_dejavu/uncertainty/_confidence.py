@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.problem import Cluster, Confidence
-from alpa_dejavu.search import Candidate
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.problem import Confidence
 from alpa_dejavu.uncertainty._errors import Errors
 from alpa_dejavu.uncertainty._resolved import Resolver
 from alpa_dejavu.uncertainty._steps import resolved_stage, step_draws
@@ -23,7 +23,6 @@ _ENDS = (0.05, 0.95)
 
 def confidence(
     candidates: Sequence[Candidate],
-    cluster: Cluster,
     count: int = _DRAWS,
     errors: Errors | None = None,
     resolver: Resolver | None = None,
@@ -32,17 +31,16 @@ def confidence(
 
     Args:
         candidates: the chosen one first.
-        cluster: that they are for.
         count: of draws.
         errors: what is known of errors; None: what the models say, and nothing was measured.
         resolver: that `errors` are of; None: a new one.
     """
     resolver = resolver or Resolver()
     for candidate in candidates:
-        for stage in candidate.slicing.stages:
+        for stage in candidate.stages:
             resolved_stage(candidate, stage, resolver)
     errors = errors or Errors.unmeasured(resolver)
-    steps = step_draws(candidates, cluster, resolver, errors, errors.drawn(count))
+    steps = step_draws(candidates, resolver, errors, errors.drawn(count))
     return confidence_of_draws(steps, resolver.source)
 
 

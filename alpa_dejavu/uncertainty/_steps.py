@@ -9,8 +9,8 @@ import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.crossing import Crossings
-from alpa_dejavu.problem import Cluster, Run, StageChoice
-from alpa_dejavu.search import Candidate
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.uncertainty._resolved import Resolved, Resolver
 from alpa_dejavu.uncertainty._spreads import link_class
@@ -19,7 +19,7 @@ __all__ = ["closed_form", "resolved_stage", "step_draws"]
 
 
 def step_draws(
-    candidates: Sequence[Candidate], cluster: Cluster, resolver: Resolver, errors: Errors, factors: Factors
+    candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
 ) -> FloatArray:
     """Seconds of each candidate's step in each draw, shape (K, candidates).
 
@@ -28,7 +28,7 @@ def step_draws(
     """
     middle, found = errors.middle, np.zeros((len(factors), len(candidates)))
     for n, candidate in enumerate(candidates):
-        drawn, (now,) = (_step_s(candidate, cluster, resolver, each) for each in (factors, middle))
+        drawn, (now,) = (_step_s(candidate, resolver, each) for each in (factors, middle))
         found[:, n] = drawn * (1.0 if candidate.timeline is None else candidate.step_s / now)
     return found
 
@@ -63,8 +63,8 @@ def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver)
     return resolver.resolved(pricing, candidate.space.submeshes[stage.submesh], config)
 
 
-def _step_s(candidate: Candidate, cluster: Cluster, resolver: Resolver, factors: Factors) -> FloatArray:
-    stages = candidate.slicing.stages
+def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> FloatArray:
+    stages, cluster = candidate.stages, candidate.cluster
     parts = np.zeros((3, len(factors), len(stages)))
     for n, stage in enumerate(stages):
         resolved = resolved_stage(candidate, stage, resolver)

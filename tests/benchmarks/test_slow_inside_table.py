@@ -5,12 +5,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from alpa_dejavu.planner import plan
 
 import slow_inside
 from _strategy_cases import cases, model_of
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Run
 from alpa_dejavu.space import search_space
 

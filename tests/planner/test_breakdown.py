@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
+from alpa_dejavu.planner import plan
 from models import chain, space
 
 from alpa_dejavu.breakdown import PARTS, breakdown, why_slower
-from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 

@@ -12,7 +12,7 @@ from alpa_dejavu.clusters._machine_file import read_machine
 from alpa_dejavu.communication import Group
 from alpa_dejavu.latency.learned import Kernels
 from alpa_dejavu.memory_margin import MemoryResiduals
-from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Cluster, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 

@@ -18,10 +18,10 @@ from alpa_dejavu import plan_estimate as plan_estimate_module
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import AlphaBeta, Free, Links, communication_model
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.placement import place
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.planned import RunnerUp
+from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning._result import RunnerUp
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.slicing import SLICERS
 from alpa_dejavu.testing import example_cluster

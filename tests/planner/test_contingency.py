@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import unlike
+from alpa_dejavu.contingency import with_contingencies
+from alpa_dejavu.search import proposed, simulated
 from models import chain, space
 
 import alpa_dejavu
 from alpa_dejavu.changed_cluster import slowed, without
 from alpa_dejavu.communication import communication_model
-from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
 from alpa_dejavu.latency import AnalyticLatency
@@ -18,7 +19,6 @@ from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.replan import fallback
-from alpa_dejavu.search import proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

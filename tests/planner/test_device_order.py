@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 
 import pytest
+from alpa_dejavu.planner import plan
 from hypothesis import given
 from hypothesis import strategies as st
 from models import chain
 
 from alpa_dejavu.device_order import device_order
-from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Cluster, Host, Link, Run, SearchSpace
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

@@ -1,14 +1,14 @@
 """A given plan is reckoned as the planner would reckon it."""
 
 import pytest
+from alpa_dejavu.search import neighbours, proposed, simulated
 from models import chain
 
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
-from alpa_dejavu.search import neighbours, proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

@@ -19,8 +19,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.history import Origin, PastRun, Store, corrected, past_run
 from alpa_dejavu.history._origin import plan_key
 from alpa_dejavu.measurement import Measured
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import StepCorrection
 
 CLUSTER = named_cluster("p3.16xlarge")

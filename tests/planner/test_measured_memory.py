@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from alpa_dejavu.decisive import decisive_plan
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin, MemoryResiduals

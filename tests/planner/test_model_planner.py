@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import NoPlanError
 
 SIZE = 64

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from alpa_dejavu.cli import main
 from alpa_dejavu.layers import model_of_step, trace
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.planning import plan_model
 
 SOURCE = """
     import jax

@@ -9,8 +9,8 @@ from plans import example_plan, stage
 from unlike import two_and_two
 
 from alpa_dejavu import layers
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.plan_estimate import PlanEstimator, cluster_of_plan
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from models import chain
 
-from alpa_dejavu.estimate import GivenStage, estimate
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 

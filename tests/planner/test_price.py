@@ -12,8 +12,8 @@ from unlike import cluster, host, two_and_two
 
 from alpa_dejavu import model_planner
 from alpa_dejavu.cli import main
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.price import front, numbers_of_hosts, price_per_step
 
 

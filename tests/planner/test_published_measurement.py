@@ -11,8 +11,8 @@ References:
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 
 

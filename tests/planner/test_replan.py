@@ -18,8 +18,8 @@ from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
 from alpa_dejavu.replan import fallback, replan
 from alpa_dejavu.space import search_space

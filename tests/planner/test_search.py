@@ -2,13 +2,13 @@
 
 import dataclasses
 
+from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated, stage_times
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta, Free
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Run
-from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated, stage_times
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 

@@ -4,18 +4,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+from alpa_dejavu.planner import plan
+from alpa_dejavu.search import proposed, simulated, sliced
 from models import chain
 from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_two
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.placement import kinds_of_sites, packs, place_stages
-from alpa_dejavu.planner import plan
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
-from alpa_dejavu.search import proposed, simulated, sliced
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.space import on_sites, search_space, submeshes
 from alpa_dejavu.testing import example_cluster

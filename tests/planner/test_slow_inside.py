@@ -6,19 +6,19 @@ import itertools
 
 import numpy as np
 import pytest
+from alpa_dejavu.planner import plan
+from alpa_dejavu.search import sliced
 from models import chain
 from unlike import device
 
 from alpa_dejavu._slow_inside import slow_inside
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.placement import packings, place, place_stages
-from alpa_dejavu.planner import plan
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
-from alpa_dejavu.search import sliced
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space, submeshes
 from alpa_dejavu.strategies import Pipeline, PlacedStage, Task

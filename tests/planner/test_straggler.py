@@ -13,7 +13,7 @@ from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.kept import Kept, write_kept
 from alpa_dejavu.measurement._notes import Note, StageNotes
-from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.planning import plan_model
 from alpa_dejavu.straggler import Straggler, expected_s, planned_around, stragglers
 
 HOSTS = "abcd"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from models import chain
 
 from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.strategies import (
     AlpaDefault,

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import unlike
+from alpa_dejavu.strategies._asked import Asked
 from jax_models import trained
 from models import chain
 
@@ -12,9 +13,9 @@ from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.planned import STRATEGIES
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning._result import STRATEGIES
 from alpa_dejavu.problem import NoPlanError, Submesh
 from alpa_dejavu.strategies import (
     AlpaDefault,
@@ -28,7 +29,6 @@ from alpa_dejavu.strategies import (
     as_planned,
     strategy,
 )
-from alpa_dejavu.strategies._asked import Asked
 from alpa_dejavu.strategies._stages import config_of
 from alpa_dejavu.testing import example_cluster
 

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from alpa_dejavu.search import neighbours, proposed, simulated
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, Run
-from alpa_dejavu.search import neighbours, proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 from alpa_dejavu.uncertainty import closed_form, confidence, confidence_of_draws, optimism

@@ -6,16 +6,16 @@ import re
 import numpy as np
 import pytest
 import unlike
+from alpa_dejavu.decisive import decisive_plan
+from alpa_dejavu.search import neighbours, proposed, simulated
 from models import chain, space
 
 import alpa_dejavu
 from alpa_dejavu.communication import AlphaBeta, Links
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import COUNTED
 from alpa_dejavu.problem import NoPlanError, Run
-from alpa_dejavu.search import neighbours, proposed, simulated
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

@@ -11,10 +11,10 @@ from alpa_dejavu._upgrade_figures import resources
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
 from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.estimate import GivenStage, estimate, given_stages
 from alpa_dejavu.explanation import explain
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.problem import Host, Link, MeshConfig, Run, Submesh
 from alpa_dejavu.replan import replan
 from alpa_dejavu.space import search_space

@@ -2,15 +2,15 @@
 
 import dataclasses
 
+from alpa_dejavu._finished import finished_plan
+from alpa_dejavu.search import stage_times
 from models import chain, space
 
-from alpa_dejavu._finished import finished_plan
 from alpa_dejavu.communication import communication_model
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import latency_model
-from alpa_dejavu.planned import Planned, RunnerUp
+from alpa_dejavu.planning._result import PlanningResult, RunnerUp
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
-from alpa_dejavu.search import stage_times
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
@@ -59,7 +59,7 @@ def small_planned(
     schedule: str = "1f1b",
     model: Model | None = None,
     name: str = "gpt",
-) -> Planned:
+) -> PlanningResult:
     """A plan of so many stages on two hosts of four devices, with what it was made from and one runner-up."""
     cluster, run = example_cluster(2), Run(micro_batches, schedule)
     options = space(hosts=2)
@@ -81,4 +81,4 @@ def small_planned(
         batch=4 * micro_batches,
     )
     slower = dataclasses.replace(plan, step_s=1.25 * plan.step_s)
-    return Planned(plan, model, cluster, options, run, table, timeline, (RunnerUp(slower, "longer bubbles"),))
+    return PlanningResult(plan, model, cluster, options, run, table, timeline, (RunnerUp(slower, "longer bubbles"),))

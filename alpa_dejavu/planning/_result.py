@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
 
 if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
     from alpa_dejavu.simulate import Timeline
 
-__all__ = ["OBJECTIVES", "OURS", "STRATEGIES", "Planned", "PricedPlan", "RunnerUp"]
+__all__ = ["OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp"]
 
-OBJECTIVES = ("time", "price", "pareto")
-"""What a plan may be the best in."""
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
 """By whose search a plan may be made: see `alpa_dejavu.strategies`."""
@@ -50,7 +48,7 @@ class PricedPlan:
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Planned:
+class PlanningResult:
     """A plan with all that it was made from.
 
     Attributes:
@@ -58,6 +56,7 @@ class Planned:
         model, cluster, space, run: the problem that it solves.
         table: what every range of layers costs on every submesh.
         timeline: the plan's step, simulated.
+        choices: the plan's stages by their place in `table`.
         runners_up: the next best plans, best first.
         front: where it was asked for, the plans of which no other is both as fast and as cheap, the fastest first.
     """
@@ -69,6 +68,7 @@ class Planned:
     run: Run
     table: CostTable
     timeline: Timeline
+    choices: tuple[StageChoice, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()
 

@@ -10,24 +10,22 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._diagnosis import no_plan
-from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.contingency import with_contingencies
-from alpa_dejavu.cost_table import CostTable, cost_table
-from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
-from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
-from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
-from alpa_dejavu.search import Candidate, beside, sliced, timed
+from alpa_dejavu.memory_margin import MemoryMargin
+from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._searched import Bench, Searched, best_first
+from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
+from alpa_dejavu.problem import Cluster, StageChoice, Submesh
 from alpa_dejavu.slicing import Slicer
-from alpa_dejavu.uncertainty import Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
+from alpa_dejavu.uncertainty import Errors, Factors, Resolver, meet, redrawn, step_draws
 from alpa_dejavu.uncertainty._decide import most_worthwhile
 from alpa_dejavu.uncertainty._errors import entry_seconds
 from alpa_dejavu.uncertainty._steps import resolved_stage
 
-__all__ = ["Measure", "decisive_plan"]
+__all__ = ["Measure", "Measured"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,31 +60,27 @@ class _State:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
-    """The problem, and what its costs are made of: `table` with measured peaks, `counted` by the count alone."""
+    """The costs with measured peaks of memory, and those by the count alone."""
 
-    table: CostTable
+    costs: Costs
     counted: CostTable
-    cluster: Cluster
-    space: SearchSpace
-    run: Run
-    model: Model
     slicer: Slicer
     resolver: Resolver
 
     def candidates(self, errors: Errors) -> list[Candidate]:
         """The best plan by the most probable costs, those beside it, and the best ones in some draws of the costs."""
-        found = [self._best(errors.middle, 0)]
-        if not found[0].slicing.found:
+        best = self._best(errors.middle, 0)
+        if best is None:
             return []
-        found += beside(found[0], self.cluster, self.slicer)
         drawn = errors.drawn(_DRAWN_PLANS, seed=1)
-        found += [self._best(drawn, draw) for draw in range(_DRAWN_PLANS)]
+        found = [best, *_beside(best, self.slicer), *(self._best(drawn, draw) for draw in range(_DRAWN_PLANS))]
         each: dict[tuple[StageChoice, ...], Candidate] = {}
         for candidate in found:
-            each.setdefault(candidate.slicing.stages, candidate)
+            if candidate is not None:
+                each.setdefault(candidate.stages, candidate)
         # All by the same costs, whichever they were found by.
-        table = found[0].table
-        return [timed(dataclasses.replace(candidate, table=table), self.cluster) for candidate in each.values()]
+        known = [simulated(dataclasses.replace(one, costs=best.costs)) for one in each.values()]
+        return best_first(known)
 
     def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
         """The search with what was measured, and its candidates; none if nothing fits any more.
@@ -103,76 +97,67 @@ class _Search:
         candidates: list[Candidate] = []
         for margin in margins:
             if not candidates:
-                search = dataclasses.replace(self, table=with_peaks(self.counted, self.run, state.peaks, margin))
+                table = with_peaks(self.counted, self.costs.run, state.peaks, margin)
+                search = dataclasses.replace(self, costs=dataclasses.replace(self.costs, table=table))
                 candidates = search.candidates(state.errors)
         return search, candidates
 
-    def _best(self, factors: Factors, draw: int) -> Candidate:
-        table = redrawn(self.table, self.space, self.resolver, factors, draw)
-        problem = table.slicing_problem(self.cluster, self.space, self.run)
-        found = sliced(problem, self.space, self.cluster, self.slicer)
-        return Candidate(self.model, table, self.space, self.run, found)
+    def _best(self, factors: Factors, draw: int) -> Candidate | None:
+        table = redrawn(self.costs.table, self.costs.space, self.resolver, factors, draw)
+        return dataclasses.replace(self.costs, table=table).sliced(self.slicer)
 
     def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
-        """Of one micro-batch, without what comes from neighbours, in each draw; shape (K,)."""
+        """Seconds of a stage's micro-batch, without transfers from neighbours, in each draw; shape (K,)."""
         resolved = resolved_stage(candidate, stage, self.resolver)
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
 
-def decisive_plan(
-    model: Model,
-    cluster: Cluster,
-    space: SearchSpace,
-    run: Run,
-    measure: Measure,
-    budget_s: float,
-    *,
-    slicer: Slicer,
-    latency: LatencyModel,
-    communication: CommunicationModel,
-    margin: MemoryMargin,
-) -> Plan:
-    """The best plan that the slicer finds once what could change it was measured.
+def _beside(best: Candidate, slicer: Slicer) -> list[Candidate | None]:
+    """The best plans with half as many stages, one less and one more, and, if hosts are left out, with all of them."""
+    length = len(best.stages)
+    found = [best.costs.sliced(slicer, count) for count in sorted({length // 2, length - 1, length + 1} - {0})]
+    if best.num_devices < best.cluster.num_devices:
+        found.append(best.costs.sliced(slicer, devices="exactly"))
+    return found
 
-    Args:
-        model: the layers, of a micro-batch of the run.
-        cluster: that the plan is for.
-        space: what stages may take.
-        run: its micro-batches and schedule.
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measured(Chooser):
+    """The search, which measures stages whose error, once known, could change the chosen plan.
+
+    Attributes:
         measure: measures one stage.
         budget_s: for all measurements together.
-        slicer: the search.
-        latency: a latency model.
-        communication: a communication model.
-        margin: of memory.
-
-    Raises:
-        NoPlanError: no plan fits; says what is missing where, and what would help.
     """
-    started = time.perf_counter()
-    table = cost_table(model, cluster, space, run, latency, communication, margin)
-    search = _Search(table, table, cluster, space, run, model, slicer, Resolver())
-    meet(table, space, search.resolver)
-    state = _State(Errors.unmeasured(search.resolver))
-    costed = time.perf_counter()
-    candidates = search.candidates(state.errors)
-    while candidates and _measured(search, candidates, state, measure, budget_s):
-        search, candidates = search.after(state, margin)
-    if not candidates:
-        raise no_plan(model, cluster, space, run, search.table, slicer)
-    sure = confidence(candidates, cluster, errors=state.errors, resolver=search.resolver)
-    chosen = candidates[0]
-    step = float(step_draws([chosen], cluster, search.resolver, state.errors, state.errors.middle)[0, 0])
-    planning = {"cost table": costed - started, "measuring": state.spent_s}
-    made = finished_plan(
-        chosen.slicing.stages, chosen.table, cluster, space, run, step_s=step,
-        lower_bound_s=chosen.slicing.lower_bound_s,
-        planning_s=planning | {"slicing": time.perf_counter() - costed - state.spent_s},
-    )  # fmt: skip
-    notes = (_note(state, table, budget_s), *_memory_notes(search, state, margin))
-    own = [n for n, stage in enumerate(chosen.slicing.stages) if stage in state.peaks]
-    made = with_contingencies(dataclasses.replace(made, confidence=sure, notes=notes), chosen, cluster, slicer)
-    return with_memory_note(made, search.table.margin, own)
+
+    measure: Measure
+    budget_s: float
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The best plan once no measurement is worth its time, and those that it was compared with."""
+        (layers,), (count,) = task.layers, task.micro_batches
+        costs = Bench(task, clock).costs(layers, count)
+        search = _Search(costs, costs.table, task.slicer, Resolver())
+        meet(costs.table, costs.space, search.resolver)
+        state = _State(Errors.unmeasured(search.resolver))
+        candidates = search.candidates(state.errors)
+        while candidates and _measured(search, candidates, state, self.measure, self.budget_s):
+            search, candidates = search.after(state, task.margin)
+            clock.lap("measuring")
+        clock.lap("slicing")
+        return Found(
+            candidates,
+            notes=(_note(state, costs.table, self.budget_s), *_memory_notes(search, state, task.margin)),
+            margin=search.costs.table.margin,
+            errors=state.errors,
+            resolver=search.resolver,
+            measured=frozenset(state.peaks),
+        )
+
+    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate | None:
+        """The best plan on another cluster, by the same search; nothing more is measured."""
+        return Searched().again(task, best, clock)
 
 
 def _measured(
@@ -185,7 +170,7 @@ def _measured(
     if not left:
         return False
     factors = state.errors.drawn(_DRAWS, seed=2 + len(state.tried))
-    steps = step_draws(candidates, search.cluster, search.resolver, state.errors, factors)
+    steps = step_draws(candidates, search.resolver, state.errors, factors)
     drawn = np.array([search.predicted_s(candidate, stage, factors) for stage, candidate in left.items()])
     takes = state.takes_s + _RUNS * np.median(drawn, axis=1)
     best = most_worthwhile(steps, np.log(drawn).T, takes, budget_s - state.spent_s)
@@ -198,23 +183,24 @@ def _measured(
     seconds = found.seconds if isinstance(found, StageMeasurement) else found
     state.tried[stage] = seconds
     if isinstance(found, StageMeasurement) and found.peak_bytes is not None:
-        ratio = log_ratio(search.counted, search.run, stage, found.peak_bytes)
+        ratio = log_ratio(search.counted, search.costs.run, stage, found.peak_bytes)
         state.peaks |= {} if ratio is None else {stage: ratio}
     nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
     predicted = float(search.predicted_s(candidate, stage, nominal)[0])
-    predicted *= _alone(search.cluster, search.space.submeshes[stage.submesh])
+    predicted *= _alone(search.costs.cluster, search.costs.space.submeshes[stage.submesh])
     _log.info("measured %s: %s s, predicted %.4g s", stage, seconds, predicted)
     if seconds is not None:
         resolved = resolved_stage(candidate, stage, search.resolver)
+        noise = _NOISE[search.costs.cluster.shared]
         state.errors = state.errors.measured(
-            resolved.micro_batch, resolved, stage.first, stage.last, seconds / predicted, _NOISE[search.cluster.shared]
+            resolved.micro_batch, resolved, stage.first, stage.last, seconds / predicted, noise
         )
     return True
 
 
 def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
     """All stages of some plans, each with a plan that has it."""
-    return ((stage, candidate) for candidate in candidates for stage in candidate.slicing.stages)
+    return ((stage, candidate) for candidate in candidates for stage in candidate.stages)
 
 
 def _alone(cluster: Cluster, submesh: Submesh) -> float:
@@ -230,7 +216,7 @@ def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[s
         return []
     ratios = [float(np.exp(ratio)) for ratio in state.peaks.values()]
     said = f"{len(ratios)} of their peaks of memory were measured: {min(ratios):.2f} to {max(ratios):.2f} of the count"
-    if search.table.margin.risk != given.risk:
+    if search.costs.table.margin.risk != given.risk:
         said += f"; nothing fits under a risk of {given.risk:.2%} by them, so a larger one is taken"
     return [said]
 

@@ -1,7 +1,7 @@
-"""Candidates: what the slicer proposes, and the step that the simulation of the schedule gives it.
+"""Candidates: slicings of a model on a cluster, each with the step that a simulation of its schedule takes.
 
-The slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock; so
-plans are compared by their simulated step.
+A slicer's objective is Alpa's closed form, which leaves out where transfers wait and how uneven stages interlock; so
+plans are compared by their simulated step, whoever asks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.placement import packings, place_stages
@@ -20,51 +19,114 @@ from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, S
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = [
-    "Candidate", "beside", "micro_batch_counts", "neighbours", "proposed", "simulated", "sliced", "stage_times",
-    "timed", "timeline_of",
-]  # fmt: skip
+__all__ = ["Candidate", "Costs", "simulated", "sliced", "stage_times", "timeline_of"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Costs:
+    """A model in micro-batches on a cluster, and the costs of all stages that a plan of it may have.
+
+    Attributes:
+        model: the layers, of a micro-batch of the run.
+        cluster: the hosts that stages may be on.
+        space: the submeshes and configs that stages may have.
+        run: the number of micro-batches, and the schedule.
+        table: the costs of all stages, shape (L, L, S, C).
+        exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
+    """
+
+    model: Model
+    cluster: Cluster
+    space: SearchSpace
+    run: Run
+    table: CostTable
+    exact: bool = True
+
+    @property
+    def problem(self) -> SlicingProblem:
+        """The problem that a slicer is given."""
+        return self.table.slicing_problem(self.cluster, self.space, self.run)
+
+    def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
+        """The slicer's best plan, simulated; None if it finds none.
+
+        Args:
+            slicer: the search.
+            num_stages: exactly so many stages; None: any number.
+            devices: "exactly" all, or "at most"; None: as the problem has it.
+        """
+        problem = self.problem
+        if num_stages is not None and num_stages > min(problem.num_layers, problem.num_devices):
+            return None
+        asked = dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
+        found = sliced(asked, self.space, self.cluster, slicer)
+        return simulated(Candidate(self, found)) if found.found else None
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A slicing with what it was found in, its simulated step, and, if they were given, the hosts of each stage."""
+    """A slicing by some costs.
 
-    model: Model
-    table: CostTable
-    space: SearchSpace
-    run: Run
+    Attributes:
+        costs: the costs that it was found in.
+        slicing: the stages.
+        timeline: the simulated step; None: it wasn't simulated.
+        hosts: the hosts of each stage, by their index in the cluster; None: they are placed by the rule of `place`.
+    """
+
+    costs: Costs
     slicing: Slicing
     timeline: Timeline | None = None
     hosts: tuple[tuple[int, ...], ...] | None = None
 
-    def placed(self, cluster: Cluster) -> list[tuple[int, ...]]:
+    @property
+    def stages(self) -> tuple[StageChoice, ...]:
+        """The stages of the slicing."""
+        return self.slicing.stages
+
+    @property
+    def cluster(self) -> Cluster:
+        """The hosts that the candidate's costs are for, all of which it may use."""
+        return self.costs.cluster
+
+    @property
+    def run(self) -> Run:
+        """The number of micro-batches, and the schedule."""
+        return self.costs.run
+
+    @property
+    def model(self) -> Model:
+        """The layers, of a micro-batch of the run."""
+        return self.costs.model
+
+    @property
+    def table(self) -> CostTable:
+        """The costs of all stages."""
+        return self.costs.table
+
+    @property
+    def space(self) -> SearchSpace:
+        """The submeshes and configs that the slicing's stages name by their index."""
+        return self.costs.space
+
+    @property
+    def placed(self) -> tuple[tuple[int, ...], ...]:
         """The hosts of each stage, by their index in the cluster."""
-        return place_stages(self.slicing.stages, self.space, cluster) if self.hosts is None else list(self.hosts)
+        if self.hosts is not None:
+            return self.hosts
+        return tuple(place_stages(self.stages, self.space, self.cluster))
+
+    @property
+    def num_devices(self) -> int:
+        """All devices that the stages take."""
+        return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.stages)
 
     @property
     def step_s(self) -> float:
-        """Simulated if it was, else by the closed form."""
+        """Seconds of a step: simulated if it was, else by the closed form."""
         return self.slicing.cost_s if self.timeline is None else self.timeline.step_s
-
-
-def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
-    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch.
-
-    >>> micro_batch_counts(24)
-    (1, 3, 6, 12, 24)
-    """
-    counts = {batch // size for size in (2**n for n in range(batch.bit_length())) if batch % size == 0}
-    return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
-
-
-def proposed(
-    model: Model, table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, slicer: Slicer
-) -> Candidate | None:
-    """The slicer's answer; None if nothing fits."""
-    slicing = sliced(table.slicing_problem(cluster, space, run), space, cluster, slicer)
-    return Candidate(model, table, space, run, slicing) if slicing.found else None
 
 
 def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
@@ -83,41 +145,11 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
     return found
 
 
-def neighbours(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
-    """The best slicings of the same layers with half as many stages, one less and one more, simulated."""
-    return [simulated(other, cluster) for other in beside(candidate, cluster, slicer)]
-
-
-def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candidate]:
-    """The best slicings of the same layers with half as many stages, one less and one more.
-
-    Where the candidate leaves hosts unused, the best one that uses all of them comes too.
-    """
-    space = candidate.space
-    problem = candidate.table.slicing_problem(cluster, candidate.space, candidate.run)
-    length, most = len(candidate.slicing.stages), min(problem.num_layers, problem.num_devices)
-    found = []
-    for count in sorted({length // 2, length - 1, length + 1} - {0, length}):
-        if count <= most:
-            found.append(sliced(dataclasses.replace(problem, num_stages=count), space, cluster, slicer))
-    if sum(space.submeshes[stage.submesh].num_devices for stage in candidate.slicing.stages) < problem.num_devices:
-        found.append(sliced(dataclasses.replace(problem, devices="exactly"), space, cluster, slicer))
-    return [dataclasses.replace(candidate, slicing=other, timeline=None, hosts=None) for other in found if other.found]
-
-
-def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
+def simulated(candidate: Candidate) -> Candidate:
     """The candidate with its timeline."""
-    hosts = None if candidate.space.hosts is None else candidate.placed(cluster)
-    times = stage_times(candidate.table, candidate.slicing.stages, candidate.space, hosts)
-    return dataclasses.replace(candidate, timeline=timeline_of(times, cluster, candidate.run))
-
-
-def timed(candidate: Candidate, cluster: Cluster) -> Candidate:
-    """As plans for Alpa's step are timed: by Alpa's closed form, and simulated where hosts are unlike.
-
-    There transfers from stage to stage differ, which the closed form takes for equally long.
-    """
-    return simulated(candidate, cluster) if any(kinds_of(cluster)) else candidate
+    hosts = None if candidate.space.hosts is None else candidate.placed
+    times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
+    return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
@@ -146,7 +178,7 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
 def stage_times(
     table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
 ) -> tuple[StageTimes, ...]:
-    """What the simulation needs to know of each stage of a slicing; of unlike hosts, which ones it is on."""
+    """The times and bytes of each stage that the simulation goes by; on unlike hosts, `hosts` says which ones."""
     taken = table.taken_s(stages, space, hosts)
     entries = [stage.entry for stage in stages]
     times = []

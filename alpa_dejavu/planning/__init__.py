@@ -1,0 +1,55 @@
+"""The flow of planning: a task is searched over shapes, sliced, simulated, ranked and annotated.
+
+In: layers of a model, a cluster with its prices, and the choices that are left open (`PlanningTask`).
+Out: a `PlanningResult`: the plan, the next best ones, and all that they were made from.
+Every door (the stage option inside Alpa, the command line, replan, strategies, estimates) makes a task for `plan`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning._estimate import estimate
+    from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages
+    from alpa_dejavu.planning._measured import Measured
+    from alpa_dejavu.planning._model import plan_model
+    from alpa_dejavu.planning._result import PlanningResult, RunnerUp
+    from alpa_dejavu.planning._searched import Searched
+    from alpa_dejavu.planning._task import PlanningTask
+    from alpa_dejavu.planning.planner import plan
+
+__all__ = [
+    "GivenStage",
+    "GivenStages",
+    "Measured",
+    "PlanningResult",
+    "PlanningTask",
+    "RunnerUp",
+    "Searched",
+    "estimate",
+    "given_stages",
+    "plan",
+    "plan_model",
+]
+
+_HOME = {
+    "estimate": "_estimate",
+    "GivenStage": "_given",
+    "GivenStages": "_given",
+    "given_stages": "_given",
+    "Measured": "_measured",
+    "plan_model": "_model",
+    "PlanningResult": "_result",
+    "RunnerUp": "_result",
+    "Searched": "_searched",
+    "PlanningTask": "_task",
+    "plan": "planner",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,108 @@
+"""Annotations: sentences and figures that a chosen plan is given, each by an object of one method."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.memory_margin import with_memory_note
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._contingencies import with_contingencies
+from alpa_dejavu.planning._task import Found, PlanningTask
+from alpa_dejavu.problem import Plan
+
+__all__ = ["ANNOTATIONS", "Annotation", "Chosen"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chosen:
+    """The answer to a task, of which a plan was made.
+
+    Attributes:
+        task: the task.
+        found: all that its chooser found.
+        candidates: the candidates, the chosen one first.
+        compared: those that the chosen one had to be better than.
+        clock: takes the seconds of the planning.
+    """
+
+    task: PlanningTask
+    found: Found
+    candidates: Sequence[Candidate]
+    compared: Sequence[Candidate]
+    clock: Clock
+
+
+class Annotation(abc.ABC):
+    """Adds to a plan what isn't needed to run it."""
+
+    @abc.abstractmethod
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """The plan with what is known of it."""
+
+
+@final
+class Confidence(Annotation):
+    """How probable it is that the plan is nearly the best of those that it was compared with."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """The plan with its confidence."""
+        from alpa_dejavu.uncertainty import confidence
+
+        found = chosen.found
+        known = confidence(chosen.compared, errors=found.errors, resolver=found.resolver)
+        if plan.correction is not None:
+            known = known.times(plan.correction.factor)
+        chosen.clock.lap("confidence")
+        return dataclasses.replace(plan, confidence=known)
+
+
+@final
+class UnusedHosts(Annotation):
+    """Hosts that the plan leaves unused, and the best plan that was found with all of them."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """The plan, with a sentence where it leaves hosts unused."""
+        used = {host for stage in plan.stages for host in stage.hosts}
+        unused = [host.name for host in chosen.task.cluster.hosts if host.name not in used]
+        if not unused:
+            return plan
+        factor = 1.0 if plan.correction is None else plan.correction.factor
+        whole = [one for one in chosen.candidates if one.num_devices == chosen.task.cluster.num_devices]
+        said = "no plan that uses all devices was found"
+        if whole:
+            best_s = min(one.step_s for one in whole) * factor
+            said = f"the best plan found that uses all devices takes {best_s:.4g} s, this one {plan.step_s:.4g} s"
+        names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
+        note = f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {said}"
+        return dataclasses.replace(plan, notes=(*plan.notes, note))
+
+
+@final
+class Contingencies(Annotation):
+    """The plans that take the place of this one once a host is lost."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """The plan with its contingencies."""
+        known = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
+        chosen.clock.lap("contingencies")
+        return known
+
+
+@final
+class MemoryRisk(Annotation):
+    """The memory that the plan leaves free, and the risk that it runs out all the same."""
+
+    def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
+        """The plan with a sentence on its memory."""
+        found = chosen.found
+        own = [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in found.measured]
+        return with_memory_note(plan, found.margin or chosen.task.margin, own)
+
+
+ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), UnusedHosts(), Contingencies(), MemoryRisk())
+"""In the order in which a plan's notes are to be read."""

@@ -1,0 +1,126 @@
+"""Plans for the loss of a host, made with the plan itself, so that nobody has to wait for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from alpa_dejavu._kinds import kinds_of, members_of_kinds
+from alpa_dejavu.changed_cluster import without
+from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._finish import finished_plan
+from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
+
+__all__ = ["with_contingencies"]
+
+_Stages: TypeAlias = tuple[StagePlan, ...]
+_Fallback: TypeAlias = tuple[_Stages, float, int]
+"""Stages, seconds of a step, and micro-batches."""
+
+
+def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Plan:
+    """The plan with the plan that takes its place without each single host: of alike hosts, one is planned for.
+
+    It has the plan's layers, so that those that stay on their hosts needn't move, and any number of micro-batches. A
+    host without which nothing fits has no contingency, and the plan says so.
+
+    Args:
+        plan: of the first candidate, its seconds corrected or not.
+        task: that it answers; a single host has nothing to fall back on.
+        found: all candidates, those on fewer hosts among them.
+        clock: takes the seconds of the planning.
+    """
+    cluster, best = task.cluster, found[0]
+    if len(cluster.hosts) == 1:
+        return plan
+    planned = [_without(kind, plan, task, found, clock) for kind in range(max(kinds_of(cluster)) + 1)]
+    return _with_planned(plan, planned, cluster, best.model)
+
+
+def _with_planned(plan: Plan, planned: Sequence[_Fallback], cluster: Cluster, model: Model) -> Plan:
+    """The plan with contingencies for each host, of what was planned without the first host of each kind.
+
+    Args:
+        plan: for the whole cluster.
+        planned: for each kind of hosts, on hosts of the cluster; no stages: nothing fits.
+        cluster: that the plan is for.
+        model: of the plan.
+    """
+    names, state, kinds = [host.name for host in cluster.hosts], layer_state(model), kinds_of(cluster)
+    devices = {host.name: host.num_devices for host in cluster.hosts}
+    settlers = [stages and Settler(stages, plan.stages, devices, state) for stages, *_ in planned]
+    found: dict[str, Contingency] = {}
+    for n, lost in enumerate(names):
+        (fallback, step_s, count), settler = planned[kinds[n]], settlers[kinds[n]]
+        alike = [name for name, kind in zip(names, kinds, strict=True) if kind == kinds[n]]
+        stages = _renamed(fallback, lost, alike)
+        if not stages or not settler:
+            continue
+        if not any(kinds):
+            stages = settler.settled(stages, (lost,))
+        used = {lost, *(host for stage in stages for host in stage.hosts)}
+        unused = tuple(name for name in names if name not in used)
+        found[lost] = Contingency(stages, step_s, count, moves(plan.stages, stages, cluster, state, (lost,)), unused)
+    missing = [name for name in names if name not in found]
+    notes = (*plan.notes, *([_note(missing, len(names))] if missing else []))
+    return dataclasses.replace(plan, contingencies=found, notes=notes)
+
+
+def _note(missing: list[str], count: int) -> str:
+    which = "any one of its hosts" if len(missing) == count else " or ".join(missing)
+    return f"nothing fits without {which}: there is no contingency for that loss"
+
+
+def _renamed(stages: _Stages, lost: str, alike: Sequence[str]) -> _Stages:
+    """The stages with a lost host's part on one of its kind that they don't use; none if they use all."""
+    used = {host for stage in stages for host in stage.hosts}
+    spare = next((name for name in alike if name not in used), None)
+    if lost not in used:
+        return stages
+    if spare is None:
+        return ()
+    return tuple(
+        dataclasses.replace(stage, hosts=tuple(spare if host == lost else host for host in stage.hosts))
+        for stage in stages
+    )
+
+
+def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> _Fallback:
+    """The best plan without the first host of a kind, or one that was found on hosts that are left; () if none fits."""
+    best, lost = found[0], task.cluster.hosts[members_of_kinds(task.cluster)[kind][0]].name
+    known = [one for one in found if one.model.num_layers == best.model.num_layers and _leaves(one, task.cluster, kind)]
+    for left in _hosts_left(task.cluster, lost):
+        try:
+            again = task.chooser.again(task.on(left), best, clock)
+        except (NoPlanError, ValueError):  # a strategy can't handle every cluster
+            again = None
+        known += [] if again is None else [again]
+        if known:
+            break
+    if not known:
+        return (), 0.0, 0
+    made = finished_plan(task, min(known, key=lambda one: one.step_s))
+    if plan.correction is not None:
+        from alpa_dejavu.history import corrected
+
+        made = corrected(made, plan.correction)
+    return made.stages, made.step_s, made.num_micro_batches
+
+
+def _leaves(found: Candidate, cluster: Cluster, kind: int) -> bool:
+    """Whether a candidate's hosts, or others of their kinds in their place, are there without one host of a kind."""
+    members = {cluster.hosts[host].name for host in members_of_kinds(cluster)[kind]}
+    used = {found.cluster.hosts[host].name for hosts in found.placed for host in hosts}
+    return len(members & used) < len(members)
+
+
+def _hosts_left(cluster: Cluster, lost: str) -> Iterator[Cluster]:
+    """The cluster without a host, and without as many more as leave a power of two of them."""
+    left = [host.name for host in cluster.hosts if host.name != lost]
+    whole = 2 ** ((len(left) - 1).bit_length() - 1) if len(left) > 1 else len(left)
+    for count in dict.fromkeys([len(left), whole]):
+        yield without(cluster, [lost, *left[count:]])

@@ -1,0 +1,58 @@
+"""Time and memory of a plan that somebody else made: the same costs as the planner's, nothing searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning._given import GivenStage, GivenStages
+from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.problem import Cluster, Model, Run
+
+__all__ = ["estimate"]
+
+
+def estimate(
+    model: Model,
+    cluster: Cluster,
+    run: Run,
+    stages: Sequence[GivenStage],
+    *,
+    name: str = "",
+    batch: int | None = None,
+    latency: str | LatencyModel = "analytic",
+    communication: str | CommunicationModel = "alpha-beta",
+) -> PlanningResult:
+    """The plan that some stages are, as if the planner had made it; a stage may need more memory than there is.
+
+    Args:
+        model: the layers, of a micro-batch of the run.
+        cluster: that the plan is for.
+        run: its micro-batches and schedule.
+        stages: in the order of the layers. Where all of them name their hosts, they are costed on those alone.
+        name: of the model.
+        batch: samples of a step.
+        latency: a latency model or its name.
+        communication: a communication model or its name.
+
+    Raises:
+        ValueError: stages that don't cover the layers one after the other, or name hosts that there aren't, or more
+            devices of them than they have.
+        NoPlanError: the stages' submeshes don't fill the hosts.
+    """
+    task = PlanningTask(
+        source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
+        prices=Prices(cluster, latency_model(latency), communication_model(communication)),
+        batch=batch,
+        layers=(model.num_layers,),
+        micro_batches=(run.num_micro_batches,),
+        schedule=run.schedule,
+        chooser=GivenStages(tuple(stages)),
+    )
+    return plan(task, annotations=())
+

@@ -1,0 +1,76 @@
+"""A candidate as the plan that people and Alpa get, with all of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._searched import host_names
+from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.problem import Plan, StageChoice, StagePlan
+
+__all__ = ["finished_plan"]
+
+
+def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str, float] | None = None) -> Plan:
+    """The plan of a candidate.
+
+    Args:
+        task: that it answers.
+        found: a simulated candidate, on all hosts of the task's cluster or on some.
+        planning_s: seconds of the steps of planning so far.
+
+    Raises:
+        NoPlanError: the stages' submeshes don't fill the hosts.
+    """
+    names = host_names(found)
+    numbers = {host.name: n for n, host in enumerate(found.cluster.hosts)}
+    taken = found.table.taken_s(found.stages, found.space, [[numbers[name] for name in each] for each in names])
+    last = len(found.stages) - 1
+    return Plan(
+        stages=tuple(
+            _stage(found, stage, names[n], taken[n], found.run.in_flight(last - n))
+            for n, stage in enumerate(found.stages)
+        ),
+        step_s=found.step_s,
+        lower_bound_s=found.slicing.lower_bound_s,
+        num_micro_batches=found.run.num_micro_batches,
+        schedule=found.run.schedule,
+        cluster=task.cluster.name,
+        planning_s=planning_s or {},
+        model=task.source.name,
+        batch=task.batch,
+    )
+
+
+def _stage(
+    found: Candidate, choice: StageChoice, hosts: tuple[str, ...], taken_s: tuple[float, float], in_flight: int
+) -> StagePlan:
+    table, space, entry, where = found.table, found.space, choice.entry, (choice.first, choice.last)
+    config = space.configs[choice.submesh][choice.config]
+    memory = table.memory[choice.submesh][choice.config]
+    assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+    assert memory is not None, "every config has its memory"
+    return StagePlan(
+        layers=where,
+        submesh=space.submeshes[choice.submesh],
+        logical_mesh=config.shape,
+        hosts=hosts,
+        compute_s=float(table.compute_s[entry]),
+        collective_s=float(table.collective_s[entry]),
+        boundary_s=sum(taken_s),
+        per_step_s=float(table.per_step_s[entry]),
+        memory_bytes=float(memory.peak(in_flight)[where]),
+        memory_limit_bytes=float(table.memory_limit_bytes[choice.submesh]),
+        options=dict(config.options),
+        remat=config.remat,
+        zero=config.zero,
+        forward_s=float(table.compute_forward_s[entry] + table.collective_forward_s[entry]),
+        backward_s=float(table.compute_backward_s[entry] + table.collective_backward_s[entry]),
+        forward_collective_s=float(table.collective_forward_s[entry]),
+        forward_boundary_s=taken_s[0],
+        synchronisation_s=float(table.synchronisation_s[entry]),
+        activation_bytes=float(memory.per_micro_batch[where]),
+        resident_bytes=float(memory.resident[where]),
+        temporary_bytes=float(memory.temporary[where]),
+    )

@@ -1,0 +1,163 @@
+"""Plans whose stages somebody gives: costed as any other, nothing searched."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
+from alpa_dejavu.problem import (
+    Cluster,
+    MeshConfig,
+    Model,
+    Plan,
+    Run,
+    SearchSpace,
+    Slicing,
+    StageChoice,
+    StagePlan,
+    Submesh,
+)
+
+__all__ = ["GivenStage", "GivenStages", "config_of_stage", "given_candidate", "given_stages", "on_used_hosts"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GivenStage:
+    """Layers first..last (inclusive) on a submesh with a config; on these hosts, by their names, or on any (None)."""
+
+    first: int
+    last: int
+    submesh: Submesh
+    config: MeshConfig
+    hosts: tuple[str, ...] | None = None
+
+
+def given_stages(plan: Plan) -> list[GivenStage]:
+    """The stages of a plan, to be costed afresh."""
+    return [GivenStage(*stage.layers, stage.submesh, config_of_stage(stage), stage.hosts) for stage in plan.stages]
+
+
+def config_of_stage(stage: StagePlan) -> MeshConfig:
+    """The logical mesh of a stage, with the options that it has there."""
+    across, along = (*stage.logical_mesh, 1)[:2]
+    return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GivenStages(Chooser):
+    """The one plan that has these stages; whether it fits into memory is seen in it.
+
+    Attributes:
+        stages: in the order of the layers.
+
+    `choose` raises ValueError for stages that don't cover the layers one after the other, or that name hosts that
+    the cluster hasn't or devices that they haven't; NoPlanError for submeshes that don't fit the hosts.
+    """
+
+    stages: tuple[GivenStage, ...]
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The one candidate."""
+        (layers,), (count,) = task.layers, task.micro_batches
+        model = task.source.exact(layers, task.micro_batch(count))
+        clock.lap("features")
+        found = given_candidate(task, model, Run(count, task.schedule), self.stages)
+        clock.lap("cost table")
+        return Found([found])
+
+    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> None:
+        """Nothing is chosen on another cluster."""
+
+
+def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence[GivenStage]) -> Candidate:
+    """The candidate that some stages are, on the hosts that they name; a host that no stage is on is left out."""
+    covered = [layer for stage in stages for layer in range(stage.first, stage.last + 1)]
+    if covered != list(range(model.num_layers)):
+        ranges = [(stage.first, stage.last) for stage in stages]
+        raise ValueError(f"the stages have layers {ranges}, but must cover 0..{model.num_layers - 1} in order")
+    cluster, hosts = used_part(task.cluster, stages)
+    unlike = any(kinds_of(cluster)) and hosts is not None
+    places = [(stage.submesh, hosts[n] if unlike and hosts else ()) for n, stage in enumerate(stages)]
+    sites = list(dict.fromkeys(places))
+    rows = [_unique([stage.config for stage, place in zip(stages, places, strict=True) if place == s]) for s in sites]
+    width = max(map(len, rows))
+    space = SearchSpace(
+        tuple(submesh for submesh, _ in sites),
+        tuple((*row, *[None] * (width - len(row))) for row in rows),
+        hosts=tuple(on for _, on in sites) if unlike else None,
+    )
+    table = task.adjusted(
+        cost_table(model, cluster, space, run, task.prices.latency, task.prices.communication, task.margin)
+    )
+    choices = tuple(
+        StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
+        for stage, place in zip(stages, places, strict=True)
+        for n in [sites.index(place)]
+    )
+    costs = Costs(model, cluster, space, run, table)
+    return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
+
+
+def used_part(
+    cluster: Cluster, stages: Sequence[GivenStage]
+) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
+    """The hosts that stages are on, and for each stage its own, by their index among them; None: they don't all say.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
+    """
+    if any(stage.hosts is None for stage in stages):
+        return cluster, None
+    free = {host.name: host.num_devices for host in cluster.hosts}
+    for n, stage in enumerate(stages):
+        names = stage.hosts or ()
+        unknown = [name for name in names if name not in free]
+        if unknown:
+            raise ValueError(f"stage {n} is on the hosts {unknown}, but {cluster.name} has {list(free)}")
+        if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
+            raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")
+        for name in names:
+            free[name] -= stage.submesh.devices_per_host
+            if free[name] < 0:
+                raise ValueError(f"stage {n} and those before it take more devices of {name} than it has")
+    used = {name for stage in stages for name in stage.hosts or ()}
+    part = part_of(cluster, [n for n, host in enumerate(cluster.hosts) if host.name in used])
+    numbers = {host.name: n for n, host in enumerate(part.hosts)}
+    return part, tuple(tuple(numbers[name] for name in stage.hosts or ()) for stage in stages)
+
+
+def part_of(cluster: Cluster, hosts: Sequence[int]) -> Cluster:
+    """Some hosts of a cluster, with its name; all of it where its devices share one CPU."""
+    if len(hosts) == len(cluster.hosts) or cluster.shared:
+        return cluster
+    links = tuple(tuple(cluster.links[a][b] for b in hosts) for a in hosts)
+    return dataclasses.replace(cluster, hosts=tuple(cluster.hosts[n] for n in hosts), links=links)
+
+
+def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence[str]]) -> Candidate:
+    """A candidate as somebody who is given its plan would cost it: on the very hosts of its stages, in their order."""
+    stages = [
+        GivenStage(stage.first, stage.last, found.space.submeshes[stage.submesh], config, tuple(names[n]))
+        for n, stage in enumerate(found.stages)
+        if (config := found.space.configs[stage.submesh][stage.config]) is not None
+    ]
+    again = given_candidate(task, found.model, found.run, stages)
+    slicing = dataclasses.replace(again.slicing, lower_bound_s=found.slicing.lower_bound_s)
+    return dataclasses.replace(again, slicing=slicing, costs=dataclasses.replace(again.costs, exact=found.costs.exact))
+
+
+def _unique(configs: Sequence[MeshConfig]) -> list[MeshConfig]:
+    """Each config once: options are a mapping, so configs have no hash that tells all of them apart."""
+    found: list[MeshConfig] = []
+    for config in configs:
+        if config not in found:
+            found.append(config)
+    return found

@@ -1,0 +1,168 @@
+"""From a model's name and a cluster to a whole plan, without devices, Ray or Alpa."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from alpa_dejavu.calibration import Calibration, check_choice, prices
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
+from alpa_dejavu.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.planning._result import OURS, PlanningResult
+from alpa_dejavu.planning._searched import Searched
+from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning._task import OBJECTIVES, PlanningTask, SpaceRules
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.price import check_prices
+from alpa_dejavu.problem import Cluster, Model
+from alpa_dejavu.problem._check import one_of
+from alpa_dejavu.slicing import Slicer, slicer
+
+if TYPE_CHECKING:
+    from alpa_dejavu.history import Correction
+    from alpa_dejavu.strategies import Strategy
+
+__all__ = ["plan_model"]
+
+_LAYERS = (16, 32, 48)
+"""Numbers of layers that are tried where the number is left open."""
+
+
+def plan_model(
+    model: str | Callable[..., Any] | Model,
+    cluster: str | Cluster,
+    hosts: int = 1,
+    batch: int = 1024,
+    micro_batches: int | None = None,
+    layers: int | None = None,
+    schedule: str = "1f1b",
+    *,
+    remat: Sequence[str] = ("none", "layer"),
+    zero: Sequence[int] = (0, 2, 3),
+    submeshes: str = "power_of_two",
+    slicing: str | Slicer = "dynamic",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    risk: float = DEFAULT_RISK,
+    memory: MemoryResiduals | None = None,
+    history: str | os.PathLike[str] | None = None,
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    objective: str = "time",
+    strategy: str | Strategy = OURS,
+) -> PlanningResult:
+    """The best plan for a model on a cluster.
+
+    Args:
+        model: a name that `alpa_dejavu.models.known_models` lists, "module:function", or such a function: it takes
+            `batch_size` and returns a train step with its abstract arguments; or the layers of a micro-batch of the
+            number of micro-batches that is given.
+        cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
+        hosts: how many machines of that type.
+        batch: samples of a step.
+        micro_batches: how many the batch is cut into; None chooses.
+        layers: how many the model is cut into; None chooses.
+        schedule: one of Alpa's; a step without gradients always has "inference".
+        remat: what a stage may do: "none", "layer".
+        zero: ZeRO levels that a stage may have: 0, 2, 3.
+        submeshes: as `alpa_dejavu.space.submeshes` takes it.
+        slicing: a slicer or its name.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: likewise; "auto": the calibration's, or without one "alpha-beta".
+        risk: of running out of memory that a plan may have, where `memory` says enough to know it.
+        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, plans
+            are taken up to the limit by the count, and say that their risk is unknown.
+        history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
+            corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
+        calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
+            place of data sheets and of the two models; None: those.
+        objective: what is least: "time", or "price" of a step, by the hosts' prices; plans on fewer hosts are then
+            looked for too. "pareto": the fastest plan is given, with all those that cost less the slower they are.
+        strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
+            its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
+            `objective`, and its plan is costed as ours are.
+
+    Returns:
+        The plan, with the three next best ones and all that it was made from.
+
+    Raises:
+        NoPlanError: nothing fits; says what is missing where, and what would help.
+        ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
+            that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
+            broken, of other devices, or given beside a model; a host's price that isn't known; or what the strategy
+            can't do.
+    """
+    one_of("plan_model", "objective", objective, OBJECTIVES)
+    if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
+        raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
+    from alpa_dejavu.clusters import named_cluster
+
+    correction = None if history is None else _read(history)
+    known = check_choice(calibration, latency, communication)
+    given = named_cluster(cluster, hosts) if isinstance(cluster, str) else cluster
+    if objective != "time":
+        check_prices(given)
+    priced = prices(given, known, latency, communication)
+    counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
+    source = _source(model, batch, counts)
+    if source.training and schedule == "inference":
+        raise ValueError(
+            f"schedule is 'inference', but the step of {source.name} takes gradients; "
+            "give a step without them, or the schedule '1f1b'"
+        )
+    task = PlanningTask(
+        source=source,
+        prices=priced,
+        batch=batch,
+        layers=source.numbers_of_layers(_LAYERS) if layers is None else (layers,),
+        micro_batches=counts,
+        chooser=Searched("any" if objective == "time" else "each"),
+        space=SpaceRules(submeshes, tuple(remat), tuple(zero)),
+        schedule=schedule if source.training else "inference",
+        slicer=slicer(slicing),
+        margin=MemoryMargin(risk, priced.residuals(memory)),
+        objective=objective,
+        correction=correction,
+    )
+    return plan(task if strategy == OURS else _by(strategy, task, schedule))
+
+
+def _read(history: str | os.PathLike[str]) -> Correction:
+    from alpa_dejavu.history import Correction
+
+    return Correction.read(history)
+
+
+def _source(model: str | Callable[..., Any] | Model, batch: int, counts: Sequence[int]) -> ModelSource:
+    """Layers that are given are of a micro-batch of the one number that is asked for."""
+    if not isinstance(model, Model):
+        return TracedModel(model, first=batch // counts[-min(len(counts), 2)])
+    if len(counts) > 1:
+        raise ValueError(
+            "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "
+            "micro-batches that this makes of the batch"
+        )
+    return GivenModel(model, batch // counts[0])
+
+
+def _by(choice: str | Strategy, task: PlanningTask, schedule: str) -> PlanningTask:
+    """The task with a strategy in the place of the search.
+
+    Raises:
+        ValueError: the task asks for a choice that only our own search has.
+    """
+    from alpa_dejavu.strategies import ByStrategy, strategy
+
+    chosen = strategy(choice)
+    defaults = {"schedule": "1f1b", "space": SpaceRules(), "slicer": slicer("dynamic"), "objective": "time"}
+    given = {"schedule": schedule, "space": task.space, "slicer": task.slicer, "objective": task.objective}
+    other = next((name for name, value in given.items() if value != defaults[name]), None)
+    if other is not None:
+        raise ValueError(
+            f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
+            f"leave {other} out, or choose the strategy 'dejavu'"
+        )
+    return dataclasses.replace(task, chooser=ByStrategy(chosen))

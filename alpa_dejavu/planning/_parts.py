@@ -1,0 +1,93 @@
+"""Parts of a cluster: which hosts a plan may leave out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from alpa_dejavu._kinds import members_of_kinds
+from alpa_dejavu.planning._given import part_of
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["fewer_hosts", "numbers_of_hosts"]
+
+_ALL = 64
+"""Up to so many choices of hosts are all tried."""
+_FEW_HOSTS = 8
+"""Up to so many alike hosts every smaller number is looked at; of more, one less and about powers of two."""
+
+
+def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
+    """Parts of a cluster that leave hosts out, the largest first; none where its devices share one CPU.
+
+    Of alike hosts that is each smaller number, of more than a few of them one less and numbers near powers of two. Of
+    unlike hosts one less of each kind, and each choice of whole kinds, of many kinds each alone. `every`: those of
+    `numbers_of_hosts`.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> [len(part.hosts) for part in fewer_hosts(named_cluster("p3.16xlarge", 16))]
+    [15, 12, 8, 6, 4, 3, 2, 1]
+    """
+    if cluster.shared:
+        return []
+    members = members_of_kinds(cluster)
+    whole = tuple(map(len, members))
+    if every:
+        counts = numbers_of_hosts(cluster)
+    elif len(members) == 1:
+        counts = [(n,) for n in range(1, whole[0]) if whole[0] <= _FEW_HOSTS or _near_power(n) or n == whole[0] - 1]
+    else:
+        less = [tuple(n - (kind == k) for k, n in enumerate(whole)) for kind in range(len(whole))]
+        counts = [*less, *_whole_kinds(whole)]
+    found = dict.fromkeys(one for one in counts if any(one) and one != whole)
+    parts = [
+        part_of(cluster, sorted(host for hosts, n in zip(members, one, strict=True) for host in hosts[:n]))
+        for one in found
+    ]
+    return sorted(parts, key=lambda part: -part.num_devices)
+
+
+def _near_power(number: int) -> bool:
+    """Whether a number is 1, 2, 3, 4, 6, 8, 12, 16 …: a power of two, or three times one."""
+    return number.bit_count() == 1 or (number % 3 == 0 and (number // 3).bit_count() == 1)
+
+
+def _whole_kinds(whole: Sequence[int]) -> list[tuple[int, ...]]:
+    """All hosts of some kinds: of each choice of few kinds, of each kind alone of many."""
+    kinds = range(len(whole))
+    chosen = range(1, 2 ** len(whole) - 1) if len(whole) <= 3 else [2**kind for kind in kinds]
+    return [tuple(whole[kind] * (choice >> kind & 1) for kind in kinds) for choice in chosen]
+
+
+def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
+    """Of each kind of host how many to plan for, but not all: every choice where there are few.
+
+    Where there are many, one host less at a time is left: of the kinds that cost most for what they compute, and of
+    the slowest kinds.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> numbers_of_hosts(named_cluster("p3.16xlarge", 4))
+    [(1,), (2,), (3,)]
+    """
+    members = members_of_kinds(cluster)
+    whole = tuple(map(len, members))
+    choices = 1
+    for count in whole:
+        choices *= count + 1
+    if choices <= _ALL:
+        return [counts for counts in itertools.product(*(range(n + 1) for n in whole)) if any(counts)][:-1]
+    first = [cluster.hosts[hosts[0]] for hosts in members]
+    rates = [host.num_devices * host.device.rate("float32") for host in first]
+    dearest = sorted(range(len(first)), key=lambda kind: -(first[kind].price_per_hour or 0.0) / rates[kind])
+    slowest = sorted(range(len(first)), key=lambda kind: rates[kind])
+    return list(dict.fromkeys([*_left(whole, dearest), *_left(whole, slowest)]))
+
+
+def _left(whole: Sequence[int], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """What is left after each host less, kind by kind."""
+    left = list(whole)
+    for kind in order:
+        for _ in range(whole[kind]):
+            left[kind] -= 1
+            if any(left):
+                yield tuple(left)

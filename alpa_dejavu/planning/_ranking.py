@@ -1,0 +1,86 @@
+"""Candidates as plans, by past runs where there are any, the best one by the task's objective first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.moves import Settler, layer_state
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._finish import finished_plan
+from alpa_dejavu.planning._task import Found, PlanningTask
+from alpa_dejavu.price import as_cheap, ordered
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulate import Timeline
+
+__all__ = ["Ranked", "plan_of", "ranked"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ranked:
+    """A candidate with its plan.
+
+    Attributes:
+        plan: its seconds corrected by past runs, if there are any.
+        candidate: as it was found.
+        rivals: whether the best plan is compared with it: what costs more is no rival where the price counts.
+    """
+
+    plan: Plan
+    candidate: Candidate
+    rivals: bool = True
+
+    @property
+    def timeline(self) -> Timeline:
+        """The simulated step, its seconds corrected as those of the plan are."""
+        timeline = self.candidate.timeline
+        assert timeline is not None, "choosers simulate"
+        if self.plan.correction is None:
+            return timeline
+        from alpa_dejavu.history import corrected_timeline
+
+        return corrected_timeline(timeline, self.plan.correction.factor)
+
+
+def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
+    """The candidates with their plans, each slicing once, the best one first."""
+    each = _different(found.candidates)
+    plans = [
+        dataclasses.replace(
+            plan_of(task, one), notes=found.notes, strategy=found.strategy, runs_on_alpa=found.runs_on_alpa
+        )
+        for one in each
+    ]
+    if task.correction is not None:
+        from alpa_dejavu.history import Origin, corrected
+
+        prices = task.prices
+        origin = Origin.of(each[0].model, task.cluster, prices.latency, prices.communication, prices.calibration)
+        plans = [corrected(plan, task.correction.of(origin, plan)) for plan in plans]
+    chooses_itself = found.strategy or (task.objective == "time" and task.correction is None)
+    order = list(range(len(plans))) if chooses_itself else ordered(plans, task.cluster, task.objective)
+    rivals = order if task.objective != "price" else [order[0], *as_cheap(plans, order[1:], order[0], task.cluster)]
+    clock.lap("placement")
+    return [Ranked(plans[n], each[n], n in rivals) for n in order]
+
+
+def _different(found: Sequence[Candidate]) -> list[Candidate]:
+    """Each candidate once: the same stages may come of several shapes of the search."""
+    known = {(id(one.costs), one.stages, one.hosts): one for one in reversed(found)}
+    return list(reversed(known.values()))
+
+
+def plan_of(task: PlanningTask, one: Candidate) -> Plan:
+    """The plan of a candidate; where another one runs, on those hosts that have most of what it needs."""
+    made = finished_plan(task, one)
+    if task.before is None:
+        return made
+    made = dataclasses.replace(made, model=task.before.model, layer_option=task.before.layer_option)
+    if task.unlike:
+        return made
+    devices = {host.name: host.num_devices for host in task.cluster.hosts}
+    settler = Settler(made.stages, task.before.stages, devices, layer_state(one.model))
+    return dataclasses.replace(made, stages=settler.settled(made.stages, ()))

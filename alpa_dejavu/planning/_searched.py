@@ -1,0 +1,205 @@
+"""This package's own search: over shapes, on all hosts and on fewer, each shape sliced exactly and simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.device_order import device_order
+from alpa_dejavu.planning._candidate import Candidate, Costs
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._given import on_used_hosts
+from alpa_dejavu.planning._parts import fewer_hosts
+from alpa_dejavu.planning._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
+from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.problem._check import one_of
+
+__all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
+
+_RIVAL = 0.02
+"""A plan that is within this share of the best one's step is priced at its own micro-batch before either is chosen."""
+_CLOSE = 0.03
+"""Fewer hosts are searched as widely as all of them where their first plan is within this share of the best one."""
+_WIDELY = 8
+"""Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
+_PLACED = 6
+"""So many of the best candidates are costed on the very hosts that they are on."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Searched(Chooser):
+    """The search of this package.
+
+    Attributes:
+        hosts: "all"; or "any": plans may leave hosts out, if that makes them faster; or "each": every choice of hosts
+            is searched, as objectives in money ask for.
+        begin: a shape that is known to be good, from which the search goes uphill; None: it looks around.
+    """
+
+    hosts: str = "any"
+    begin: Shape | None = None
+
+    def __post_init__(self) -> None:
+        one_of("searched", "hosts", self.hosts, ("all", "any", "each"))
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The plans worth comparing, the shortest step first."""
+        bench = Bench(task, clock)
+        found = bench.searched(ShapeSearch(task.layers, task.micro_batches, self.begin))
+        found = best_first([*found, *self._on_fewer_hosts(bench, found)])
+        placed = [_placed(task, one) for one in found[:_PLACED]]
+        clock.lap("placement")
+        return Found(best_first([*placed, *found[_PLACED:]]))
+
+    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate | None:
+        """The best plan on another cluster, uphill from the shape of the one that was."""
+        found = best_first(Bench(task, clock).searched(_uphill(task, best)))
+        return _placed(task, found[0]) if found else None
+
+    def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
+        """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
+        if not found or self.hosts == "all":
+            return
+        task, best, each = bench.task, best_first(found)[0], self.hosts == "each"
+        parts = fewer_hosts(task.cluster, each)
+        for part in parts:
+            if not each and bench.least_work_s / part.num_devices > best.step_s:
+                continue
+            smaller = Bench(task.on(part), bench.clock)
+            there = best_first(smaller.searched(_uphill(task, best)))
+            if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
+                there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
+            yield from there
+            best = best_first([best, *there])[0]
+
+
+def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
+    begin = Shape(best.model.num_layers, best.run.num_micro_batches)
+    return ShapeSearch(task.layers, task.micro_batches, begin, stages=False)
+
+
+@final
+class Bench:
+    """Costs and candidates of shapes on one cluster, each worked out once."""
+
+    def __init__(self, task: PlanningTask, clock: Clock) -> None:
+        self.task, self.clock = task, clock
+        self._costs: dict[tuple[int, int], Costs] = {}
+        self._found: dict[Shape, Candidate | None] = {}
+
+    def searched(self, search: ShapeSearch) -> list[Candidate]:
+        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches."""
+        while (shape := search.ask()) is not None:
+            found = self.candidate(shape)
+            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
+        while (scaled := self._scaled_rival()) is not None:
+            self._price_exactly(scaled)
+        return [one for one in self._found.values() if one is not None]
+
+    def candidate(self, shape: Shape) -> Candidate | None:
+        """The best plan of a shape, simulated; None if nothing fits."""
+        if shape not in self._found:
+            costs = self.costs(shape.layers, shape.micro_batches)
+            self._found[shape] = costs.sliced(self.task.slicer, shape.stages or None)
+            self.clock.lap("slicing")
+        return self._found[shape]
+
+    def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
+        """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
+        key = layers, count
+        if key not in self._costs or (exactly and not self._costs[key].exact):
+            self._costs[key] = self._priced(layers, count, exactly)
+        return self._costs[key]
+
+    def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
+        task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
+        exact = exactly or task.source.knows(layers, micro_batch)
+        model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
+        self.clock.lap("features")
+        space = task.space.space(task.cluster, micro_batch)
+        if model.sharding is not None:
+            model.sharding.prepare(config for row in space.configs for config in row if config is not None)
+            self.clock.lap("sharding")
+        prices = task.prices.latency, task.prices.communication
+        table = task.adjusted(cost_table(model, task.cluster, space, run, *prices, task.margin))
+        self.clock.lap("cost table")
+        return Costs(model, task.cluster, space, run, table, exact)
+
+    def _scaled_rival(self) -> Shape | None:
+        """The best shape that was priced by another micro-batch's model, if it's as good as the best one's rivals."""
+        found = {shape: one for shape, one in self._found.items() if one is not None}
+        if not found:
+            return None
+        bound = min(one.step_s for one in found.values()) * (1 + _RIVAL)
+        rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
+        return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
+
+    def _price_exactly(self, shape: Shape) -> None:
+        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
+        self.costs(shape.layers, shape.micro_batches, exactly=True)
+        for other in list(self._found):
+            if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
+                del self._found[other]
+                self.candidate(other)
+
+    @property
+    def least_work_s(self) -> float:
+        """Device-seconds that each step takes at least; 0 where devices are unlike, so that nothing is known.
+
+        No plan's devices work less than the stages of least work do, whatever the schedule hides.
+        """
+        if self.task.unlike:
+            return 0.0
+        return min(map(_work_s, self._costs.values()))
+
+
+def _work_s(costs: Costs) -> float:
+    """The least device-seconds of a step, over all cuts into stages, whether or not their submeshes fit together."""
+    sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
+    table = costs.table  # what crosses between stages may be less on fewer hosts
+    alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
+    least = (alone * sizes).min(axis=(2, 3))
+    best = np.zeros(len(least) + 1)
+    for end in range(1, len(best)):
+        best[end] = (best[:end] + least[:end, end - 1]).min()
+    return float(best[-1]) * costs.run.num_micro_batches
+
+
+def best_first(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates, the shortest step first."""
+    return sorted(found, key=lambda one: one.step_s)
+
+
+def host_names(found: Candidate) -> list[tuple[str, ...]]:
+    """The hosts of each stage, in the order that its mesh has them."""
+    if found.hosts is not None:
+        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.hosts]
+    names = []
+    for stage, hosts in zip(found.stages, found.placed, strict=True):
+        config = found.space.configs[stage.submesh][stage.config]
+        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+        order = device_order(found.cluster, hosts, config.shape)
+        names.append(tuple(found.cluster.hosts[host].name for host in order))
+    return names
+
+
+def _placed(task: PlanningTask, found: Candidate) -> Candidate:
+    """The candidate on the very hosts that it is on, where it matters which those are."""
+    used = {host for hosts in found.placed for host in hosts}
+    if len(used) == len(found.cluster.hosts) and found.space.hosts is None:
+        return found
+    return on_used_hosts(task, found, host_names(found))
+
+
+def nothing_fits(task: PlanningTask) -> NoPlanError:
+    """The error for a task that no plan fits, with the fewest layers and the most micro-batches."""
+    costs = Bench(task, Clock()).costs(task.layers[0], task.micro_batches[-1])
+    return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)

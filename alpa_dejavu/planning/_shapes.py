@@ -1,0 +1,151 @@
+"""The search over shapes: numbers of layers, micro-batches and stages, asked for one by one and told what they take."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import final
+
+__all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
+
+_GAIN = 0.005
+"""More layers are tried as long as they gain at least this share of a step: each number has to be cut and divided."""
+_COUNTS, _REFINED = 3, 3
+"""So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
+numbers of stages."""
+_HOPELESS, _PATIENCE = 1.25, 2
+"""Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""
+
+
+def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
+    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch.
+
+    >>> micro_batch_counts(24)
+    (1, 3, 6, 12, 24)
+    """
+    counts = {batch // size for size in (2**n for n in range(batch.bit_length())) if batch % size == 0}
+    return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Shape:
+    """A number of layers, of micro-batches, and of stages (0: any number)."""
+
+    layers: int
+    micro_batches: int
+    stages: int = 0
+
+
+@final
+class ShapeSearch:
+    """Asks for shapes, the next one by the steps that the last ones were told to take.
+
+    The numbers of micro-batches are tried with the fewest layers; then the best of them with more layers, as long as
+    those gain; then other numbers of stages with the best of all. A search that begins at a shape goes uphill from
+    there over numbers of micro-batches, and stays with its layers.
+
+    Args:
+        layers: numbers of layers, the fewest first.
+        micro_batches: numbers of micro-batches, ascending.
+        begin: a shape that is known to be good; None: none is known.
+        stages: whether other numbers of stages are tried.
+
+    >>> search = ShapeSearch([4], [1, 2])
+    >>> while (shape := search.ask()) is not None:
+    ...     search.tell(shape, step_s=1 / shape.micro_batches, num_stages=2)
+    >>> sorted(search.told)[0]
+    Shape(layers=4, micro_batches=1, stages=0)
+    """
+
+    def __init__(
+        self, layers: Sequence[int], micro_batches: Sequence[int], begin: Shape | None = None, stages: bool = True
+    ) -> None:
+        self.told: dict[Shape, float] = {}
+        self._layers, self._counts = tuple(layers), tuple(micro_batches)
+        self._stages: dict[Shape, int] = {}
+        self._asked = self._shapes(begin, stages)
+
+    def ask(self) -> Shape | None:
+        """The shape to try next; None: enough were tried."""
+        return next((shape for shape in self._asked if shape not in self.told), None)
+
+    def tell(self, shape: Shape, step_s: float, num_stages: int) -> None:
+        """Takes in the seconds of a step of the best plan of a shape (infinite: none fits), and its stages."""
+        self.told[shape], self._stages[shape] = step_s, num_stages
+
+    def _shapes(self, begin: Shape | None, stages: bool) -> Iterator[Shape]:
+        yield from self._widely() if begin is None else self._uphill(begin)
+        for shape in self._best(_REFINED if begin is None else 1) if stages else ():
+            yield from self._numbers_of_stages(shape)
+
+    def _widely(self) -> Iterator[Shape]:
+        few, *more = self._layers
+        yield from self._with_layers(few)
+        counts, before = self._best_counts(few)[:_COUNTS], self._least(few)
+        for number in more:
+            yield from (Shape(number, count) for count in counts or self._counts[-1:])
+            after = self._least(number)
+            if after > before * (1 - _GAIN):
+                break
+            counts, before = self._best_counts(number)[: _COUNTS - 1], after
+
+    def _with_layers(self, number: int) -> Iterator[Shape]:
+        """Every other number of micro-batches from the largest on, and those beside the best two; all if none fits."""
+        hopeless = 0
+        for count in self._counts[::-2]:
+            shape = Shape(number, count)
+            yield shape
+            least = self._least(number)
+            hopeless = hopeless + 1 if self.told[shape] > _HOPELESS * least and math.isfinite(least) else 0
+            if hopeless == _PATIENCE:
+                break
+        best = self._best_counts(number)[:2]
+        for count in best:
+            place = self._counts.index(count)
+            yield from (Shape(number, beside) for beside in self._counts[max(place - 1, 0) : place + 2][::-1])
+        if not best:
+            yield from (Shape(number, count) for count in self._counts)
+
+    def _numbers_of_stages(self, shape: Shape) -> Iterator[Shape]:
+        """Half as many stages, and one more and one less as long as that gains."""
+        first = self._stages[shape]
+        halved = Shape(shape.layers, shape.micro_batches, first // 2)
+        if halved.stages:
+            yield halved
+        for way in (1, -1):
+            least, number = self.told[shape], first + way
+            while number > 0:
+                other = Shape(shape.layers, shape.micro_batches, number)
+                yield other
+                if self.told.get(other, math.inf) >= least:
+                    break
+                least, number = self.told[other], number + way
+
+    def _uphill(self, begin: Shape) -> Iterator[Shape]:
+        """From a shape over more, and then fewer, micro-batches as long as steps get shorter, or until one fits."""
+        place = min(range(len(self._counts)), key=lambda n: abs(math.log(self._counts[n] / begin.micro_batches)))
+        first = Shape(begin.layers, self._counts[place])
+        yield first
+        for way in (1, -1):
+            least, at = self.told[first], place + way
+            while 0 <= at < len(self._counts):
+                other = Shape(begin.layers, self._counts[at])
+                yield other
+                if math.isfinite(least) and self.told[other] >= least:
+                    break
+                least, at = self.told[other], at + way
+
+    def _least(self, layers: int) -> float:
+        return min((step_s for shape, step_s in self.told.items() if shape.layers == layers), default=math.inf)
+
+    def _best_counts(self, layers: int) -> list[int]:
+        """The numbers of micro-batches that were tried with so many layers and fit, the best first."""
+        steps = {s.micro_batches: t for s, t in self.told.items() if s.layers == layers and not s.stages}
+        return sorted((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
+
+    def _best(self, count: int) -> list[Shape]:
+        """The best shapes with any number of stages."""
+        fitting = [shape for shape, step_s in self.told.items() if not shape.stages and math.isfinite(step_s)]
+        return sorted(fitting, key=lambda shape: self.told[shape])[:count]

@@ -1,0 +1,63 @@
+"""The way through: a task in, a plan out, whoever asks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from alpa_dejavu._collector import collector_paused
+from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._ranking import ranked
+from alpa_dejavu.planning._result import PlanningResult, RunnerUp
+from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.price import front, why_not
+
+__all__ = ["plan"]
+
+_RUNNERS_UP = 3
+
+
+def plan(task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS) -> PlanningResult:
+    """The best plan for a task.
+
+    Args:
+        task: all that the plan follows from.
+        annotations: what is worked out of the plan besides.
+
+    Returns:
+        The plan, the next best ones, and all that it was made from.
+
+    Raises:
+        NoPlanError: nothing fits; says what is missing where, and what would help.
+        ValueError: the task contradicts itself, or asks for what its chooser can't do.
+    """
+    clock = Clock()
+    with collector_paused():
+        found = task.chooser.choose(task, clock)
+        if not found.candidates:
+            raise task.chooser.why_none(task)
+        ranking = ranked(task, found, clock)
+        best, chosen = ranking[0].plan, ranking[0].candidate
+        others = [one.candidate for one in ranking[1:]]
+        compared = [one.candidate for one in ranking if one.rivals]
+        for annotation in annotations:
+            best = annotation.annotate(best, Chosen(task, found, [chosen, *others], compared, clock))
+    task.source.keep()
+    clock.lap("cache")
+    best = dataclasses.replace(best, planning_s=dict(clock.seconds))
+    return PlanningResult(
+        plan=best,
+        model=chosen.model,
+        cluster=task.cluster,
+        space=chosen.space,
+        run=chosen.run,
+        table=chosen.table,
+        timeline=ranking[0].timeline,
+        choices=chosen.stages,
+        runners_up=tuple(
+            RunnerUp(one.plan, why_not(one.plan, best, task.cluster, task.objective))
+            for one in ranking[1 : _RUNNERS_UP + 1]
+        ),
+        front=front([best, *(one.plan for one in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
+    )
