@@ -132,6 +132,13 @@ class CostTable:
                 crossed.append(self.crossings.placed_s(self.pricing, stages[n].first, before, after))
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
+    def part(self, submeshes: Sequence[int]) -> CostTable:
+        """The table of some of its submeshes, by their index; of alike hosts alone, since others stand for kinds."""
+        chosen = list(submeshes)
+        columns = {name: getattr(self, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
+        memory, limits = tuple(self.memory[s] for s in chosen), self.memory_limit_bytes[chosen]
+        return dataclasses.replace(self, **columns, memory=memory, memory_limit_bytes=limits)
+
     def slicing_problem(
         self, cluster: Cluster, space: SearchSpace, run: Run, hosts: Sequence[int] | None = None
     ) -> SlicingProblem:

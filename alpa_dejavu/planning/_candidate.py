@@ -48,6 +48,19 @@ class Costs:
         """The problem that a slicer is given."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
+    def on(self, part: Cluster) -> Costs | None:
+        """The same costs on fewer hosts, where nothing changes but their number; None: the costs are others there.
+
+        A stage on all hosts of the part alone may be missing.
+        """
+        unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
+        if unlike or len(part.hosts) < 2:
+            return None
+        chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
+        submeshes = tuple(self.space.submeshes[s] for s in chosen)
+        space = SearchSpace(submeshes, tuple(self.space.configs[s] for s in chosen))
+        return dataclasses.replace(self, cluster=part, space=space, table=self.table.part(chosen))
+
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """The slicer's best plan, simulated; None if it finds none.
 

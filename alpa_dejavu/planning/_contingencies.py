@@ -20,6 +20,8 @@ __all__ = ["with_contingencies"]
 _Stages: TypeAlias = tuple[StagePlan, ...]
 _Fallback: TypeAlias = tuple[_Stages, float, int]
 """Stages, seconds of a step, and micro-batches."""
+_CLEARLY = 1.05
+"""A plan is clearly better than one that takes so many times as long."""
 
 
 def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Plan:
@@ -38,7 +40,8 @@ def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate
     if len(cluster.hosts) == 1:
         return plan
     planned = [_without(kind, plan, task, found, clock) for kind in range(max(kinds_of(cluster)) + 1)]
-    return _with_planned(plan, planned, cluster, best.model)
+    made = _with_planned(plan, planned, cluster, best.model)
+    return dataclasses.replace(made, notes=(*made.notes, *_better(made, task, found, clock)))
 
 
 def _with_planned(plan: Plan, planned: Sequence[_Fallback], cluster: Cluster, model: Model) -> Plan:
@@ -95,7 +98,7 @@ def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidat
     known = [one for one in found if one.model.num_layers == best.model.num_layers and _leaves(one, task.cluster, kind)]
     for left in _hosts_left(task.cluster, lost):
         try:
-            again = task.chooser.again(task.on(left), best, clock)
+            again = task.chooser.again(task.on(left), found, clock)
         except (NoPlanError, ValueError):  # a strategy can't handle every cluster
             again = None
         known += [] if again is None else [again]
@@ -109,6 +112,32 @@ def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidat
 
         made = corrected(made, plan.correction)
     return made.stages, made.step_s, made.num_micro_batches
+
+
+def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> list[str]:
+    """A sentence on the loss that costs most, where a plan of another number of layers would take clearly less."""
+    if not plan.contingencies:
+        return []
+    lost, worst = max(plan.contingencies.items(), key=lambda item: item[1].step_s)
+    others = {one.model.num_layers: one for one in reversed(found)}
+    others.pop(found[0].model.num_layers)
+    known = [one for one in found if one.cluster is not task.cluster and _spares(one, lost)]
+    for other in others.values():
+        first = [other, *(one for one in found if one is not other)]
+        again = task.chooser.again(task.on(without(task.cluster, [lost])), first, clock)
+        known += [] if again is None else [again]
+    best = min(known, key=lambda one: one.step_s, default=None)
+    factor = 1.0 if plan.correction is None else plan.correction.factor
+    if best is None or best.step_s * factor * _CLEARLY > worst.step_s:
+        return []
+    return [
+        f"without {lost} a plan that cuts the model into {best.model.num_layers} layers would take "
+        f"{best.step_s * factor:.4g} s a step, {worst.step_s:.4g} s with this plan's layers: plan again if it is lost"
+    ]
+
+
+def _spares(found: Candidate, lost: str) -> bool:
+    return all(found.cluster.hosts[host].name != lost for hosts in found.placed for host in hosts)
 
 
 def _leaves(found: Candidate, cluster: Cluster, kind: int) -> bool:

@@ -73,7 +73,7 @@ class GivenStages(Chooser):
         clock.lap("cost table")
         return Found([found])
 
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> None:
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
         """Nothing is chosen on another cluster."""
 
 

@@ -155,9 +155,9 @@ class Measured(Chooser):
             measured=frozenset(state.peaks),
         )
 
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate | None:
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """The best plan on another cluster, by the same search; nothing more is measured."""
-        return Searched().again(task, best, clock)
+        return Searched().again(task, found, clock)
 
 
 def _measured(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
 import numpy as np
@@ -23,10 +23,11 @@ from alpa_dejavu.problem._check import one_of
 
 __all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
 
-_RIVAL = 0.02
+_RIVAL = 0.005
 """A plan that is within this share of the best one's step is priced at its own micro-batch before either is chosen."""
-_CLOSE = 0.03
-"""Fewer hosts are searched as widely as all of them where their first plan is within this share of the best one."""
+_FAR, _CLOSE = 0.1, 0.03
+"""Of fewer hosts other numbers of micro-batches are tried, and then all shapes, where the best plan so far is within
+these shares of the best one's step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
 _PLACED = 6
@@ -59,10 +60,11 @@ class Searched(Chooser):
         clock.lap("placement")
         return Found(best_first([*placed, *found[_PLACED:]]))
 
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate | None:
-        """The best plan on another cluster, uphill from the shape of the one that was."""
-        found = best_first(Bench(task, clock).searched(_uphill(task, best)))
-        return _placed(task, found[0]) if found else None
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """The best plan on a part of the cluster, uphill from the shape of the first candidate."""
+        bench = Bench(task, clock, [one.costs for one in found])
+        there = best_first(bench.searched(_uphill(task, found[0])))
+        return _placed(task, there[0]) if there else None
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
         """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
@@ -73,27 +75,54 @@ class Searched(Chooser):
         for part in parts:
             if not each and bench.least_work_s / part.num_devices > best.step_s:
                 continue
-            smaller = Bench(task.on(part), bench.clock)
-            there = best_first(smaller.searched(_uphill(task, best)))
+            smaller = Bench(task.on(part), bench.clock, bench.known)
+            there = self._around(smaller, best)
             if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
                 there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
+                # Costs that were known say nothing of stages on all hosts of the part.
+                there += Bench(smaller.task, bench.clock).searched(_only(there[0])) if there else []
             yield from there
             best = best_first([best, *there])[0]
 
+    def _around(self, bench: Bench, best: Candidate) -> list[Candidate]:
+        """Plans of about the best one's shape, the shortest step first; its own shape alone if that is no good."""
+        first = bench.candidate(_shape(best))
+        if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
+            return [] if first is None else [first]
+        return best_first(bench.searched(_uphill(bench.task, best)))
+
+
+def _shape(best: Candidate) -> Shape:
+    return Shape(best.model.num_layers, best.run.num_micro_batches)
+
+
+def _only(best: Candidate) -> ShapeSearch:
+    shape = _shape(best)
+    return ShapeSearch([shape.layers], [shape.micro_batches], shape)
+
 
 def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
-    begin = Shape(best.model.num_layers, best.run.num_micro_batches)
-    return ShapeSearch(task.layers, task.micro_batches, begin, stages=False)
+    return ShapeSearch(task.layers, task.micro_batches, _shape(best), stages=False)
 
 
 @final
 class Bench:
     """Costs and candidates of shapes on one cluster, each worked out once."""
 
-    def __init__(self, task: PlanningTask, clock: Clock) -> None:
+    def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
+        """Begins with the costs on a larger cluster that are known and hold on the task's, too."""
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._found: dict[Shape, Candidate | None] = {}
+        for one in known:
+            key = one.model.num_layers, one.run.num_micro_batches
+            if key not in self._costs and (part := one.on(task.cluster)) is not None:
+                self._costs[key] = part
+
+    @property
+    def known(self) -> list[Costs]:
+        """All costs that were worked out so far."""
+        return list(self._costs.values())
 
     def searched(self, search: ShapeSearch) -> list[Candidate]:
         """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches."""

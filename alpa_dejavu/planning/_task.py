@@ -128,12 +128,12 @@ class Chooser(abc.ABC):
         """
 
     @abc.abstractmethod
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate | None:
-        """The best plan on another cluster, chosen in the same way; None if none fits.
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """The best plan on a part of the cluster, of the first candidate's layers; None if none fits.
 
         Args:
-            task: with the other cluster.
-            best: the plan on the cluster that was, whose shape is a place to begin at.
+            task: with that part as its cluster.
+            found: candidates on the whole cluster; the first one's shape is a place to begin at.
             clock: takes the seconds of each step of the planning.
         """
 

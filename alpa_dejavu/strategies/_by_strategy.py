@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.calibration import Prices
@@ -57,9 +58,9 @@ class ByStrategy(Chooser):
         found.sort(key=lambda one: one[1].step_s)
         return _found(found[0][0], [candidate for _, candidate in found])
 
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> Candidate:
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
         """The strategy's plan on another cluster, of the same layers."""
-        return self._planned(task, best.model.num_layers)[1]
+        return self._planned(task, found[0].model.num_layers)[1]
 
     def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
         assert task.batch is not None, "a strategy is asked for a batch"
@@ -84,7 +85,7 @@ class _Made(Chooser):
         """The plan as a candidate."""
         return _found(self.made, [_candidate(task, self.made)])
 
-    def again(self, task: PlanningTask, best: Candidate, clock: Clock) -> None:
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
         """Nothing is chosen on another cluster."""
 
 
