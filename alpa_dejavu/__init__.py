@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from alpa_dejavu._table import plan_table
     from alpa_dejavu.layer_option import DejavuLayerOption
     from alpa_dejavu.option import DejavuStageOption
+    from alpa_dejavu.plan_file import plan_of, read_plan
     from alpa_dejavu.planner import plan
     from alpa_dejavu.problem import NoPlanError
 
@@ -30,7 +31,9 @@ __all__ = [
     "install",
     "installed",
     "plan",
+    "plan_of",
     "plan_table",
+    "read_plan",
     "training_dp",
     "uninstall",
 ]
@@ -40,7 +43,9 @@ _HOME = {
     "DejavuStageOption": "option",
     "NoPlanError": "problem",
     "plan": "planner",
+    "plan_of": "plan_file",
     "plan_table": "_table",
+    "read_plan": "plan_file",
     **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "_alpa"),
 }
 

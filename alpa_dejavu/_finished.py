@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.device_order import device_order
 from alpa_dejavu.placement import place_stages
-from alpa_dejavu.problem import Cluster, Plan, Run, SearchSpace, StageChoice, StagePlan
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, Run, SearchSpace, StageChoice, StagePlan
 
 __all__ = ["finished_plan"]
 
@@ -25,6 +26,7 @@ def finished_plan(
     model: str = "",
     batch: int | None = None,
     hosts: Sequence[Sequence[int]] | None = None,
+    priced_by: PricedBy | None = None,
 ) -> Plan:
     """The plan of a slicing.
 
@@ -40,6 +42,7 @@ def finished_plan(
         model: its name.
         batch: samples of a step.
         hosts: of each stage, by their index in the cluster; None: they are placed.
+        priced_by: what it was chosen under; None: that isn't known.
 
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.
@@ -60,6 +63,8 @@ def finished_plan(
         planning_s=planning_s,
         model=model,
         batch=batch,
+        hardware=summary_of(cluster),
+        priced_by=priced_by,
     )
 
 

@@ -91,6 +91,7 @@ def following_plan(candidate: Candidate, before: Plan, cluster: Cluster) -> Plan
     made = finished_plan(
         candidate.slicing.stages, candidate.table, cluster, candidate.space, candidate.run, step_s=candidate.step_s,
         lower_bound_s=candidate.slicing.lower_bound_s, planning_s={}, model=before.model, batch=before.batch,
+        priced_by=before.priced_by,
     )  # fmt: skip
     made = dataclasses.replace(made, layer_option=before.layer_option)
     if any(kinds_of(cluster)):

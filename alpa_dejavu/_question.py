@@ -14,7 +14,7 @@ from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, PricedBy, Run, SearchSpace
 from alpa_dejavu.search import Candidate, proposed, simulated
 from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.space import search_space
@@ -83,6 +83,7 @@ class Question:
     communication: CommunicationModel
     margin: MemoryMargin = COUNTED
     calibration: Calibration | None = None
+    priced_by: PricedBy | None = None
 
     def best(self, source: Source, layers: int, count: int, clock: Clock) -> Candidate | None:
         """The slicer's answer for so many layers and micro-batches, simulated; None if nothing fits."""

@@ -127,19 +127,27 @@ def estimate(
 def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[int, ...], ...] | None:
     """For each stage its hosts' indices in the cluster; None where hosts are alike, or a stage doesn't name its own.
 
+    Alike hosts of which the cluster has none are named otherwise in it, and any will do.
+
     Raises:
         ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
     """
-    if max(kinds_of(cluster)) == 0 or any(stage.hosts is None for stage in stages):
+    if any(stage.hosts is None for stage in stages):
         return None
     numbers = {host.name: n for n, host in enumerate(cluster.hosts)}
+    alike = not any(kinds_of(cluster))
+    if alike and not any(name in numbers for stage in stages for name in stage.hosts or ()):
+        return None
     free = [host.num_devices for host in cluster.hosts]
     found = []
     for n, stage in enumerate(stages):
         names = stage.hosts or ()
         unknown = [name for name in names if name not in numbers]
         if unknown:
-            raise ValueError(f"stage {n} is on the hosts {unknown}, but {cluster.name} has {list(numbers)}")
+            raise ValueError(
+                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, numbers))}; plan "
+                "again for this cluster, or give the plan's own"
+            )
         if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
             raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")
         for name in names:
@@ -147,7 +155,7 @@ def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[i
             if free[numbers[name]] < 0:
                 raise ValueError(f"stage {n} and those before it take more devices of {name} than it has")
         found.append(tuple(numbers[name] for name in names))
-    return tuple(found)
+    return None if alike else tuple(found)
 
 
 def _unique(configs: Sequence[MeshConfig]) -> list[MeshConfig]:

@@ -19,10 +19,10 @@ from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planned import OBJECTIVES, OURS, Planned, RunnerUp
 from alpa_dejavu.price import as_cheap, check_prices, front, on_fewer_hosts, ordered, why_not
-from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.problem import Cluster, Plan, PricedBy
 from alpa_dejavu.problem._check import one_of
 from alpa_dejavu.search import Candidate, micro_batch_counts
-from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 from alpa_dejavu.uncertainty import confidence
 
 if TYPE_CHECKING:
@@ -109,6 +109,19 @@ def plan_model(
     if objective != "time":
         check_prices(given)
     priced = prices(given, known, latency, communication)
+    by = priced.named(
+        PricedBy(
+            risk=risk,
+            submeshes=submeshes,
+            remat=tuple(remat),
+            zero=tuple(zero),
+            layers=layers or "auto",
+            micro_batches=micro_batches or "auto",
+            slicer=slicer_name(slicing),
+            objective=objective,
+            strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
+        )
+    )
     question = Question(
         cluster=priced.cluster,
         batch=batch,
@@ -121,13 +134,15 @@ def plan_model(
         communication=priced.communication,
         margin=MemoryMargin(risk, priced.residuals(memory)),
         calibration=priced.calibration,
+        priced_by=by,
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
     if strategy != OURS:
         from alpa_dejavu.strategies._planned import planned_by
 
         numbers = _LAYERS if layers is None else (layers,)
-        return planned_by(strategy, question, model, counts, numbers, objective, correction)
+        found = planned_by(strategy, question, model, counts, numbers, objective, correction)
+        return dataclasses.replace(found, plan=dataclasses.replace(found.plan, priced_by=by))
     return _planned(question, model, counts, layers, correction, objective)
 
 
@@ -220,4 +235,5 @@ def _finished(candidate: Candidate, name: str, question: Question, clock: Clock)
         planning_s=clock.seconds,
         model=name,
         batch=question.batch,
+        priced_by=question.priced_by,
     )

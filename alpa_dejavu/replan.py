@@ -15,7 +15,7 @@ from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._json_file import near
 from alpa_dejavu._kept_search import best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu.calibration import Calibration, Prices
-from alpa_dejavu.changed_cluster import counted_name, fair_ratio, slowed
+from alpa_dejavu.changed_cluster import fair_ratio, slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
@@ -24,7 +24,7 @@ from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, with_memory_note
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.moves import layer_state, moves
-from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan
+from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan, counted_name
 from alpa_dejavu.search import Candidate, micro_batch_counts
 from alpa_dejavu.slicing import Slicer, slicer
 
@@ -68,13 +68,14 @@ def fallback(plan: Plan, host: str) -> Replanned:
     if host not in plan.contingencies:
         raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
     other = plan.contingencies[host]
-    hosts = {name for stage in other.stages for name in stage.hosts}
+    left = None if plan.hardware is None else plan.hardware.without([host])
+    name = plan.cluster if left is None or not left.machine else counted_name(len(left.hosts), left.machine)
     ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
     unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
     notes = (ready, unused) if other.unused else (ready,)
     made = dataclasses.replace(
         plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
-        confidence=None, notes=notes, cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},
+        confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
     )  # fmt: skip
     return Replanned(made, other.moves, time.perf_counter() - started)
 

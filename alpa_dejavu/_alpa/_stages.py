@@ -6,6 +6,7 @@ had written the plan by hand. Only which hosts a stage is on can't be written th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import time
@@ -28,8 +29,8 @@ from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planned import OURS
 from alpa_dejavu.planner import plan
-from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
-from alpa_dejavu.slicing import slicer
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run, SearchSpace
+from alpa_dejavu.slicing import slicer, slicer_name
 from alpa_dejavu.space import on_sites
 
 _log = logging.getLogger("alpa_dejavu")
@@ -93,12 +94,26 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     else:
         made = by_strategy(option, model, priced, given)
     whole = made.after({"cluster": known - started, "features": described - known})
+    whole = dataclasses.replace(whole, priced_by=priced.named(_asked(option, whole)))
     if option.history is None:
         return whole
     from alpa_dejavu.history import Correction, Origin, corrected
 
     option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _asked(option: DejavuStageOption, made: Plan) -> PricedBy:
+    """What the option and the step ask for."""
+    return PricedBy(
+        risk=option.risk,
+        submeshes=option.submesh_physical_shape_space,
+        layers=made.num_layers,
+        micro_batches=made.num_micro_batches,
+        slicer=slicer_name(option.slicer),
+        objective="time",
+        strategy=option.strategy if isinstance(option.strategy, str) else type(option.strategy).__name__,
+    )
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
