@@ -145,8 +145,8 @@ def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[i
         unknown = [name for name in names if name not in numbers]
         if unknown:
             raise ValueError(
-                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, numbers))}; plan "
-                "again for this cluster, or give the plan's own"
+                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, numbers))}; "
+                "plan again for this cluster, or give the plan's own"
             )
         if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
             raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")

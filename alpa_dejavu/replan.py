@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu._json_file import near
 from alpa_dejavu._kept_search import best_candidate, following_plan, kept_costs, kept_prices
 from alpa_dejavu.calibration import Calibration, Prices
@@ -69,7 +70,9 @@ def fallback(plan: Plan, host: str) -> Replanned:
         raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
     other = plan.contingencies[host]
     left = None if plan.hardware is None else plan.hardware.without([host])
-    name = plan.cluster if left is None or not left.machine else counted_name(len(left.hosts), left.machine)
+    machine = (left or hosts_by_names(plan)).machine
+    count = len({name for stage in other.stages for name in stage.hosts} if left is None else left.hosts)
+    name = counted_name(count, machine) if machine else plan.cluster
     ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
     unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
     notes = (ready, unused) if other.unused else (ready,)
