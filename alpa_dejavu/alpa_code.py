@@ -87,7 +87,7 @@ def _manual_option(plan: Plan) -> str:
 
 
 def _written_out(plan: Plan) -> str:
-    data = pprint.pformat(plan_data(dataclasses.replace(plan, contingencies={})), width=110, sort_dicts=False)
+    data = pprint.pformat(plan_data(dataclasses.replace(plan, contingencies={})), width=120, sort_dicts=False)
     return f"# Alpa's own ManualStageOption can't say on which hosts stages are.\nPLAN = {data}\n\n"
 
 

@@ -57,7 +57,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "num_layers": plan.num_layers,
         "layer_option": plan.layer_option,
         "cluster": plan.cluster,
-        **({} if plan.hardware is None else {"hardware": dataclasses.asdict(plan.hardware)}),
+        **({} if plan.hardware is None else {"hardware": _hardware_data(plan.hardware)}),
         **({} if plan.priced_by is None else {"priced_by": dataclasses.asdict(plan.priced_by)}),
         "num_devices": plan.num_devices,
         "batch": plan.batch,
@@ -131,6 +131,16 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
         hardware=None if hardware is None else _hardware(hardware),
         priced_by=None if priced_by is None else _priced_by(priced_by),
     )
+
+
+def _hardware_data(hardware: ClusterSummary) -> dict[str, Any]:
+    """Of each host what isn't as it is for most."""
+    hosts = [
+        {field.name: getattr(host, field.name) for field in fields if getattr(host, field.name) != field.default}
+        for fields in [dataclasses.fields(HostSummary)]
+        for host in hardware.hosts
+    ]
+    return {**dataclasses.asdict(hardware), "hosts": hosts}
 
 
 def _hardware(data: Mapping[str, Any]) -> ClusterSummary:
