@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from alpa_dejavu._table import plan_table
     from alpa_dejavu.layer_option import DejavuLayerOption
     from alpa_dejavu.option import DejavuStageOption
+    from alpa_dejavu.plan_file import plan_of, read_plan
     from alpa_dejavu.planning import PlanningResult, PlanningTask, plan, plan_model
     from alpa_dejavu.problem import NoPlanError
 
@@ -33,7 +34,9 @@ __all__ = [
     "installed",
     "plan",
     "plan_model",
+    "plan_of",
     "plan_table",
+    "read_plan",
     "training_dp",
     "uninstall",
 ]
@@ -43,7 +46,9 @@ _HOME = {
     "DejavuStageOption": "option",
     "NoPlanError": "problem",
     **dict.fromkeys(("PlanningResult", "PlanningTask", "plan", "plan_model"), "planning"),
+    "plan_of": "plan_file",
     "plan_table": "_table",
+    "read_plan": "plan_file",
     **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "_alpa"),
 }
 

@@ -76,6 +76,7 @@ def kept_task(
         space=KeptSpace(kept),
         slicer=slicer(slicing),
         before=plan,
+        priced_by=plan.priced_by,
     )
 
 

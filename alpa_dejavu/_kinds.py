@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import weakref
 
-from alpa_dejavu.problem import Cluster, host_kinds
+from alpa_dejavu.problem import Cluster, ClusterSummary, host_kinds
 
-__all__ = ["kinds_of", "members_of_kinds"]
+__all__ = ["kinds_of", "members_of_kinds", "summary_of"]
 
 _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 """Of clusters that are still there, by their id."""
@@ -26,3 +26,8 @@ def members_of_kinds(cluster: Cluster) -> list[list[int]]:
     """For each kind its hosts, by their index in the cluster."""
     kinds = kinds_of(cluster)
     return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]
+
+
+def summary_of(cluster: Cluster) -> ClusterSummary:
+    """The summary of a cluster that its plans hold."""
+    return ClusterSummary.of(cluster, kinds_of(cluster))

@@ -23,3 +23,9 @@ def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface:
     if not isinstance(choice, interface):
         raise TypeError(f"{what} is {choice!r}; give a name ({', '.join(sorted(known))}) or a {interface.__name__}")
     return choice
+
+
+def name_of(implementation: object, known: Mapping[str, type]) -> str:
+    """The name that `resolve` takes for an implementation as it comes; the name of its class, if there is none."""
+    named = [name for name, kind in known.items() if name != "auto" and kind is type(implementation)]
+    return named[0] if named and implementation == known[named[0]]() else type(implementation).__name__

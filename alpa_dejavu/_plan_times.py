@@ -8,6 +8,7 @@ from typing import TypeAlias, final
 
 import numpy as np
 
+from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.problem import Plan, StagePlan
 from alpa_dejavu.simulate import StageTimes, step_seconds
@@ -36,7 +37,7 @@ class PlanStep:
     def __init__(self, plan: Plan, times: Times | None = None, factor: float = 1.0) -> None:
         self._plan, self._factor = plan, factor
         self.times = plan_times(plan) if times is None else times
-        self._shared = plan.cluster.endswith(" x local-cpu") or plan.cluster.startswith("CPU cluster")
+        self._shared = (plan.hardware or hosts_by_names(plan)).shared
         self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
 
     def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:

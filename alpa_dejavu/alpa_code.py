@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pprint
 from typing import Any
 
+from alpa_dejavu.placement import alpas_hosts
+from alpa_dejavu.plan_file import plan_data
 from alpa_dejavu.problem import Plan, StagePlan
 
 __all__ = ["alpa_code", "alpa_options", "remat_layers"]
 
+_OWN_OPTION = "alpa_dejavu.DejavuStageOption(plan=alpa_dejavu.plan_of(PLAN))"
+
 
 def alpa_code(plan: Plan) -> str:
-    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan.
+    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan, and needs no other file.
+
+    Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written out as
+    data for a `DejavuStageOption`, which heeds its hosts; its contingencies are left out.
 
     Raises:
         ValueError: it is a plan that Alpa can't run.
@@ -22,27 +30,19 @@ def alpa_code(plan: Plan) -> str:
             "leave that out, or plan by another strategy"
         )
     layer_option = _layer_option(plan)
-    ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option else ""
-    rows = [
-        ("forward_stage_layer_ids", plan.layer_ids),
-        ("submesh_physical_shapes", [(s.submesh.num_hosts, s.submesh.devices_per_host) for s in plan.stages]),
-        ("submesh_logical_shapes", [stage.logical_mesh for stage in plan.stages]),
-        ("submesh_autosharding_option_dicts", [alpa_options(stage) for stage in plan.stages]),
-    ]
-    stage_option = "".join(f"        {name}={_literal(value, len(name) + 9)},\n" for name, value in rows)
+    data, stage_option = ("", _manual_option(plan)) if _alpa_places_it(plan) else (_written_out(plan), _OWN_OPTION)
+    ours = "import alpa_dejavu\n" if "alpa_dejavu" in layer_option + stage_option else ""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     title = f"{plan.model or 'A model'} on {plan.cluster}{batch}: predicted {plan.step_s:.4g} s per step."
     return (
         f'"""{_escaped(title)}"""\n\n'
         f"import alpa\n{ours}\n"
-        'alpa.init("ray")\n\n'
+        f'{data}alpa.init("ray")\n\n'
         "method = alpa.PipeshardParallel(\n"
         f"    num_micro_batches={plan.num_micro_batches},\n"
         f"    pipeline_schedule={plan.schedule!r},\n"
         f"    layer_option={layer_option},\n"
-        "    stage_option=alpa.ManualStageOption(\n"
-        f"{stage_option}"
-        "    ),\n"
+        f"    stage_option={stage_option},\n"
         ")\n"
         "# step = alpa.parallelize(train_step, method=method)\n"
     )
@@ -61,6 +61,34 @@ def remat_layers(plan: Plan) -> list[int]:
     """The layers of the stages with remat."""
     stages = zip(plan.stages, plan.layer_ids, strict=True)
     return [layer for stage, layers in stages if stage.remat == "layer" for layer in layers]
+
+
+def _alpa_places_it(plan: Plan) -> bool:
+    """Whether Alpa, which knows no names, gives each stage the hosts that the plan names, in their order."""
+    hardware = plan.hardware
+    if hardware is None or not hardware.alike:
+        return False
+    placed = alpas_hosts([s.submesh for s in plan.stages], len(hardware.hosts), hardware.hosts[0].num_devices)
+    if placed is None:
+        return False
+    names = [tuple(hardware.hosts[number].name for number in numbers) for numbers in placed]
+    return names == [stage.hosts for stage in plan.stages]
+
+
+def _manual_option(plan: Plan) -> str:
+    rows = [
+        ("forward_stage_layer_ids", plan.layer_ids),
+        ("submesh_physical_shapes", [(s.submesh.num_hosts, s.submesh.devices_per_host) for s in plan.stages]),
+        ("submesh_logical_shapes", [stage.logical_mesh for stage in plan.stages]),
+        ("submesh_autosharding_option_dicts", [alpa_options(stage) for stage in plan.stages]),
+    ]
+    fields = "".join(f"        {name}={_literal(value, len(name) + 9)},\n" for name, value in rows)
+    return f"alpa.ManualStageOption(\n{fields}    )"
+
+
+def _written_out(plan: Plan) -> str:
+    data = pprint.pformat(plan_data(dataclasses.replace(plan, contingencies={})), width=120, sort_dicts=False)
+    return f"# Alpa's own ManualStageOption can't say on which hosts stages are.\nPLAN = {data}\n\n"
 
 
 def _layer_option(plan: Plan) -> str:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Collection, Mapping
 
 from alpa_dejavu._json_file import near
-from alpa_dejavu.problem import Cluster, Device, Link
+from alpa_dejavu.problem import Cluster, Device, Link, counted_name
 
-__all__ = ["counted_name", "fair_ratio", "faster_devices", "faster_links", "slowed", "without"]
+__all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "without"]
 
 _FAIR = 1.5
-
-_COUNTED = re.compile(r"(\d+) x (.+)")
 
 
 def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
@@ -39,19 +36,10 @@ def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
     kept = tuple(cluster.hosts[n] for n in left)
     if cluster.shared:
         fewer = sum(host.num_devices for host in kept) / cluster.num_devices
-        kept = tuple(dataclasses.replace(host, device=_times(host.device, fewer)) for host in kept)
+        kept = tuple(dataclasses.replace(host, device=slower(host.device, fewer)) for host in kept)
     links = tuple(tuple(cluster.links[a][b] for b in left) for a in left)
-    return dataclasses.replace(cluster, name=counted_name(cluster.name, len(left)), hosts=kept, links=links)
-
-
-def counted_name(name: str, hosts: int) -> str:
-    """A cluster's name with another number of hosts, if it says how many there are.
-
-    >>> counted_name("8 x p3.16xlarge", 7)
-    '7 x p3.16xlarge'
-    """
-    counted = _COUNTED.fullmatch(name)
-    return f"{hosts} x {counted[2]}" if counted else name
+    name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
+    return dataclasses.replace(cluster, name=name, hosts=kept, links=links)
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
@@ -66,7 +54,9 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
     if host not in names:
         raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")
     hosts = tuple(
-        dataclasses.replace(each, device=_times(each.device, factor)) if each.name == host else each
+        dataclasses.replace(each, device=slower(each.device, factor), slowdown=factor * each.slowdown)
+        if each.name == host
+        else each
         for each in cluster.hosts
     )
     return dataclasses.replace(cluster, hosts=hosts)
@@ -77,7 +67,7 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
     new: dict[Device, Device] = {}
     hosts = []
     for each in cluster.hosts:
-        device = _times(each.device, 1 / factor) if each.device.name == name else each.device
+        device = slower(each.device, 1 / factor) if each.device.name == name else each.device
         new |= {device: each.device} if device is not each.device else {}
         hosts.append(dataclasses.replace(each, device=device))
     return dataclasses.replace(cluster, hosts=tuple(hosts)), new
@@ -115,8 +105,8 @@ def fair_ratio(before: Cluster, after: Cluster) -> float:
     return _FAIR * rates[0] / rates[1]
 
 
-def _times(device: Device, factor: float) -> Device:
-    """The device, for which everything takes so many times as long."""
+def slower(device: Device, factor: float) -> Device:
+    """The device, if everything takes it so many times as long."""
     return dataclasses.replace(
         device,
         flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},

@@ -15,13 +15,13 @@ from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu._slow_inside import slow_inside, takes_part_of_several
 from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
 
-__all__ = ["devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages", "site_of"]
+__all__ = ["alpas_hosts", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages", "site_of"]
 
 
 def place(
     submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
 ) -> list[tuple[int, ...]]:
-    """For each stage's submesh the indices of its hosts: the largest come first and take hosts in order.
+    """For each stage's submesh the indices of its hosts: the largest, of equal ones the last, takes the first hosts.
 
     Args:
         submeshes: of the stages, in their order.
@@ -41,7 +41,7 @@ def place(
     free = [host.num_devices for host in cluster.hosts]
     placed: list[tuple[int, ...]] = [()] * len(submeshes)
     apart = slow_inside(cluster)
-    for n in sorted(range(len(submeshes)), key=lambda n: submeshes[n].num_devices, reverse=True):
+    for n in _in_turn(submeshes):
         wanted = submeshes[n]
         fitting = [host for host, left in enumerate(free) if left >= wanted.devices_per_host]
         if apart:
@@ -62,6 +62,36 @@ def place(
         for host in placed[n]:
             free[host] -= wanted.devices_per_host
     return placed
+
+
+def alpas_hosts(
+    submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
+) -> list[tuple[int, ...]] | None:
+    """For each stage's submesh the hosts that Alpa gives it by itself, on equal hosts; None where it refuses.
+
+    It fills one host after the other, and takes part of no host but the one that it is at. `place` goes back to hosts
+    that have room left, and else does the same.
+
+    References:
+        Alpa's `get_sliced_virtual_submeshes`.
+    """
+    placed: list[tuple[int, ...]] = [()] * len(submeshes)
+    host = taken = 0
+    for n in _in_turn(submeshes):
+        wanted = submeshes[n]
+        part = wanted.devices_per_host < devices_per_host
+        if taken + wanted.devices_per_host > devices_per_host or (part and wanted.num_hosts > 1):
+            return None
+        placed[n] = tuple(range(host, host + wanted.num_hosts))
+        taken += wanted.devices_per_host
+        if taken == devices_per_host:
+            host, taken = host + wanted.num_hosts, 0
+    return placed if (host, taken) == (num_hosts, 0) else None
+
+
+def _in_turn(submeshes: Sequence[Submesh]) -> list[int]:
+    """In which order stages take hosts."""
+    return sorted(range(len(submeshes)), key=lambda n: (submeshes[n].num_devices, n), reverse=True)
 
 
 def _of_kinds(

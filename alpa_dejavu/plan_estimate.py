@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from alpa_dejavu.calibration import Calibration, prices
+from alpa_dejavu._hosts_by_names import hosts_by_names
+from alpa_dejavu._kinds import summary_of
+from alpa_dejavu.calibration import Calibration, bundled_names, prices
+from alpa_dejavu.changed_cluster import slowed
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.planning import estimate, given_stages
-from alpa_dejavu.planning._result import PlanningResult
-from alpa_dejavu.problem import Cluster, Model, Plan, Run
+from alpa_dejavu.planning import PlanningResult, estimate, given_stages
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
 
@@ -29,8 +30,9 @@ class PlanEstimator:
         model: as `plan_model` takes it; None: the plan's.
         cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
-        communication: likewise; "auto": the calibration's, or without one "alpha-beta".
-        calibration: as `plan_model` takes it.
+        communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
+            one "alpha-beta".
+        calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one and the cluster is the plan's.
 
     Attributes:
         prices: what plans are costed by.
@@ -55,6 +57,11 @@ class PlanEstimator:
         if not (model or plan.model):
             raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        by = plan.priced_by or PricedBy()
+        if calibration is None and cluster is None and by.calibration in bundled_names():
+            calibration = by.calibration
+        if communication == "auto" and by.communication in (("links",) if calibration else ("links", "free")):
+            communication = by.communication
         self.prices = prices(given, calibration, latency, communication)
         self.cluster = self.prices.cluster
         self._traced_batch = plan.batch // plan.num_micro_batches
@@ -79,24 +86,43 @@ class PlanEstimator:
                 f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
                 "batch and a number of micro-batches that fit"
             )
-        _check_hosts(plan, self.cluster)
         micro_batch = plan.batch // plan.num_micro_batches
-        named = {host.name for host in self.cluster.hosts}
-        stages = given_stages(plan)
-        if not all(named >= {*(stage.hosts or ())} for stage in stages):
-            stages = [dataclasses.replace(stage, hosts=None) for stage in stages]
         made = estimate(
             self._model(plan.num_layers, micro_batch),
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
-            stages,
+            given_stages(plan),
             name=self._traced.name,
             batch=plan.batch,
             latency=self.prices.latency,
             communication=self.prices.communication,
         )
-        known = dataclasses.replace(made.plan, layer_option=plan.layer_option).after(self._seconds)
+        known = dataclasses.replace(
+            made.plan,
+            layer_option=plan.layer_option,
+            priced_by=self.prices.named(plan.priced_by),
+            notes=tuple(self._otherwise(plan)),
+        ).after(self._seconds)
         return dataclasses.replace(made, plan=known)
+
+    def _otherwise(self, plan: Plan) -> Iterator[str]:
+        """In what this estimate differs from how the plan was priced, or what isn't known of that."""
+        here = summary_of(self.cluster)
+        if plan.hardware is None:
+            yield (
+                "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
+                f"name, and this estimate is for {here.text}"
+            )
+        elif plan.hardware.text != here.text:
+            yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
+        if plan.priced_by is None:
+            yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
+            return
+        by = self.prices.named()
+        for what in ("latency", "communication", "calibration"):
+            then, now = getattr(plan.priced_by, what), getattr(by, what)
+            if then != now:
+                yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
         if num_layers not in self._models:
@@ -109,48 +135,56 @@ class PlanEstimator:
         return with_micro_batch(found, micro_batch / self._traced_batch)
 
 
-def _check_hosts(plan: Plan, cluster: Cluster) -> None:
-    there = [host.name for host in cluster.hosts]
-    for n, stage in enumerate(plan.stages):
-        unknown = [name for name in stage.hosts if name not in there]
-        if unknown and any({*there} & {*other.hosts} for other in plan.stages):
-            raise ValueError(
-                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, there))}; plan "
-                "again for this cluster, or give the plan's own"
-            )
-
-
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
-    """The cluster that a plan names ("8 x p3.16xlarge"), of another machine if one is given.
+    """The cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine.
 
-    A plan may leave hosts of it unused. A file of a whole cluster that has the plan's hosts is taken as it is.
+    A file of a whole cluster that has the plan's hosts is taken as it is. Of a plan from before plans held a summary of
+    their cluster, only the hosts that its stages name are known.
+
+    Args:
+        plan: whose cluster it is.
+        machine: the name of a machine type, or the path of a machine's or cluster's file; None: the plan's own.
 
     Raises:
-        ValueError: it names no known machine, or the plan's devices aren't those of whole hosts.
+        ValueError: the plan's hosts are of no known machine type and none is given, or such hosts can't have the plan's
+            devices.
     """
     from alpa_dejavu.clusters import named_cluster
 
-    counted = re.fullmatch(r"(\d+) x (.+)", plan.cluster)
     taken = plan.devices_of_hosts
     if machine is not None and machine.endswith(".json"):
         listed = named_cluster(machine)
         if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
             return listed
-    hosts = int(counted[1]) if counted else len(taken)
-    name = machine or (counted[2] if counted else plan.cluster)
-    per_host = plan.num_devices // hosts if plan.num_devices % hosts == 0 else None
-    unused = len(taken) < hosts
-    if unused:
-        per_host = max(taken.values())
+    hardware = plan.hardware or hosts_by_names(plan)
+    own = hardware.machine_file or hardware.machine
+    if not (machine or own):
+        raise ValueError(
+            f"the plan is for the cluster {plan.cluster!r}, and doesn't say of which machine its hosts are; give that, "
+            "or the cluster's file, with --cluster"
+        )
+    counts = sorted({host.num_devices for host in hardware.hosts})
+    if len(counts) > 1:
+        raise ValueError(
+            f"the plan is for {hardware.text}, but hosts of a machine type have equally many devices; give the file of "
+            "a whole cluster with --cluster"
+        )
     try:
-        cluster = named_cluster(name, hosts, per_host)
+        cluster = named_cluster(machine or own, len(hardware.hosts), counts[0])
     except ValueError as error:
         if machine is not None:
             raise
         raise ValueError(f"the plan is for the cluster {plan.cluster!r}: {error}, with --cluster") from None
-    if cluster.num_devices != plan.num_devices and not (unused and plan.num_devices < cluster.num_devices):
+    if plan.hardware is None and cluster.num_devices != plan.num_devices:
         raise ValueError(
             f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
             "cluster, or plan for this one"
         )
+    if machine not in (None, own):
+        return cluster
+    named = zip(cluster.hosts, hardware.hosts, strict=True)
+    cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
+    for host in hardware.hosts:
+        if host.slowdown != 1:
+            cluster = slowed(cluster, host.name, host.slowdown)
     return cluster

@@ -1,7 +1,7 @@
 """Plans as JSON files, version 1; `schemas/plan-1.json` has every key.
 
 Keys that a plan can be run and shown without may be left out: they are 0, `auto_sharding` follows the logical mesh, and
-nothing is said of `confidence`, `notes` and `contingencies`.
+nothing is said of `confidence`, `notes`, `contingencies`, `hardware` and `priced_by`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from typing import Any
 
 from alpa_dejavu._contingency_file import contingencies_data, contingencies_of, contingency_contradictions
 from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
-from alpa_dejavu.problem import Confidence, Plan, StagePlan, StepCorrection, Submesh
+from alpa_dejavu.problem import (
+    ClusterSummary,
+    Confidence,
+    HostSummary,
+    Plan,
+    PricedBy,
+    StagePlan,
+    StepCorrection,
+    Submesh,
+)
 
 __all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
 
@@ -48,6 +57,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "num_layers": plan.num_layers,
         "layer_option": plan.layer_option,
         "cluster": plan.cluster,
+        **({} if plan.hardware is None else {"hardware": _hardware_data(plan.hardware)}),
+        **({} if plan.priced_by is None else {"priced_by": dataclasses.asdict(plan.priced_by)}),
         "num_devices": plan.num_devices,
         "batch": plan.batch,
         "num_micro_batches": plan.num_micro_batches,
@@ -99,7 +110,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
     """The plan that `plan_data` has made such data of; nothing is checked but its numbers."""
-    correction = data.get("correction")
+    correction, hardware, priced_by = map(data.get, ("correction", "hardware", "priced_by"))
     return Plan(
         stages=tuple(map(_stage, data["stages"])),
         step_s=float(data["iteration_time_s"]),
@@ -117,7 +128,28 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
         contingencies=contingencies_of(data["contingencies"], _stage) if "contingencies" in data else {},
         strategy=data.get("strategy", ""),
         runs_on_alpa=data.get("runs_on_alpa", True),
+        hardware=None if hardware is None else _hardware(hardware),
+        priced_by=None if priced_by is None else _priced_by(priced_by),
     )
+
+
+def _hardware_data(hardware: ClusterSummary) -> dict[str, Any]:
+    """Of each host what isn't as it is for most."""
+    hosts = [
+        {field.name: getattr(host, field.name) for field in fields if getattr(host, field.name) != field.default}
+        for fields in [dataclasses.fields(HostSummary)]
+        for host in hardware.hosts
+    ]
+    return {**dataclasses.asdict(hardware), "hosts": hosts}
+
+
+def _hardware(data: Mapping[str, Any]) -> ClusterSummary:
+    return ClusterSummary(**{**data, "hosts": tuple(HostSummary(**host) for host in data["hosts"])})
+
+
+def _priced_by(data: Mapping[str, Any]) -> PricedBy:
+    lists = {name: tuple(data[name]) for name in ("remat", "zero") if name in data}
+    return PricedBy(**{**data, **lists})
 
 
 def _fallbacks_data(plan: Plan) -> dict[str, Any]:
@@ -195,8 +227,30 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     batch, parts = data["batch"], data["num_micro_batches"]
     if batch is not None and batch % parts:
         yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"
+    if "hardware" in data:
+        yield from _of_hardware(data["hardware"]["hosts"], data["stages"])
     if "contingencies" in data:
         yield from contingency_contradictions(data["contingencies"], expected, _of_stages)
+
+
+def _of_hardware(
+    hosts: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Path, str]]:
+    """Where stages are on hosts that aren't there, or on more devices of one than it has."""
+    left: dict[str, int] = {}
+    for n, host in enumerate(hosts):
+        if host["name"] in left:
+            yield ("hardware", "hosts", n, "name"), f"hardware.hosts names {host['name']!r} twice"
+        left[host["name"]] = host["num_devices"]
+    for n, stage in enumerate(stages):
+        place = ("stages", n, "hosts")
+        for name in stage["hosts"]:
+            if name not in left:
+                yield place, f"stages[{n}].hosts names {name!r}, which hardware.hosts doesn't"
+                continue
+            left[name] -= stage["submesh"][1]
+            if left[name] < 0:
+                yield place, f"stages[{n}] and those before it take more devices of {name!r} than hardware.hosts has"
 
 
 def _of_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[Path, str]]:

@@ -11,17 +11,18 @@ import time
 from collections.abc import Collection, Mapping
 from typing import final
 
+from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu._json_file import near
 from alpa_dejavu._kept_search import KeptSpace, kept_prices, kept_task
 from alpa_dejavu.calibration import Calibration
-from alpa_dejavu.changed_cluster import counted_name, slowed
+from alpa_dejavu.changed_cluster import slowed
 from alpa_dejavu.changed_cluster import without as without_hosts
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.planning import plan as best_plan
-from alpa_dejavu.problem import Cluster, Moves, Plan
+from alpa_dejavu.problem import Cluster, Moves, Plan, counted_name
 from alpa_dejavu.slicing import Slicer
 
 __all__ = ["Replanned", "fallback", "replan"]
@@ -61,13 +62,16 @@ def fallback(plan: Plan, host: str) -> Replanned:
     if host not in plan.contingencies:
         raise ValueError(f"the plan has no contingency for the loss of {host}; plan again for the hosts that are left")
     other = plan.contingencies[host]
-    hosts = {name for stage in other.stages for name in stage.hosts}
+    left = None if plan.hardware is None else plan.hardware.without([host])
+    machine = (left or hosts_by_names(plan)).machine
+    count = len({name for stage in other.stages for name in stage.hosts} if left is None else left.hosts)
+    name = counted_name(count, machine) if machine else plan.cluster
     ready = f"what the plan on {plan.cluster} has ready for the loss of {host}"
     unused = f"unused, since no choice of submeshes can use them up too: {', '.join(other.unused)}"
     notes = (ready, unused) if other.unused else (ready,)
     made = dataclasses.replace(
         plan, stages=other.stages, step_s=other.step_s, num_micro_batches=other.num_micro_batches, lower_bound_s=0.0,
-        confidence=None, notes=notes, cluster=counted_name(plan.cluster, len(hosts)), planning_s={}, contingencies={},
+        confidence=None, notes=notes, cluster=name, planning_s={}, contingencies={}, hardware=left,
     )  # fmt: skip
     return Replanned(made, other.moves, time.perf_counter() - started)
 

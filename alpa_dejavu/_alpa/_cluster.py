@@ -124,4 +124,5 @@ def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
     within, between = local_links()
     links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
     cores = os.cpu_count() if len(set(machines)) == 1 else None
-    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores)
+    machine = "" if cores is None else "local-cpu"
+    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores, machine=machine)

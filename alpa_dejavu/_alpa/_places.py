@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from alpa_dejavu._alpa._cluster import alpa_hosts, equal_hosts, host_names
-from alpa_dejavu.problem import Cluster, Plan
-
-_NUMBERED = re.compile(r"(.*)[-:](\d+)")
-_COUNTED = re.compile(r"(\d+) x ")
+from alpa_dejavu._hosts_by_names import hosts_by_names
+from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
 def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
@@ -77,28 +74,32 @@ def _names(mesh: Any, cluster: object) -> dict[str, int]:
 def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
     """The number of each of the plan's hosts that is there.
 
-    Hosts of a machine type are equal and have numbers for names: there the number is meant.
+    Where the plan's hosts are alike and none of them has a name that is known here, their order is meant.
     """
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
     known = {name: number for name, number in names.items() if name in wanted}
     if known:
         return known
-    numbered = {host: match for host in wanted if (match := _NUMBERED.fullmatch(host))}
-    if len(numbered) == len(wanted) and len({match[1] for match in numbered.values()}) == 1:
-        places = {host: int(match[2]) for host, match in numbered.items()}
-        return {host: equal[place] for host, place in places.items() if place < len(equal)}
-    return dict.fromkeys(wanted, equal[0]) if len(wanted) == len(equal) == 1 else {}
+    hardware = _hardware(plan, mesh)
+    if not hardware.alike:
+        return {}
+    return {host.name: number for host, number in zip(hardware.hosts, equal, strict=False) if host.name in wanted}
+
+
+def _hardware(plan: Plan, mesh: Any) -> ClusterSummary:
+    """The cluster that the plan is for, or of an old plan what its stages tell."""
+    return plan.hardware or hosts_by_names(plan, len(equal_hosts(mesh)))
 
 
 def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
     """Whether a plan that doesn't take all devices is for this cluster.
 
-    It is by its hosts' names; or, of a machine type, if it is for as many hosts and takes those whole that it takes.
+    It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
     """
-    wanted = {host for stage in plan.stages for host in stage.hosts}
-    counted = _COUNTED.match(plan.cluster)
-    if counted and not wanted <= set(names):
-        whole = plan.num_devices == len(wanted) * int(mesh.num_devices_per_host)
-        return whole and int(counted[1]) == len(equal_hosts(mesh))
-    return wanted <= set(names)
+    taken = plan.devices_of_hosts
+    if taken.keys() <= set(names):
+        return True
+    hardware = _hardware(plan, mesh)
+    whole = plan.num_devices == len(taken) * int(mesh.num_devices_per_host)
+    return whole and hardware.alike and len(hardware.hosts) == len(equal_hosts(mesh))

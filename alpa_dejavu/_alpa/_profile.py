@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from alpa_dejavu._alpa._cluster import cluster_of
 from alpa_dejavu._alpa._places import cluster_differences
 from alpa_dejavu._alpa._plan_run import PlanRun
+from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu.clusters import known_machines
 from alpa_dejavu.measurement import Measured, measured
 from alpa_dejavu.problem import Cluster, Plan
@@ -81,9 +81,9 @@ def _kind_differences(plan: Plan) -> Iterator[str]:
     """Whether it is for machines with accelerators where there are CPUs, or the other way round."""
     from alpa.global_env import global_config
 
-    machine = re.fullmatch(r"\d+ x (.+)", plan.cluster)
-    if machine is None or machine[1] not in known_machines():
+    machine = (plan.hardware or hosts_by_names(plan)).machine
+    if machine not in known_machines():
         return
-    wanted, there = "cpu" if machine[1] == "local-cpu" else "gpu", global_config.backend
+    wanted, there = "cpu" if machine == "local-cpu" else "gpu", global_config.backend
     if wanted != there:
-        yield f"its devices are those of {machine[1]}, but the cluster's are {there.upper()}s"
+        yield f"its devices are those of {machine}, but the cluster's are {there.upper()}s"

@@ -29,8 +29,8 @@ from alpa_dejavu.option import DejavuStageOption
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
 from alpa_dejavu.planning._result import OURS
 from alpa_dejavu.planning._task import GivenSpace
-from alpa_dejavu.problem import Cluster, Plan
-from alpa_dejavu.slicing import slicer
+from alpa_dejavu.problem import Cluster, Plan, PricedBy
+from alpa_dejavu.slicing import slicer, slicer_name
 
 _log = logging.getLogger("alpa_dejavu")
 
@@ -98,6 +98,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         schedule=given["pipeline_schedule"],
         slicer=slicer(option.slicer),
         margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
+        priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
     )
     made = plan(task if option.strategy == OURS else by_strategy(option, task)).plan
     if option.strategy != OURS:
@@ -109,6 +110,19 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
     option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:
+    """The choices that the option and the step make."""
+    return PricedBy(
+        risk=option.risk,
+        submeshes=option.submesh_physical_shape_space,
+        layers=num_layers,
+        micro_batches=num_micro_batches,
+        slicer=slicer_name(option.slicer),
+        objective="time",
+        strategy=option.strategy if isinstance(option.strategy, str) else type(option.strategy).__name__,
+    )
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.changed_cluster import slower
 from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
 from alpa_dejavu.memory_margin import MemoryResiduals
@@ -215,7 +216,10 @@ class Calibration:
                 f"doesn't have (it has {', '.join(map(repr, sorted(present)))}); give the calibration of this cluster"
             )
         hosts = tuple(
-            dataclasses.replace(host, device=self.devices.get(host.device.name, host.device)) for host in cluster.hosts
+            dataclasses.replace(host, device=slower(self.devices[host.device.name], host.slowdown))
+            if host.device.name in self.devices
+            else host
+            for host in cluster.hosts
         )
         known = {link.kind: link.link for link in self.links}
         links = tuple(

@@ -8,10 +8,10 @@ from typing import final
 
 from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.communication import CommunicationModel, communication_model, communication_name
+from alpa_dejavu.latency import LatencyModel, latency_model, latency_name
 from alpa_dejavu.memory_margin import MemoryResiduals
-from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem import Cluster, PricedBy
 
 _AUTO = "auto"
 """The default: a calibration's models, or without one the roofline and alpha-beta. It has a name of its own, so that
@@ -31,6 +31,15 @@ class Prices:
     def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
         """Of memory: those that are given, else the calibration's."""
         return given if given is not None or self.calibration is None else self.calibration.memory
+
+    def named(self, asked: PricedBy | None = None) -> PricedBy:
+        """What a plan says that it was priced by, with the other options that are asked for."""
+        return dataclasses.replace(
+            asked or PricedBy(),
+            latency=latency_name(self.latency),
+            communication=communication_name(self.communication),
+            calibration="" if self.calibration is None else self.calibration.name,
+        )
 
 
 def check_choice(

@@ -31,7 +31,7 @@ from alpa_dejavu.clusters._machine_file import devices_and_hosts, known_machines
 from alpa_dejavu.clusters._machine_file import link as _link
 from alpa_dejavu.clusters._machine_file import price as _price
 from alpa_dejavu.latency import measured_cpu
-from alpa_dejavu.problem import Cluster, Link
+from alpa_dejavu.problem import Cluster, Link, counted_name
 
 __all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "read_cluster", "write_cluster"]
 
@@ -66,8 +66,15 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
     within, between = _link(data["within"]), _link(data["between"])
     # The price is that of a whole machine, however many of its devices are used.
-    cluster = Cluster.uniform(f"{num_hosts} x {data['name']}", hosts, device, used, within, between, _price(data))
-    return dataclasses.replace(cluster, cores=os.cpu_count()) if data["device"] is None else cluster
+    cluster = Cluster.uniform(
+        counted_name(num_hosts, data["name"]), hosts, device, used, within, between, _price(data)
+    )
+    return dataclasses.replace(
+        cluster,
+        machine=data["name"],
+        machine_file="" if name in known_machines() else name,
+        cores=os.cpu_count() if data["device"] is None else None,
+    )
 
 
 def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:

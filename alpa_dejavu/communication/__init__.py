@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_dejavu._named import resolve
+from alpa_dejavu._named import name_of, resolve
 from alpa_dejavu.communication._alpha_beta import AlphaBeta
 from alpa_dejavu.communication._base import COLLECTIVES, CommunicationModel, Group
 from alpa_dejavu.communication._free import Free
@@ -18,7 +18,10 @@ __all__ = [
     "Links",
     "MeasuredAlphaBeta",
     "communication_model",
+    "communication_name",
 ]
+
+_KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links}
 
 
 def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
@@ -27,5 +30,13 @@ def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
     >>> communication_model("free")
     Free()
     """
-    known = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links}
-    return resolve("communication model", choice, known, CommunicationModel)  # type: ignore[type-abstract]
+    return resolve("communication model", choice, _KNOWN, CommunicationModel)  # type: ignore[type-abstract]
+
+
+def communication_name(model: CommunicationModel) -> str:
+    """The name that `communication_model` takes for a model; the name of its class, if there is none.
+
+    >>> communication_name(Links())
+    'links'
+    """
+    return name_of(model, _KNOWN)

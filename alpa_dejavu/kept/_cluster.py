@@ -22,6 +22,8 @@ def cluster_data(cluster: Cluster) -> Data:
         "cores": cluster.cores,
         "media": dict(cluster.media),
         "hosts": hosts,
+        "machine": cluster.machine,
+        "machine_file": cluster.machine_file,
         "matrix": matrix,
         "devices": [dataclasses.asdict(device) for device in devices],
         "links": [_fields(link) for link in links],
@@ -38,6 +40,8 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
         links=tuple(tuple(links[n] for n in row) for row in data["matrix"]),
         cores=data["cores"],
         media=data["media"],
+        machine=data.get("machine", ""),
+        machine_file=data.get("machine_file", ""),
     )
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from alpa_dejavu._named import resolve
+from alpa_dejavu._named import name_of, resolve
 from alpa_dejavu.latency._analytic import AnalyticLatency
 from alpa_dejavu.latency._base import Latency, LatencyModel
 from alpa_dejavu.latency._measure import measured_cpu
 from alpa_dejavu.latency._measured_roofline import MeasuredRoofline
 
-__all__ = ["AnalyticLatency", "Latency", "LatencyModel", "MeasuredRoofline", "latency_model", "measured_cpu"]
+__all__ = [
+    "AnalyticLatency",
+    "Latency",
+    "LatencyModel",
+    "MeasuredRoofline",
+    "latency_model",
+    "latency_name",
+    "measured_cpu",
+]
+
+_KNOWN = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
 
 
 def latency_model(choice: str | LatencyModel) -> LatencyModel:
@@ -17,5 +27,13 @@ def latency_model(choice: str | LatencyModel) -> LatencyModel:
     >>> latency_model("analytic")
     AnalyticLatency()
     """
-    known = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
-    return resolve("latency model", choice, known, LatencyModel)  # type: ignore[type-abstract]
+    return resolve("latency model", choice, _KNOWN, LatencyModel)  # type: ignore[type-abstract]
+
+
+def latency_name(model: LatencyModel) -> str:
+    """The name that `latency_model` takes for a model; the name of its class, if there is none.
+
+    >>> latency_name(AnalyticLatency())
+    'analytic'
+    """
+    return name_of(model, _KNOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._searched import host_names
 from alpa_dejavu.planning._task import PlanningTask
@@ -40,6 +41,8 @@ def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str,
         planning_s=planning_s or {},
         model=task.source.name,
         batch=task.batch,
+        hardware=summary_of(task.cluster),
+        priced_by=task.priced_by,
     )
 
 

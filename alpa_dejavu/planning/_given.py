@@ -111,17 +111,23 @@ def used_part(
 ) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
     """The hosts that stages are on, and for each stage its own, by their index among them; None: they don't all say.
 
+    Alike hosts of which the cluster has none are named otherwise in it, and any will do.
+
     Raises:
         ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
     """
-    if any(stage.hosts is None for stage in stages):
-        return cluster, None
     free = {host.name: host.num_devices for host in cluster.hosts}
+    strange = not any(name in free for stage in stages for name in stage.hosts or ()) and not any(kinds_of(cluster))
+    if strange or any(stage.hosts is None for stage in stages):
+        return cluster, None
     for n, stage in enumerate(stages):
         names = stage.hosts or ()
         unknown = [name for name in names if name not in free]
         if unknown:
-            raise ValueError(f"stage {n} is on the hosts {unknown}, but {cluster.name} has {list(free)}")
+            raise ValueError(
+                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, free))}; plan "
+                "again for this cluster, or give the plan's own"
+            )
         if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
             raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")
         for name in names:

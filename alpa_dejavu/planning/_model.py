@@ -18,9 +18,9 @@ from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning._task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.price import check_prices
-from alpa_dejavu.problem import Cluster, Model
+from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem._check import one_of
-from alpa_dejavu.slicing import Slicer, slicer
+from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
@@ -113,6 +113,17 @@ def plan_model(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "
             "give a step without them, or the schedule '1f1b'"
         )
+    by = PricedBy(
+        risk=risk,
+        submeshes=submeshes,
+        remat=tuple(remat),
+        zero=tuple(zero),
+        layers=layers or "auto",
+        micro_batches=micro_batches or "auto",
+        slicer=slicer_name(slicing),
+        objective=objective,
+        strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
+    )
     task = PlanningTask(
         source=source,
         prices=priced,
@@ -126,6 +137,7 @@ def plan_model(
         margin=MemoryMargin(risk, priced.residuals(memory)),
         objective=objective,
         correction=correction,
+        priced_by=priced.named(by),
     )
     return plan(task if strategy == OURS else _by(strategy, task, schedule))
 

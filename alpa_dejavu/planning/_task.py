@@ -12,7 +12,7 @@ from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.model_source import ModelSource
-from alpa_dejavu.problem import Cluster, Plan, SearchSpace, StageChoice
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
 from alpa_dejavu.slicing import Dynamic, Slicer
 from alpa_dejavu.space import on_sites, search_space
 
@@ -163,6 +163,7 @@ class PlanningTask:
         objective: one of `OBJECTIVES`.
         correction: past runs, which correct predicted seconds; None: nothing does.
         before: the plan that runs now; the new one takes those hosts that have most of what it needs. None: none runs.
+        priced_by: the choices that the plan has to tell; None: nobody told them.
         factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
     """
 
@@ -179,6 +180,7 @@ class PlanningTask:
     objective: str = "time"
     correction: Correction | None = None
     before: Plan | None = None
+    priced_by: PricedBy | None = None
     factors: tuple[float, ...] | None = None
 
     @property

@@ -8,6 +8,7 @@ from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, S
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
 from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
+from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
 from alpa_dejavu.problem._link import Link
@@ -16,6 +17,7 @@ from alpa_dejavu.problem._model import Model, Tensor
 from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
+from alpa_dejavu.problem._priced_by import PricedBy
 from alpa_dejavu.problem._run import Run
 from alpa_dejavu.problem._sites import Sites
 from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
@@ -23,12 +25,14 @@ from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
 __all__ = [
     "PHASES",
     "Cluster",
+    "ClusterSummary",
     "Confidence",
     "Contingency",
     "Device",
     "Division",
     "Exchange",
     "Host",
+    "HostSummary",
     "Layer",
     "Link",
     "MemoryShares",
@@ -40,6 +44,7 @@ __all__ = [
     "Operator",
     "Operators",
     "Plan",
+    "PricedBy",
     "Run",
     "SearchSpace",
     "Sharding",
@@ -53,5 +58,6 @@ __all__ = [
     "StridedReads",
     "Submesh",
     "Tensor",
+    "counted_name",
     "host_kinds",
 ]

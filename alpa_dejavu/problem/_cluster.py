@@ -118,12 +118,21 @@ class Device:
 @final
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One machine: its name, its devices, which are all alike, and what it costs an hour (None: not known)."""
+    """One machine.
+
+    Attributes:
+        name: for people.
+        device: which its devices are; all are alike.
+        num_devices: how many it has.
+        price_per_hour: what it costs an hour; None: that isn't known.
+        slowdown: so many times as long as its machine's figures say do its devices take, which is in `device` already.
+    """
 
     name: str
     device: Device
     num_devices: int
     price_per_hour: float | None = None
+    slowdown: float = dataclasses.field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
         _check.positive(f"host {self.name}", "num_devices", self.num_devices)
@@ -144,6 +153,8 @@ class Cluster:
             pipeline of them is then no faster than its work.
         media: bytes per second that all links together have over a medium, by the name that `Link.shares` has; one that
             isn't listed has what each of its links has alone.
+        machine: the name of the machine type that all hosts are of; empty: they aren't of one.
+        machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """
 
     name: str
@@ -151,6 +162,9 @@ class Cluster:
     links: tuple[tuple[Link, ...], ...]
     cores: int | None = None
     media: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    # They say where the figures are from: the same cluster read from a file of its own is equal.
+    machine: str = dataclasses.field(default="", compare=False)
+    machine_file: str = dataclasses.field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.hosts:

@@ -10,7 +10,9 @@ from typing import Any, final
 from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
+from alpa_dejavu.problem._hardware import ClusterSummary
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
+from alpa_dejavu.problem._priced_by import PricedBy
 
 LAYER_OPTIONS = ("auto", "manual")
 
@@ -113,7 +115,7 @@ class Plan:
         step_s: predicted seconds of one training step.
         lower_bound_s: by the same costs, the slicer's objective is nowhere less.
         num_micro_batches, schedule: what it was planned for.
-        cluster: its name.
+        cluster: its name, for people.
         planning_s: seconds of each step of the planning, in order.
         model: its name, or the "module:function" that makes it; empty where only Alpa knows it.
         batch: samples of all micro-batches of a step, None where only Alpa knows it.
@@ -126,6 +128,8 @@ class Plan:
             nobody planned for it.
         strategy: whose plan it is, as `alpa_dejavu.strategies` names them; empty: this package's own search.
         runs_on_alpa: False of what is estimated only, since Alpa's runtime can't do it.
+        hardware: the hosts of the cluster, used or not; None of plans from before plans held it.
+        priced_by: what it was chosen under; None: that isn't known.
     """
 
     stages: tuple[StagePlan, ...]
@@ -144,6 +148,8 @@ class Plan:
     contingencies: Mapping[str, Contingency] = dataclasses.field(default_factory=dict, hash=False)
     strategy: str = ""
     runs_on_alpa: bool = True
+    hardware: ClusterSummary | None = None
+    priced_by: PricedBy | None = None
 
     def __post_init__(self) -> None:
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_dejavu._named import resolve
+from alpa_dejavu._named import name_of, resolve
 from alpa_dejavu.slicing._amp_pipe import AmpPipe
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
@@ -15,7 +15,7 @@ from alpa_dejavu.slicing._why_none import why_none
 
 __all__ = [
     "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform", "slicer",
-    "why_none",
+    "slicer_name", "why_none",
 ]  # fmt: skip
 
 SLICERS: dict[str, type[Slicer]] = {
@@ -40,3 +40,12 @@ def slicer(choice: str | Slicer) -> Slicer:
     Dynamic()
     """
     return resolve("slicer", choice, SLICERS, Slicer)  # type: ignore[type-abstract]
+
+
+def slicer_name(choice: str | Slicer) -> str:
+    """The name that `slicer` takes for a slicer; the name of its class, if there is none.
+
+    >>> slicer_name(Dynamic())
+    'dynamic'
+    """
+    return name_of(slicer(choice), SLICERS)

@@ -13,7 +13,7 @@ from alpa_dejavu.problem import Model, Plan, StagePlan, Submesh
 from hetero._cases import Case
 from hetero._meshes import Place
 
-__all__ = ["Layout", "alpas_places", "drawn", "enumeration", "label", "plan_of", "stage_of"]
+__all__ = ["Layout", "drawn", "enumeration", "label", "plan_of", "stage_of"]
 
 _CUTS = 3
 """Of each way of giving hosts to stages, so many cuts are in the enumeration, the most even ones."""
@@ -65,23 +65,6 @@ def label(plan: Plan, names: Sequence[str]) -> str:
             part += "" if forced and not stage.zero else f" as {shape} {dict(stage.options)} ZeRO-{stage.zero}"
         parts.append(part)
     return f"{plan.num_micro_batches} micro-batches: {', '.join(parts)}"
-
-
-def alpas_places(sizes: Sequence[int]) -> tuple[Place, ...]:
-    """Which hosts Alpa gives to stages on so many hosts each.
-
-    References:
-        Alpa's `get_sliced_virtual_submeshes`.
-
-    >>> alpas_places([1, 2, 1])
-    ((3,), (0, 1), (2,))
-    """
-    places: list[Place] = [()] * len(sizes)
-    first = 0
-    for n in reversed(np.argsort(sizes, kind="stable").tolist()):
-        places[n] = tuple(range(first, first + sizes[n]))
-        first += sizes[n]
-    return tuple(places)
 
 
 def enumeration(case: Case, model: Model) -> list[Layout]:

@@ -12,12 +12,13 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu import layers
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.placement import alpas_hosts
+from alpa_dejavu.problem import Plan, Submesh
 from hetero._amps import amps_plan
 from hetero._bench import Bench
 from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
-from hetero._layouts import alpas_places, drawn, enumeration, label, plan_of, stage_of
+from hetero._layouts import drawn, enumeration, label, plan_of, stage_of
 from hetero._report import finalists
 
 __all__ = ["Effort", "trial"]
@@ -85,7 +86,8 @@ def trial(
 
 def _alpas(auto: dict[str, Any], case: Case, names: Sequence[str]) -> Plan:
     """AutoStageOption's plan, on the hosts that Alpa gives it."""
-    places = alpas_places([stage["submesh"][0] for stage in auto["stages"]])
+    places = alpas_hosts([Submesh(*stage["submesh"]) for stage in auto["stages"]], case.num_hosts, 1)
+    assert places is not None, "Alpa has placed them"
     stages = [
         stage_of(
             (stage["layers"][0], stage["layers"][-1]),

@@ -8,10 +8,7 @@ import statistics
 from functools import partial
 
 import pytest
-from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.pipeline_parallel import stage_construction
 
-import alpa_dejavu
 from _measured_jobs import Job
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
@@ -25,7 +22,7 @@ from hetero._cases import CASES, Case
 from hetero._chosen import cluster_of
 from hetero._commands import NotShownError
 from hetero._killed import killed_misses, killed_table
-from hetero._layouts import Layout, alpas_places, drawn, enumeration, label
+from hetero._layouts import Layout, drawn, enumeration, label
 from hetero._namespaces import Network, network
 from hetero._owner import is_leftover, own_name
 from hetero._quotas import Quotas
@@ -33,15 +30,6 @@ from hetero._report import figures, finalists, misses, table
 from hetero._shaping import shape
 
 NAMES = ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 2], [4]])
-def test_alpas_places_are_those_that_alpa_gives(sizes):
-    alpa_dejavu.uninstall()
-    infos = [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(4)]
-    mesh = VirtualPhysicalMesh(list(range(4)), infos, 1)
-    sliced = stage_construction.get_sliced_virtual_submeshes(mesh, [(size, 1) for size in sizes])
-    assert alpas_places(sizes) == tuple(tuple(own.host_ids) for own in sliced)
 
 
 @pytest.fixture(scope="module")

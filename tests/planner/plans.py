@@ -1,6 +1,6 @@
 """A plan that is written out, for tests of what reads, prints and runs plans."""
 
-from alpa_dejavu.problem import Plan, StagePlan, Submesh
+from alpa_dejavu.problem import ClusterSummary, HostSummary, Plan, PricedBy, StagePlan, Submesh
 
 
 def stage(layers, submesh=(1, 2), logical=(2, 1), **figures):
@@ -43,3 +43,19 @@ def example_plan(**changes):
         "batch": 32,
     }
     return Plan(**(fields | changes))
+
+
+def hardware(hosts=1, devices=8, machine="p3.16xlarge", **changes):
+    """The summary of so many equal hosts of a machine type."""
+    names = [f"{machine}-{n}" for n in range(hosts)]
+    summaries = tuple(HostSummary(name, devices, "V100", 14.4 * 2**30) for name in names)
+    return ClusterSummary(**({"hosts": summaries, "machine": machine} | changes))
+
+
+def whole_plan(**changes):
+    """A plan that holds all that it may say of its cluster and of how it was chosen."""
+    priced_by = PricedBy(
+        "analytic", "links", "", 0.01, 0.05, "power_of_two", ("none", "layer"), (0, 2), 16, "auto", "dynamic", "time",
+        "dejavu",
+    )  # fmt: skip
+    return example_plan(**({"hardware": hardware(2, 4), "priced_by": priced_by} | changes))

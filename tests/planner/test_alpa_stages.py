@@ -12,13 +12,17 @@ import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.global_env import global_config
 from alpa.pipeline_parallel import compile_executable, stage_construction
+from plans import hardware
 from train_steps import predict_in_stages
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.history import PastRun, Store
+from alpa_dejavu.plan_estimate import cluster_of_plan
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -313,7 +317,8 @@ def whole(plan, size):
 
 @pytest.mark.parametrize("hosts", [("node-2", "node-0"), ("node-0", "node-3"), ("p3.8xlarge-2", "p3.8xlarge-1")])
 def test_stages_are_on_the_hosts_of_their_plan(tmp_path, hosts):
-    plan = moved(whole(read_plan(saved(tmp_path)), 1), *[[host] for host in hosts], cluster="4 x p3.8xlarge")
+    held = hardware(4, 1, "p3.8xlarge") if "p3" in hosts[0] else None
+    plan = moved(whole(read_plan(saved(tmp_path)), 1), *[[host] for host in hosts], hardware=held)
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
     assert [mesh.host_ids for mesh in meshes] == [[int(host[-1])] for host in hosts]
     assert [mesh.device_strs for mesh in meshes] == [[f"10.0.0.{host[-1]}:gpu:0"] for host in hosts]
@@ -351,6 +356,49 @@ def test_what_is_planned_for_unlike_links_is_where_it_was_planned():
     hosts = [tuple(names[host] for host in mesh.host_ids) for mesh in meshes]
     assert hosts == [stage.hosts for stage in option.last_plan.stages]
     assert {frozenset(mesh.host_ids) for mesh in meshes} <= {frozenset({0, 2}), frozenset({1, 3})}
+
+
+def test_alike_hosts_of_other_names_are_in_the_order_of_the_plans_cluster(tmp_path):
+    """Also where a host between them was lost, so that their names' numbers aren't their places."""
+    left = hardware(4, 2, "p3.8xlarge").without(["p3.8xlarge-1"])
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-2"], hardware=left)
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 2))
+    assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
+
+
+def test_unlike_hosts_of_other_names_are_not_guessed(tmp_path):
+    alike = hardware(2, 2)
+    unlike = dataclasses.replace(
+        alike, hosts=tuple(dataclasses.replace(host, kind=n) for n, host in enumerate(alike.hosts))
+    )
+    plan = moved(read_plan(saved(tmp_path)), *[[host.name] for host in unlike.hosts], hardware=unlike)
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'p3.16xlarge-0', but the cluster has 'node-0', 'node-1'"):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
+
+
+def test_alpas_cpu_cluster_is_that_of_this_machine():
+    """One machine's, in whichever number of Ray nodes: its plans can be estimated by the name of its type."""
+    option = DejavuStageOption()
+    planned(option)
+    held = option.last_plan.hardware
+    assert (held.machine, held.shared, [host.name for host in held.hosts]) == ("local-cpu", True, ["node-0"])
+    again = summary_of(cluster_of_plan(option.last_plan))
+    assert (again.machine, again.shared, again.hosts[0].name) == ("local-cpu", True, "node-0")
+
+
+def test_an_old_plan_on_hosts_of_a_machine_type_is_put_by_their_names(tmp_path):
+    plan = moved(whole(read_plan(saved(tmp_path)), 1), ["p3.8xlarge-2"], ["p3.8xlarge-1"], hardware=None)
+    _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(4, 1))
+    assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
+
+
+def test_a_plan_of_ours_says_its_cluster_and_what_was_asked_for():
+    option = DejavuStageOption("manual", [(1, 2)], cluster="p3.8xlarge", communication="links", slicer="exhaustive")
+    planned(option)
+    held, by = option.last_plan.hardware, option.last_plan.priced_by
+    assert held == summary_of(named_cluster("p3.8xlarge"))
+    assert (by.latency, by.communication, by.slicer, by.submeshes) == ("analytic", "links", "exhaustive", "manual")
+    assert (by.layers, by.micro_batches, by.strategy, by.risk) == (LAYERS, 2, "dejavu", 0.01)
 
 
 @pytest.mark.parametrize(

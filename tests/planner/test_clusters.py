@@ -1,11 +1,17 @@
 """Machine files: each figure has a source, and what is wrong with a file is said."""
 
+import dataclasses
 import json
 
 import pytest
+from unlike import islands, two_and_two
 
+from alpa_dejavu._kinds import summary_of
+from alpa_dejavu.changed_cluster import slowed, without
 from alpa_dejavu.clusters import known_machines, local_links, machine_for, named_cluster
 from alpa_dejavu.clusters._machine_file import FOLDER
+from alpa_dejavu.kept._cluster import cluster_data, cluster_of
+from alpa_dejavu.testing import example_cluster
 
 
 def figures(data):
@@ -41,3 +47,31 @@ def test_links_of_a_cpu_cluster_are_known():
     within, between = local_links()
     assert within.sending[1] > 0
     assert between.latency_s >= within.latency_s
+
+
+def test_a_cluster_says_of_which_machine_it_is_and_goes_on_saying_so(tmp_path):
+    path = tmp_path / "any.json"
+    path.write_text((FOLDER / "p3.8xlarge.json").read_text().replace('"p3.8xlarge"', '"8 x mine"'))
+    known, own = named_cluster("p3.8xlarge", 3), named_cluster(str(path), 3)
+    assert (known.machine, known.machine_file) == ("p3.8xlarge", "")
+    assert (own.machine, own.machine_file, own.name) == ("8 x mine", str(path), "3 x 8 x mine")
+    for cluster in (known, own):
+        left = slowed(without(cluster, [cluster.hosts[1].name]), cluster.hosts[0].name, 2.0)
+        assert (left.machine, left.machine_file) == (cluster.machine, cluster.machine_file)
+        assert left.name == f"2 x {cluster.machine}"
+        assert cluster_of(cluster_data(left)) == left
+        assert summary_of(cluster_of(cluster_data(left))) == summary_of(left)
+
+
+def test_a_cluster_of_no_machine_keeps_its_name():
+    """Even one that reads like that of a machine type."""
+    cluster = dataclasses.replace(example_cluster(3), name="3 x example")
+    assert without(cluster, ["host-1"]).name == "3 x example"
+
+
+def test_a_summary_says_which_hosts_may_change_places():
+    assert summary_of(named_cluster("p3.16xlarge", 2)).alike
+    assert not summary_of(islands()).alike
+    assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
+    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16 GiB"
+    assert summary_of(named_cluster("local-cpu")).shared

@@ -1,7 +1,7 @@
 """What bounds a plan, and what would help."""
 
 import pytest
-from plans import example_plan, stage
+from plans import example_plan, hardware, stage
 
 from alpa_dejavu.explanation import explain
 
@@ -86,6 +86,6 @@ def test_memory_is_looked_at(figures, said):
 
 def test_where_devices_share_a_cpu_only_less_work_helps():
     stages = [quick((n, n)) for n in range(4)]
-    found = explain(plan_of(*stages, step_s=0.2, cluster="1 x local-cpu"))
+    found = explain(plan_of(*stages, step_s=0.2, hardware=hardware(cores=8)))
     assert [option.change for option in found.what_if] == ["devices that compute twice as fast"]
     assert found.what_if[0].step_s == pytest.approx(0.2 - 0.06)

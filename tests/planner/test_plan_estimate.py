@@ -2,15 +2,19 @@
 
 import collections
 import dataclasses
+import pathlib
 
 import pytest
 from models import chain
-from plans import example_plan, stage
+from plans import example_plan, hardware, stage, whole_plan
 from unlike import two_and_two
 
-from alpa_dejavu import layers
+from alpa_dejavu import clusters, layers
+from alpa_dejavu._kinds import summary_of
+from alpa_dejavu.changed_cluster import slowed, without
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.plan_estimate import PlanEstimator, cluster_of_plan
-from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 
@@ -106,30 +110,99 @@ def test_layers_that_there_are_not_are_refused():
         PlanEstimator(six, cluster=CLUSTER).estimate(six)
 
 
-def test_the_cluster_is_the_one_that_the_plan_names():
-    whole = example_plan(stages=(stage((0, 3), (2, 8), (16, 1)),), cluster="2 x p3.16xlarge")
-    assert cluster_of_plan(whole).name == "2 x p3.16xlarge"
-    assert cluster_of_plan(whole).num_devices == 16
-    assert cluster_of_plan(whole, "p4d.24xlarge").name == "2 x p4d.24xlarge"
+def test_the_cluster_is_the_one_that_the_plan_holds():
+    whole = example_plan(stages=(stage((0, 3), (2, 8), (16, 1)),), cluster="anything", hardware=hardware(2))
+    assert cluster_of_plan(whole) == named_cluster("p3.16xlarge", 2)
+    assert cluster_of_plan(whole, "p4d.24xlarge") == named_cluster("p4d.24xlarge", 2)
     # Half of a host's devices, as Alpa may be given.
-    assert cluster_of_plan(PLAN, "p3.16xlarge").num_devices == 4
+    half = dataclasses.replace(PLAN, hardware=hardware(devices=4))
+    assert cluster_of_plan(half) == named_cluster("p3.16xlarge", 1, 4)
 
 
-def test_a_cluster_that_nobody_knows_is_refused_with_the_way_out():
-    with pytest.raises(ValueError, match=r"for the cluster 'example': there is no machine .* with --cluster"):
-        cluster_of_plan(PLAN)
+def test_hosts_that_a_plan_leaves_unused_are_of_its_cluster():
+    names = [f"p3.16xlarge-{n}" for n in range(2)]
+    stages = tuple(stage((2 * n, 2 * n + 1), (1, 8), (8, 1), hosts=(name,)) for n, name in enumerate(names))
+    assert cluster_of_plan(example_plan(stages=stages, hardware=hardware(4))).num_devices == 32
+
+
+def test_the_cluster_of_a_plan_on_what_is_left_has_exactly_these_hosts():
+    left = slowed(without(named_cluster("p3.16xlarge", 4), ["p3.16xlarge-1"]), "p3.16xlarge-3", 2.0)
+    plan = example_plan(cluster=left.name, hardware=summary_of(left))
+    for machine in (None, "p3.16xlarge"):
+        assert cluster_of_plan(plan, machine) == left
+    assert summary_of(cluster_of_plan(plan)) == plan.hardware
+
+
+def test_a_machines_file_is_found_again(tmp_path):
+    text = (pathlib.Path(clusters.__file__).parent / "p3.8xlarge.json").read_text()
+    path = tmp_path / "mine.json"
+    path.write_text(text.replace('"p3.8xlarge"', '"mine"'))
+    cluster = without(named_cluster(str(path), 3), ["mine-0"])
+    assert cluster.name == "2 x mine"
+    plan = example_plan(cluster=cluster.name, hardware=summary_of(cluster))
+    assert cluster_of_plan(plan) == cluster
+    path.unlink()
+    with pytest.raises(ValueError, match=r"for the cluster '2 x mine': there is no machine .* with --cluster"):
+        cluster_of_plan(plan)
+
+
+def test_a_cluster_that_cannot_be_made_again_is_refused_with_the_way_out():
+    unlike = example_plan(cluster="unlike", hardware=summary_of(two_and_two()))
+    with pytest.raises(ValueError, match=r"for the cluster 'unlike', and doesn't say of which machine .* --cluster"):
+        cluster_of_plan(unlike)
+    odd = dataclasses.replace(hardware(2), hosts=(*hardware(1).hosts, *hardware(1, 4, machine="b").hosts))
+    with pytest.raises(ValueError, match=r"for 1 host of 8 V100 with 14.4 GiB and 1 host of 4 .* a whole cluster"):
+        cluster_of_plan(example_plan(hardware=odd), "p3.16xlarge")
+
+
+def test_of_an_old_plan_the_hosts_are_those_that_its_stages_name():
+    names = [f"p3.16xlarge-{n}" for n in range(2)]
+    stages = tuple(stage((2 * n, 2 * n + 1), (1, 8), (8, 1), hosts=(name,)) for n, name in enumerate(names))
+    assert cluster_of_plan(example_plan(stages=stages, cluster="of any name")) == named_cluster("p3.16xlarge", 2)
+    others = tuple(dataclasses.replace(one, hosts=(f"host-{n}",)) for n, one in enumerate(stages))
+    with pytest.raises(ValueError, match=r"'2 x p3.16xlarge', and doesn't say of which machine its hosts are"):
+        cluster_of_plan(example_plan(stages=others, cluster="2 x p3.16xlarge"))
+    assert cluster_of_plan(example_plan(stages=others), "p4d.24xlarge") == named_cluster("p4d.24xlarge", 2)
     odd = example_plan(stages=(stage((0, 3), (1, 2), hosts=("a",)), stage((4, 4), (1, 1), (1, 1), hosts=("b",))))
     with pytest.raises(ValueError, match="the plan is for 3 devices, but 2 x p3"):
-        cluster_of_plan(dataclasses.replace(odd, cluster="2 x p3.16xlarge"))
+        cluster_of_plan(odd, "p3.16xlarge")
 
 
-def test_a_plan_may_leave_hosts_of_its_cluster_unused():
-    names = [f"p3.16xlarge-{n}" for n in range(2)]
-    part = example_plan(
-        stages=tuple(stage((2 * n, 2 * n + 1), (1, 8), (8, 1), hosts=(name,)) for n, name in enumerate(names)),
-        cluster="4 x p3.16xlarge",
-    )
-    assert cluster_of_plan(part).num_devices == 32
+def test_an_estimate_says_what_is_not_known_of_an_old_plan():
+    said = PlanEstimator(PLAN).estimate(PLAN).plan
+    assert said.hardware == summary_of(named_cluster("p3.16xlarge", 1, 4))
+    assert [note.split(",")[0] for note in said.notes] == [
+        "the plan is from before plans held their cluster: of its hosts only those are known that its stages name",
+        "the plan doesn't say which models and calibration it was priced by; they may be others than here",
+    ]
+
+
+def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not():
+    cluster = named_cluster("p3.16xlarge", 2, 4)
+    plan = whole_plan(hardware=summary_of(cluster))
+    estimator = PlanEstimator(plan)
+    assert (type(estimator.prices.communication).__name__, estimator.cluster) == ("Links", cluster)
+    made = estimator.estimate(plan).plan
+    assert made.notes == ()
+    assert (made.priced_by, made.hardware) == (plan.priced_by, plan.hardware)
+    other = PlanEstimator(plan, cluster="g4dn.12xlarge", communication="free").estimate(plan).plan
+    assert [note.split(",")[0] for note in other.notes] == [
+        f"the plan was made for {plan.hardware.text}",
+        "the plan's communication was links",
+    ]
+    by = dataclasses.replace(plan.priced_by, communication="alpha-beta", calibration="v100")
+    calibrated = dataclasses.replace(plan, priced_by=by)
+    assert PlanEstimator(calibrated).prices.calibration.name == "v100"
+    lost = dataclasses.replace(plan, priced_by=dataclasses.replace(by, calibration="of a file"))
+    notes = PlanEstimator(lost).estimate(lost).plan.notes
+    assert "the plan's calibration was of a file, this estimate's is none" in notes
+
+
+def test_alike_hosts_of_a_plan_are_looked_at_too():
+    twice = tuple(dataclasses.replace(one, hosts=("host-1",), submesh=Submesh(1, 4)) for one in PLAN.stages)
+    meshes = tuple(dataclasses.replace(one, logical_mesh=(4, 1)) for one in twice)
+    with pytest.raises(ValueError, match="stage 1 and those before it take more devices of host-1 than it has"):
+        estimate(MODEL, example_cluster(2), Run(4), given_stages(dataclasses.replace(PLAN, stages=meshes)))
 
 
 def test_a_file_of_a_cluster_that_has_the_plans_hosts_is_taken_as_it_is(monkeypatch):

@@ -1,28 +1,45 @@
 """Plan files: the same plan comes back, and what is wrong with one is named with its line."""
 
 import copy
+import dataclasses
 import json
 import pathlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import example_plan, stage
+from plans import example_plan, hardware, stage, whole_plan
 
 from alpa_dejavu import _json_file
 from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
+from alpa_dejavu.problem import HostSummary, PricedBy
 
-GOLDEN = pathlib.Path(__file__).parent / "data" / "plan-1.json"
+FIRST = ("hardware", "hosts", 0)
+DATA = pathlib.Path(__file__).parent / "data"
 TOP = (
     "version model num_layers cluster num_devices batch num_micro_batches schedule iteration_time_s planning_s stages"
 ).split()
 STAGE = "layers submesh logical_mesh hosts remat zero forward_s backward_s per_step_s memory_bytes memory_limit_bytes"
 
 
-def test_the_golden_file_is_what_is_written(tmp_path):
-    path = write_plan(example_plan(), tmp_path / "plan.json")
-    assert path.read_text() == GOLDEN.read_text()
-    assert read_plan(GOLDEN) == example_plan()
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        pytest.param("plan-1", example_plan(), id="from before plans held their cluster"),
+        pytest.param("plan-1-whole", whole_plan(), id="with its cluster"),
+    ],
+)
+def test_the_golden_file_is_what_is_written(tmp_path, name, plan):
+    golden = DATA / f"{name}.json"
+    assert write_plan(plan, tmp_path / "plan.json").read_text() == golden.read_text()
+    assert read_plan(golden) == plan
+
+
+def test_what_a_plan_says_of_unlike_and_shared_hosts_comes_back(tmp_path):
+    hosts = (*hardware(1).hosts, HostSummary("b", 2, "T4", 1.0, 1, 1.5))
+    unlike = dataclasses.replace(hardware(2, machine_file="mine.json", cores=8), hosts=hosts)
+    plan = whole_plan(hardware=unlike, priced_by=PricedBy())
+    assert read_plan(write_plan(plan, tmp_path / "plan.json")) == plan
 
 
 def test_the_keys_of_version_1_are_there():
@@ -67,8 +84,8 @@ def test_every_plan_comes_back(tmp_path_factory, times, step_s, model, batch, op
     assert read_plan(path) == plan
 
 
-def changed(path, value):
-    data = copy.deepcopy(plan_data(example_plan()))
+def changed(path, value, plan=None):
+    data = copy.deepcopy(plan_data(plan or example_plan()))
     place = data
     for step in path[:-1]:
         place = place[step]
@@ -112,6 +129,26 @@ def test_what_is_wrong_is_named(tmp_path, path, value, said):
     with pytest.raises(ValueError, match=rf"mine\.json, line.*{said}|mine\.json, {said}") as caught:
         read_plan(file)
     assert "alpa-dejavu plan --json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (["hardware", "hosts"], [], r"hardware\.hosts is \[\], but must be a list of at least one host"),
+        ([*FIRST, "num_devices"], 0, r"hardware\.hosts\[0\]\.num_devices is 0, but must be a whole number"),
+        ([*FIRST, "num_devices"], 3, r"stages\[1\] and those before it take more devices of 'p3\.16xlarge-0'"),
+        ([*FIRST, "name"], "p3.16xlarge-1", r"hardware\.hosts names 'p3\.16xlarge-1' twice"),
+        ([*FIRST, "name"], "a", r"stages\[0\]\.hosts names 'p3\.16xlarge-0', which hardware\.hosts doesn't"),
+        (["hardware", "machin"], "", r"hardware\.machin is an unknown key; did you mean 'machine'"),
+        (["priced_by", "layers"], "all", r"priced_by\.layers is \"all\", but must be a whole number of layers"),
+        (["priced_by", "zero"], [1], r"priced_by\.zero\[0\] is 1, but must be 0, 2 or 3"),
+    ],
+)
+def test_what_is_wrong_with_what_a_plan_says_of_itself_is_named(tmp_path, path, value, said):
+    file = tmp_path / "mine.json"
+    file.write_text(changed(path, value, whole_plan()))
+    with pytest.raises(ValueError, match=rf"mine\.json, line \d+: {said}"):
+        read_plan(file)
 
 
 @pytest.mark.parametrize(

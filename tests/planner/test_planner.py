@@ -68,6 +68,7 @@ def test_a_slicer_that_misses_all_plans_is_told_apart_from_there_being_none():
 def test_the_largest_submeshes_are_placed_first():
     cluster = example_cluster(num_hosts=2, devices_per_host=4)
     assert place([Submesh(1, 2), Submesh(1, 4), Submesh(1, 2)], cluster) == [(1,), (0,), (1,)]
+    assert place([Submesh(1, 4), Submesh(1, 4)], cluster) == [(1,), (0,)], "of equal ones the last"
     assert place([Submesh(2, 4)], cluster) == [(0, 1)]
     with pytest.raises(NoPlanError, match="fill its hosts"):
         place([Submesh(1, 3), Submesh(1, 3), Submesh(1, 2)], cluster)

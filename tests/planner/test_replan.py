@@ -18,12 +18,14 @@ from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
+from alpa_dejavu.plan_estimate import PlanEstimator
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
 from alpa_dejavu.replan import fallback, replan
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.upgrades import upgrades
 
 CLUSTER = named_cluster("p3.16xlarge", 4)
 
@@ -64,6 +66,8 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     assert {host for stage in made.plan.stages for host in stage.hosts} == {"p3.16xlarge-0", "p3.16xlarge-2"}
     assert made.plan.cluster == "2 x p3.16xlarge"
     assert set(made.plan.contingencies) == {"p3.16xlarge-0", "p3.16xlarge-2"}
+    assert made.plan.hardware == planned.plan.hardware.without(lost)
+    assert made.plan.priced_by == planned.plan.priced_by
     assert made.plan.num_micro_batches == 4
 
 
@@ -141,7 +145,10 @@ def test_a_contingency_becomes_the_plan(planned):
     ready = planned.plan.contingencies["p3.16xlarge-2"]
     assert (made.plan.stages, made.plan.step_s, made.moves) == (ready.stages, ready.step_s, ready.moves)
     assert made.plan.cluster == "3 x p3.16xlarge"
+    assert [host.name for host in made.plan.hardware.hosts] == [f"p3.16xlarge-{n}" for n in (0, 1, 3)]
     assert made.plan.num_layers == 4
+    old = dataclasses.replace(planned.plan, hardware=None)
+    assert fallback(old, "p3.16xlarge-2").plan == dataclasses.replace(made.plan, hardware=None)
     with pytest.raises(ValueError, match=r"has no contingency for the loss of p3.16xlarge-2"):
         fallback(dataclasses.replace(planned.plan, contingencies={}), "p3.16xlarge-2")
 
@@ -287,3 +294,19 @@ def test_what_is_no_such_file_is_refused(tmp_path, content):
     kept_path(tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"plan\.kept\.json\.gz.*plan once more"):
         read_kept(tmp_path / "plan.json")
+
+
+def test_what_is_left_after_a_loss_and_a_slower_host_is_estimated_as_it_was_planned(planned, kept):
+    """On exactly the hosts that are left, the slow one among them, though their machine type knows nothing of it."""
+    made = replan(planned.plan, kept, without=["p3.16xlarge-0"], slow={"p3.16xlarge-2": 3.0}).plan
+    assert [host.slowdown for host in made.hardware.hosts] == [1, 3, 1]
+    again = PlanEstimator(made, trained).estimate(made).plan
+    assert again.step_s == pytest.approx(made.step_s, rel=1e-9)
+    assert [stage.hosts for stage in again.stages] == [stage.hosts for stage in made.stages]
+    assert again.notes == ()
+
+
+def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
+    stages = tuple(dataclasses.replace(stage, hosts=("elsewhere", *stage.hosts[1:])) for stage in planned.plan.stages)
+    with pytest.raises(ValueError, match=r"stage 0 is on the host 'elsewhere', but 4 x p3\.16xlarge has"):
+        upgrades(dataclasses.replace(planned.plan, stages=stages), kept)

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from plans import example_plan, stage
+from plans import example_plan, hardware, stage
 
 from alpa_dejavu._plan_times import plan_times, scaled
 from alpa_dejavu.sensitivity import sensitivities
@@ -86,7 +86,7 @@ def test_what_helps_most_comes_first_and_what_does_not_matter_is_left_out():
 
 def test_where_devices_share_a_cpu_all_work_counts():
     stages = uneven()
-    found = by_name(plan_of(stages, cluster="1 x local-cpu", step_s=1.0))
+    found = by_name(plan_of(stages, hardware=hardware(cores=8), step_s=1.0))
     # Of 2 of the 8 devices: 6 micro-batches, and once a step.
     second = stages[2]
     computing = second.forward_s - second.forward_collective_s + second.backward_s - 0.003

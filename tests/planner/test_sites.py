@@ -343,7 +343,7 @@ def test_a_plan_is_estimated_on_the_hosts_that_it_names():
 @pytest.mark.parametrize(
     ("hosts", "said"),
     [
-        ((("x",), ("c",)), "stage 0 is on the hosts"),
+        ((("x",), ("c",)), "stage 0 is on the host 'x', but unlike has 'a'"),
         ((("a", "b"), ("c",)), "stage 0 names the hosts"),
         ((("a",), ("a",)), "stage 1 and those before it take more devices of a"),
     ],

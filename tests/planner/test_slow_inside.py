@@ -63,8 +63,8 @@ def test_parts_of_several_hosts_are_offered_where_that_is_better():
 
 def test_neighbouring_stages_are_on_different_hosts():
     ones = [Submesh(1, 1)] * 8
-    assert place(ones, cluster_of()) == [(n % 4,) for n in range(8)]
-    assert place(ones, cluster_of(inside=BETWEEN)) == [(n // 2,) for n in range(8)]
+    assert place(ones, cluster_of()) == [(3 - n % 4,) for n in range(8)]
+    assert place(ones, cluster_of(inside=BETWEEN)) == [(3 - n // 2,) for n in range(8)]
     kinds = [[0]] * 8
     placed = place(ones, cluster_of(), kinds)
     assert all(a != b for a, b in itertools.pairwise(placed))

@@ -1,0 +1,34 @@
+"""The cluster of a plan that holds no summary of it, as far as its stages tell."""
+
+from __future__ import annotations
+
+import os
+
+from alpa_dejavu.clusters import known_machines
+from alpa_dejavu.problem import ClusterSummary, HostSummary, Plan
+
+__all__ = ["hosts_by_names"]
+
+
+def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
+    """The hosts that the stages of a plan name; how many devices others have, and their memory, isn't known.
+
+    They are of a machine type if so many hosts of it have all these names. Else those that aren't named are left out,
+    and none is taken to be like another.
+
+    Args:
+        plan: from before plans held a summary of their cluster.
+        num_hosts: how many hosts the cluster has; None: as many as the stages name.
+    """
+    taken = plan.devices_of_hosts
+    most = max(taken.values())
+    names, machine = list(taken), ""
+    for known in known_machines():
+        every = [f"{known}-{n}" for n in range(num_hosts or len(taken))]
+        if taken.keys() <= set(every):
+            names, machine = every, known
+    memory = {name: stage.memory_limit_bytes for stage in plan.stages for name in stage.hosts}
+    hosts = tuple(
+        HostSummary(name, most, "", memory.get(name, 0.0), kind=0 if machine else n) for n, name in enumerate(names)
+    )
+    return ClusterSummary(hosts, machine, cores=os.cpu_count() if machine == "local-cpu" else None)

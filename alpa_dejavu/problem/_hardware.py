@@ -1,0 +1,107 @@
+"""A cluster in a few words, as a plan holds it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import final
+
+from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._cluster import Cluster
+
+
+def counted_name(num_hosts: int, machine: str) -> str:
+    """The name of a cluster of so many hosts of a machine type.
+
+    >>> counted_name(7, "p3.16xlarge")
+    '7 x p3.16xlarge'
+    """
+    return f"{num_hosts} x {machine}"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class HostSummary:
+    """One host, as far as a plan depends on it.
+
+    Attributes:
+        name: of the host.
+        num_devices: that it has, used or not.
+        device: their name.
+        memory_bytes: what Alpa may use of the memory of each.
+        kind: hosts of equal numbers are interchangeable (`host_kinds`).
+        slowdown: as `Host.slowdown`.
+    """
+
+    name: str
+    num_devices: int
+    device: str
+    memory_bytes: float
+    kind: int = 0
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check.positive(f"host {self.name}", "num_devices", self.num_devices)
+        _check.positive(f"host {self.name}", "slowdown", self.slowdown)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ClusterSummary:
+    """The hosts that a plan was made for, those that it leaves unused too.
+
+    Attributes:
+        hosts: in Alpa's order.
+        machine, machine_file, cores: as `Cluster` has them.
+    """
+
+    hosts: tuple[HostSummary, ...]
+    machine: str = ""
+    machine_file: str = ""
+    cores: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise ValueError("hosts is empty, but must have at least one host; give those of the cluster")
+
+    @classmethod
+    def of(cls, cluster: Cluster, kinds: Sequence[int]) -> ClusterSummary:
+        """A summary of a cluster, given the kind of each of its hosts (`host_kinds`)."""
+        hosts = tuple(
+            HostSummary(host.name, host.num_devices, host.device.name, host.device.memory_bytes, kind, host.slowdown)
+            for host, kind in zip(cluster.hosts, kinds, strict=True)
+        )
+        return cls(hosts, cluster.machine, cluster.machine_file, cluster.cores)
+
+    @property
+    def alike(self) -> bool:
+        """Whether any two hosts may change places, so that their order is all that their names say."""
+        return len({host.kind for host in self.hosts}) == 1
+
+    @property
+    def num_devices(self) -> int:
+        """The devices of all hosts."""
+        return sum(host.num_devices for host in self.hosts)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all devices are parts of one CPU."""
+        return self.cores is not None
+
+    @property
+    def text(self) -> str:
+        """The hosts in a few words.
+
+        >>> ClusterSummary((HostSummary("a", 8, "V100", 2**34), HostSummary("b", 8, "V100", 2**34))).text
+        '2 hosts of 8 V100 with 16 GiB'
+        """
+        counts: dict[str, int] = {}
+        for host in self.hosts:
+            slow = "" if host.slowdown == 1 else f", {host.slowdown:g} times as slow"
+            of = f"of {host.num_devices} {host.device} with {host.memory_bytes / 2**30:.4g} GiB{slow}"
+            counts[of] = counts.get(of, 0) + 1
+        return " and ".join(f"{count} host{'s' if count > 1 else ''} {of}" for of, count in counts.items())
+
+    def without(self, lost: Collection[str]) -> ClusterSummary:
+        """The summary of the hosts that are left."""
+        return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name not in lost))
