@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu._ties import ordered
 from alpa_dejavu.search import Candidate, neighbours
 
 __all__ = ["candidates"]
@@ -50,4 +51,4 @@ def _by_count(best: Callable[[int], Candidate | None], counts: Sequence[int]) ->
 
 def _ordered(found: Iterable[Candidate | None]) -> list[Candidate]:
     """Those that there are, the shortest step first."""
-    return sorted((one for one in found if one is not None), key=lambda one: one.step_s)
+    return ordered((one for one in found if one is not None), key=lambda one: one.step_s)

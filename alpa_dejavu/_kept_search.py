@@ -8,6 +8,7 @@ from typing import final
 
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu._ties import least
 from alpa_dejavu.calibration import Calibration, Prices, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
@@ -82,7 +83,7 @@ def best_candidate(kept: Kept, costs: KeptCosts, cluster: Cluster, search: Slice
         return None
     best = simulated(found, cluster)
     if kept.model.num_layers * cluster.num_devices <= _FEW:
-        best = min([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
+        best = least([best, *neighbours(best, cluster, search)], key=lambda one: one.step_s)
     return best
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
+from alpa_dejavu import _ties
 from alpa_dejavu._kinds import members_of_kinds
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.planned import PricedPlan
@@ -47,8 +48,9 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
     """Those plans of which no other is both as fast and as cheap, the fastest first."""
     priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
     found: list[PricedPlan] = []
-    for one in sorted(priced, key=lambda one: (one.plan.step_s, one.price)):
-        if not found or one.price < found[-1].price:
+    by_price = _ties.ordered(priced, key=lambda one: one.price)
+    for one in _ties.ordered(by_price, key=lambda one: one.plan.step_s):
+        if not found or one.price < found[-1].price * (1 - _ties.TOLERANCE):
             found.append(one)
     return tuple(found)
 
@@ -65,14 +67,14 @@ def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
 def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
     """The numbers of the plans, the best one first."""
     if objective == "price":
-        return sorted(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
-    return sorted(range(len(plans)), key=lambda n: plans[n].step_s)
+        return _ties.ordered(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
+    return _ties.ordered(range(len(plans)), key=lambda n: plans[n].step_s)
 
 
 def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
     """Those on hosts that cost no more than the chosen plan's: among them the fastest is the cheapest."""
     hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
-    return [n for n in others if hourly[n] <= hourly[first] * (1 + 1e-9)]
+    return [n for n in others if hourly[n] <= hourly[first] * (1 + _ties.TOLERANCE)]
 
 
 def on_fewer_hosts(found: Sequence[Candidate], cluster: Cluster, slicer: Slicer) -> list[Candidate]:
@@ -84,7 +86,7 @@ def on_fewer_hosts(found: Sequence[Candidate], cluster: Cluster, slicer: Slicer)
         slicer: the search.
     """
     tables = {id(one.table): one for one in reversed(found)}
-    kept = sorted(tables.values(), key=lambda one: one.step_s)[:_TABLES]
+    kept = _ties.ordered(tables.values(), key=lambda one: one.step_s)[:_TABLES]
     more = []
     for hosts in numbers_of_hosts(cluster):
         for one in kept:

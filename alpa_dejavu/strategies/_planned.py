@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._question import Clock, Question, Source, timeline_of_plan
+from alpa_dejavu._ties import ordered
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.memory_margin import with_memory_note
 from alpa_dejavu.model_planner import plan_model
@@ -85,7 +86,7 @@ def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cl
             nothing.append(error)
     if not found:
         raise nothing[0]
-    return sorted(found, key=lambda one: one.plan.step_s)
+    return ordered(found, key=lambda one: one.plan.step_s)
 
 
 def _check_left(chosen: Strategy, question: Question, objective: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+from alpa_dejavu._ties import least
 from alpa_dejavu.estimate import config_of_stage
 from alpa_dejavu.planner import plan
 from alpa_dejavu.problem import Cluster, NoPlanError, Plan, Run
@@ -37,7 +38,7 @@ class Dejavu(Strategy):
     def _choose(self, task: Task) -> Choice:
         found = _searched(task, task.cluster, self.remat, self.zero)
         fitting = [one for one in found if task.fits(one[1])] or found
-        own_s, pipeline = min(fitting, key=lambda one: task.step_s(one[1]))
+        own_s, pipeline = least(fitting, key=lambda one: task.step_s(one[1]))
         return Choice((pipeline,), own_s, len(found))
 
 
@@ -67,7 +68,7 @@ class AlpaDefault(Strategy):
 
     def _choose(self, task: Task) -> Choice:
         found = _searched(task, believed(task.cluster), self.remat, self.zero)
-        own_s, pipeline = min(found, key=lambda one: one[0])
+        own_s, pipeline = least(found, key=lambda one: one[0])
         return Choice((pipeline,), own_s, len(found))
 
 
