@@ -131,6 +131,7 @@ def decisive_plan(
     latency: LatencyModel,
     communication: CommunicationModel,
     margin: MemoryMargin,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan that the slicer finds once what could change it was measured.
 
@@ -145,18 +146,19 @@ def decisive_plan(
         latency: a latency model.
         communication: a communication model.
         margin: of memory.
+        clock: what tells seconds; the budget goes by it.
 
     Raises:
         NoPlanError: no plan fits; says what is missing where, and what would help.
     """
-    started = time.perf_counter()
+    started = clock()
     table = cost_table(model, cluster, space, run, latency, communication, margin)
     search = _Search(table, table, cluster, space, run, model, slicer, Resolver())
     meet(table, space, search.resolver)
     state = _State(Errors.unmeasured(search.resolver))
-    costed = time.perf_counter()
+    costed = clock()
     candidates = search.candidates(state.errors)
-    while candidates and _measured(search, candidates, state, measure, budget_s):
+    while candidates and _measured(search, candidates, state, measure, budget_s, clock):
         search, candidates = search.after(state, margin)
     if not candidates:
         raise no_plan(model, cluster, space, run, search.table, slicer)
@@ -167,7 +169,7 @@ def decisive_plan(
     made = finished_plan(
         chosen.slicing.stages, chosen.table, cluster, space, run, step_s=step,
         lower_bound_s=chosen.slicing.lower_bound_s,
-        planning_s=planning | {"slicing": time.perf_counter() - costed - state.spent_s},
+        planning_s=planning | {"slicing": clock() - costed - state.spent_s},
     )  # fmt: skip
     notes = (_note(state, table, budget_s), *_memory_notes(search, state, margin))
     own = [n for n, stage in enumerate(chosen.slicing.stages) if stage in state.peaks]
@@ -176,7 +178,12 @@ def decisive_plan(
 
 
 def _measured(
-    search: _Search, candidates: Sequence[Candidate], state: _State, measure: Measure, budget_s: float
+    search: _Search,
+    candidates: Sequence[Candidate],
+    state: _State,
+    measure: Measure,
+    budget_s: float,
+    clock: Callable[[], float],
 ) -> bool:
     """Measures the stage that is most worth it; False if none is."""
     stages = dict(_stages(candidates))
@@ -192,9 +199,9 @@ def _measured(
     if best is None:
         return False
     stage, candidate = list(left.items())[best]
-    started = time.perf_counter()
+    started = clock()
     found = measure(stage)
-    state.spent_s += time.perf_counter() - started
+    state.spent_s += clock() - started
     seconds = found.seconds if isinstance(found, StageMeasurement) else found
     state.tried[stage] = seconds
     if isinstance(found, StageMeasurement) and found.peak_bytes is not None:

@@ -47,7 +47,7 @@ def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
 def most_worthwhile(
     steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
 ) -> int | None:
-    """The stage to measure next: of the largest gain for each second of measuring, the first of equal ones; None: none is worth it.
+    """The stage to measure next: the first of the largest gain for each second of measuring; None if none is worth it.
 
     Args:
         steps_s: of the candidate plans in joint draws, shape (K, candidates).

@@ -90,7 +90,7 @@ class Errors:
         for _ in range(_NUM_STEPS):
             now, slope = self._log_and_slope(seconds, resolved, first, last, mean)
             along = root.T @ slope
-            variance = along @ along + noise**2
+            variance = float(along @ along) + noise**2
             gain = root @ along / variance
             off = np.log(ratio) + np.log(nominal) - now - slope @ (self.mean - mean)
             mean = mean + _DAMPING * (self.mean + gain * off - mean)

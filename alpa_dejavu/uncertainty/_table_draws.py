@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,9 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
         1: ("boundary_forward_s", "boundary_backward_s"),
         2: ("synchronisation_s", "update_s"),
     }
-    drawn = {name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group}
+    drawn: dict[str, Any] = {
+        name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group
+    }
     return dataclasses.replace(table, **drawn, crossings=_redrawn_crossings(table.crossings, factors.common[draw]))
 
 

@@ -86,6 +86,7 @@ def decided(measure, cluster=ROOMY, margin=COUNTED):
     return decisive_plan(
         MODEL, cluster, SPACE, RUN, measure, 60.0,
         slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=margin,
+        clock=lambda: 0.0,
     )  # fmt: skip
 
 
