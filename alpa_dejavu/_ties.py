@@ -26,7 +26,9 @@ _Item = TypeVar("_Item")
 
 
 def rounded(values: FloatArray) -> FloatArray:
-    """Finite values with 32 significant bits, off by 2.4e-10 of each at most: sums of the same terms in another order become equal.
+    """Finite values with 32 significant bits, so that sums of the same terms in another order become equal.
+
+    Each is off by 2.4e-10 of it at most.
 
     References:
         Dekker, A floating-point technique for extending the available precision, Numerische Mathematik 18, 1971.

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-import platform
+import pathlib
 import subprocess
 import sys
 
@@ -22,8 +22,11 @@ from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.price import front, ordered
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.uncertainty import Errors, Resolver, meet
 from alpa_dejavu.uncertainty._decide import most_worthwhile
 
+CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
+MODEL = chain(7, flop=1.1e9, activation_bytes=1.3e4, parameter_bytes=1e8, exchanged=(2.7e5,) * 4)
 BITS = 1 + 1e-14
 """What a processor's last bits make of 1."""
 
@@ -47,10 +50,8 @@ def test_last_bits_change_no_order(values, random):
 
 
 def test_layers_alike_cost_alike_wherever_they_stand():
-    model = chain(7, flop=1.1e9, activation_bytes=1.3e4, parameter_bytes=1e8, exchanged=(2.7e5,) * 4)
-    run, cluster, submeshes = Run(8), example_cluster(1), space()
-    table = cost_table(model, cluster, submeshes, run, AnalyticLatency(), AlphaBeta())
-    costs = table.slicing_problem(cluster, submeshes, run).costs_s
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    costs = table.slicing_problem(CLUSTER, SPACE, RUN).costs_s
     for length in (1, 2, 3):
         # The first layer takes nothing in, and the last one gives nothing back.
         inner = [costs[first, first + length - 1] for first in range(1, 7 - length)]
@@ -63,6 +64,21 @@ def test_of_stages_that_are_worth_the_same_the_first_is_measured():
     errors = np.stack([error, error, error], axis=1)
     for takes in ([1.0, 1.0, 1.0], [BITS, 1.0, 1.0], [1.0, BITS, 1 / BITS]):
         assert most_worthwhile(steps, errors, np.array(takes), 60.0) == 0
+
+
+def test_last_bits_of_a_measurement_hardly_change_what_is_drawn_after_it():
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    resolver = Resolver()
+    meet(table, SPACE, resolver)
+    stage = resolver.resolved(table.pricing_of(1), SPACE.submeshes[1], SPACE.configs[1][0])
+    drawn = []
+    for ratio in (1.7, 1.7 * BITS):
+        errors = Errors.unmeasured(resolver)
+        for first in (1, 3):
+            errors = errors.measured(stage.micro_batch, stage, first, first + 1, ratio)
+        drawn.append(errors.drawn(100))
+    for one, other in ((drawn[0].common, drawn[1].common), (drawn[0].own, drawn[1].own)):
+        assert one == pytest.approx(other, rel=1e-10)
 
 
 def test_plans_that_take_the_same_stay_in_their_order():
@@ -88,13 +104,15 @@ print(json.dumps(asked))
 """
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="its kinds of processors are x86's")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it asks Linux which kinds of processors there are")
 def test_measurements_and_plans_are_the_same_on_every_processor():
     code = DECIDED.format(paths=sys.path)
-    found = []
-    for own in ({"OPENBLAS_CORETYPE": "Nehalem"}, {"OPENBLAS_CORETYPE": "Haswell"}, {}):
+    flags, found = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split(), []
+    kinds = {"Nehalem": "sse4_2", "Haswell": "avx2", "SkylakeX": "avx512dq"}
+    for kind in [kind for kind, needed in kinds.items() if needed in flags]:
         done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **own}, capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code], env={**os.environ, "OPENBLAS_CORETYPE": kind},
+            capture_output=True, text=True, check=True,
         )  # fmt: skip
         found.append(json.loads(done.stdout))
     for other in found[1:]:
