@@ -74,7 +74,7 @@ def test_on_alike_hosts_the_truth_is_what_the_planner_estimates(cluster, submesh
     ours = task_of(model, cluster, 32).step_s(Pipeline(stages, 8, 4))
     given_stages = [GivenStage(*cut, submesh, config) for cut in cuts]
     theirs = estimate(with_micro_batch(model, 8), cluster, Run(4), given_stages).plan.step_s
-    assert ours == pytest.approx(theirs, rel=1e-12)
+    assert ours == pytest.approx(theirs, rel=1e-9)
 
 
 def test_a_stage_on_unlike_devices_is_as_slow_and_small_as_its_worst():
