@@ -14,7 +14,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import COUNTED
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.moves import Settler, layer_state
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, SearchSpace
 from alpa_dejavu.search import Candidate, neighbours, proposed, simulated
@@ -72,7 +72,8 @@ def kept_costs(kept: Kept, given: Prices) -> KeptCosts:
     micro_batch = kept.batch // kept.run.num_micro_batches
     whole = search_space(given.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
     space, missing = _known(whole, kept.model)
-    table = cost_table(kept.model, given.cluster, space, kept.run, given.latency, given.communication, COUNTED)
+    margin = MemoryMargin(residuals=given.residuals(None), free_share=kept.memory_margin)
+    table = cost_table(kept.model, given.cluster, space, kept.run, given.latency, given.communication, margin)
     return KeptCosts(table, space, missing)
 
 

@@ -174,7 +174,7 @@ def decisive_plan(
     notes = (_note(state, table, budget_s), *_memory_notes(search, state, margin))
     own = [n for n, stage in enumerate(chosen.slicing.stages) if stage in state.peaks]
     made = with_contingencies(dataclasses.replace(made, confidence=sure, notes=notes), chosen, cluster, slicer)
-    return with_memory_note(made, search.table.margin, own)
+    return with_memory_note(made, search.table.margin, cluster, own)
 
 
 def _measured(

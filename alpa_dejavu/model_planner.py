@@ -53,6 +53,7 @@ def plan_model(
     communication: str | CommunicationModel = "auto",
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
+    memory_margin: float | None = None,
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
     objective: str = "time",
@@ -76,8 +77,9 @@ def plan_model(
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         risk: of running out of memory that a plan may have, where `memory` says enough to know it.
-        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, plans
-            are taken up to the limit by the count, and say that their risk is unknown.
+        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, a share
+            of the memory is left free by the count, and plans say that their risk is unknown.
+        memory_margin: that share; None: each host's own (`Host.memory_margin`), or 5 % where it has none.
         history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
@@ -94,9 +96,9 @@ def plan_model(
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
-            that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
-            broken, of other devices, or given beside a model; a host's price that isn't known; or what the strategy
-            can't do.
+            that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
+            file that is no history, or a calibration that is broken, of other devices, or given beside a model; a
+            host's price that isn't known; or what the strategy can't do.
     """
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
@@ -119,7 +121,7 @@ def plan_model(
         slicer=slicer(slicing),
         latency=priced.latency,
         communication=priced.communication,
-        margin=MemoryMargin(risk, priced.residuals(memory)),
+        margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         calibration=priced.calibration,
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
@@ -195,7 +197,8 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     sure = dataclasses.replace(plan, confidence=known, notes=notes)
     sure = with_contingencies(sure, found[0], question.cluster, question.slicer, found[1:])
     clock.lap("contingencies")
-    return with_memory_note(dataclasses.replace(sure, planning_s=dict(clock.seconds)), question.margin)
+    sure = dataclasses.replace(sure, planning_s=dict(clock.seconds))
+    return with_memory_note(sure, question.margin, question.cluster)
 
 
 def _schedule(asked: str, source: Source) -> str:

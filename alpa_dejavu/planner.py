@@ -33,15 +33,17 @@ def plan(
     communication: str | CommunicationModel = "alpha-beta",
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
+    memory_margin: float | None = None,
 ) -> Plan:
     """The best plan that the slicer finds.
 
     Raises:
         NoPlanError: no plan fits; says what is missing where, and what would help.
-        ValueError: an unknown name, or a risk that isn't above 0 and below 0.5.
+        ValueError: an unknown name, a risk that isn't above 0 and below 0.5, or a memory_margin that isn't at least 0
+            and below 1.
     """
     started = time.perf_counter()
-    margin, search = MemoryMargin(risk, memory), slicer(slicing)
+    margin, search = MemoryMargin(risk, memory, memory_margin), slicer(slicing)
     prices = latency_model(latency), communication_model(communication)
     table = cost_table(model, cluster, space, run, *prices, margin)
     costed = time.perf_counter()
@@ -69,7 +71,7 @@ def plan(
     notes = unused_hosts(chosen, cluster, search)
     made = with_contingencies(dataclasses.replace(made, confidence=sure, notes=notes), chosen, cluster, search)
     made = dataclasses.replace(made, planning_s={**made.planning_s, "contingencies": time.perf_counter() - sure_s})
-    return with_memory_note(made, margin)
+    return with_memory_note(made, margin, cluster)
 
 
 def _step_s(chosen: Candidate, run: Run) -> float:

@@ -21,7 +21,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import COUNTED, with_memory_note
+from alpa_dejavu.memory_margin import with_memory_note
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.problem import Cluster, Moves, NoPlanError, Plan
@@ -90,6 +90,7 @@ def replan(
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    memory_margin: float | None = None,
 ) -> Replanned:
     """The best plan on a cluster that has changed, on those hosts that have most of what they need.
 
@@ -107,10 +108,11 @@ def replan(
         latency: the model that priced the plan, or its name.
         communication: likewise; "auto": as it was, where that had a name.
         calibration: likewise, in place of both.
+        memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
 
     Raises:
-        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's, or
-            nothing that has changed.
+        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's,
+            nothing that has changed, or a memory_margin that isn't at least 0 and below 1.
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()
@@ -123,10 +125,12 @@ def replan(
         changed = without_hosts(changed, without)
     for host, factor in (slow or {}).items():
         changed = slowed(changed, host, factor)
+    if memory_margin is not None:
+        kept = dataclasses.replace(kept, memory_margin=memory_margin)
     search = slicer(slicing)
     made, chosen, moved = _planned(plan, kept, dataclasses.replace(given, cluster=changed), search)
     seconds = time.perf_counter() - started
-    made = with_memory_note(with_contingencies(made, chosen, changed, search), COUNTED)
+    made = with_memory_note(with_contingencies(made, chosen, changed, search), chosen.table.margin, changed)
     ahead = time.perf_counter() - started - seconds
     made = dataclasses.replace(made, planning_s={"planning again": seconds, "contingencies": ahead})
     next_kept = dataclasses.replace(kept, model=chosen.model, run=chosen.run, cluster=changed)

@@ -134,7 +134,7 @@ def _searched(
             slicer=slicer(option.slicer),
             latency=priced.latency,
             communication=priced.communication,
-            margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
+            margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
         )
     return plan(
         model,
@@ -146,6 +146,7 @@ def _searched(
         communication=priced.communication,
         risk=option.risk,
         memory=priced.residuals(option.memory),
+        memory_margin=option.memory_margin,
     )
 
 

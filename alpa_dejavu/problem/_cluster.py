@@ -118,17 +118,29 @@ class Device:
 @final
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One machine: its name, its devices, which are all alike, and what it costs an hour (None: not known)."""
+    """One machine.
+
+    Attributes:
+        name: for people, and in plans.
+        device: each of its devices, which are all alike.
+        num_devices: how many.
+        price_per_hour: what it costs an hour; None: not known.
+        memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
+            planner's default.
+    """
 
     name: str
     device: Device
     num_devices: int
     price_per_hour: float | None = None
+    memory_margin: float | None = None
 
     def __post_init__(self) -> None:
         _check.positive(f"host {self.name}", "num_devices", self.num_devices)
         if self.price_per_hour is not None:
             _check.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
+        if self.memory_margin is not None:
+            _check.share(f"host {self.name}", "memory_margin", self.memory_margin)
 
 
 @final
@@ -177,9 +189,10 @@ class Cluster:
         within: Link,
         between: Link,
         price_per_hour: float | None = None,
+        memory_margin: float | None = None,
     ) -> Cluster:
         """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
-        hosts = tuple(Host(host, device, num_devices, price_per_hour) for host in host_names)
+        hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)
 

@@ -8,6 +8,7 @@ from collections import Counter
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin, counted_bytes
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, Run, Submesh
@@ -28,6 +29,7 @@ def as_planned(
     name: str = "",
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    margin: MemoryMargin = UNMEASURED,
 ) -> Planned:
     """The plan, its stages costed as `alpa_dejavu.estimate` costs any.
 
@@ -42,6 +44,7 @@ def as_planned(
         name: of the model.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        margin: of memory.
 
     Raises:
         ValueError: its pipelines aren't alike, or a stage is on devices that make no mesh; says which.
@@ -63,7 +66,7 @@ def as_planned(
         strategy=made.strategy,
         runs_on_alpa=made.runs_on_alpa,
     )
-    _check_memory(plan)
+    _check_memory(plan, margin, cluster)
     return dataclasses.replace(found, plan=plan)
 
 
@@ -105,11 +108,12 @@ def _said(made: StrategyPlan) -> str:
     return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
 
 
-def _check_memory(plan: Plan) -> None:
+def _check_memory(plan: Plan, margin: MemoryMargin, cluster: Cluster) -> None:
     for n, stage in enumerate(plan.stages):
-        if stage.memory_bytes > stage.memory_limit_bytes:
-            need, there = stage.memory_bytes / _GIB, stage.memory_limit_bytes / _GIB
+        hosts = [host for host in cluster.hosts if host.name in stage.hosts]
+        if not margin.fits(counted_bytes(stage), hosts):
+            need, there = stage.memory_bytes / _GIB, min(map(margin.usable_bytes, hosts)) / _GIB
             raise NoPlanError(
                 f"{plan.strategy} has no plan that fits: in the best it knows, stage {n} needs {need:.3g} GiB of each "
-                f"device, which has {there:.3g} GiB; give more hosts or another batch, or choose another strategy"
+                f"device, of which {there:.3g} GiB may be used; give more hosts, another batch or another strategy"
             )

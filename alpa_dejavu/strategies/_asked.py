@@ -11,6 +11,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import Fallback, hosts_left, with_planned
 from alpa_dejavu.estimate import choices_of
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Slicing
 from alpa_dejavu.search import Candidate
@@ -31,6 +32,7 @@ class Asked:
         batch: samples of a step.
         micro_batches: so many there must be of each pipeline; None: the strategy chooses.
         latency, communication: by which everything is priced.
+        margin: of memory.
         name: of the model.
     """
 
@@ -39,6 +41,7 @@ class Asked:
     micro_batches: int | None
     latency: LatencyModel
     communication: CommunicationModel
+    margin: MemoryMargin
     name: str = ""
 
     def planned(self, model: Model, samples: int, cluster: Cluster) -> Planned:
@@ -50,11 +53,11 @@ class Asked:
         """
         made = self.strategy.plan(
             model, cluster, self.batch, samples=samples, micro_batches=self.micro_batches, latency=self.latency,
-            communication=self.communication,
+            communication=self.communication, margin=self.margin,
         )  # fmt: skip
         return as_planned(
             made, model, cluster, samples=samples, name=self.name, latency=self.latency,
-            communication=self.communication,
+            communication=self.communication, margin=self.margin,
         )  # fmt: skip
 
     def with_confidence(self, found: Planned, others: Iterable[Planned] = ()) -> Planned:

@@ -57,7 +57,7 @@ def planned_by(
     clock = Clock()
     source = Source(model, question.batch // counts[len(counts) // 2], clock)
     count = counts[0] if len(counts) == 1 else None
-    asked = Asked(chosen, question.batch, count, question.latency, question.communication, source.name)
+    asked = Asked(chosen, question.batch, count, question.latency, question.communication, question.margin, source.name)
     with collector_paused():
         best, *others = _of_numbers(asked, source, layers, question.cluster)
         clock.lap("strategy")
@@ -69,7 +69,7 @@ def planned_by(
     if correction is not None:
         best = _corrected(best, question, correction)
     plan = dataclasses.replace(best.plan, planning_s=dict(clock.seconds))
-    return dataclasses.replace(best, plan=with_memory_note(plan, question.margin))
+    return dataclasses.replace(best, plan=with_memory_note(plan, question.margin, question.cluster))
 
 
 def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cluster) -> list[Planned]:

@@ -76,7 +76,10 @@ def believed(cluster: Cluster) -> Cluster:
     """The cluster with all hosts like the first one, and all links like those of the first two."""
     first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
     between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
-    alike = Cluster.uniform(cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between)
+    alike = Cluster.uniform(
+        cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between,
+        memory_margin=first.memory_margin,
+    )  # fmt: skip
     return dataclasses.replace(alike, cores=cluster.cores)
 
 
@@ -100,7 +103,8 @@ def _searched(
         try:
             made = plan(
                 task.of(micro_batch), cluster, space, Run(count), latency=task.latency,
-                communication=task.communication,
+                communication=task.communication, risk=task.margin.risk, memory=task.margin.residuals,
+                memory_margin=task.margin.free_share,
             )  # fmt: skip
         except NoPlanError as nothing:
             error = nothing

@@ -32,10 +32,11 @@ def peak(memory):
 
 def test_without_residuals_the_count_is_taken_as_it_is_and_the_risk_is_unknown():
     margin = MemoryMargin()
+    (host,) = CLUSTER.hosts
     assert margin.needed(ONE) is ONE
     assert margin.probability(COUNTED, 16e9) is None
     assert not margin.is_known
-    assert "unknown" in margin.note
+    assert "unknown" in margin.note()
 
 
 def test_known_residuals_ask_for_their_quantile():
@@ -44,14 +45,14 @@ def test_known_residuals_ask_for_their_quantile():
     # 99 % of Student's t with 199 degrees of freedom.
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 2.345), rel=2e-3)
     assert margin.probability(COUNTED, 8e9 * np.exp(0.1 * 2.345)) == pytest.approx(0.01, rel=0.05)
-    assert margin.note == "plans are taken under a risk of 1.00% of running out of memory"
+    assert margin.note() == "plans are taken under a risk of 1.00% of running out of memory"
 
 
 def test_too_few_residuals_are_said_and_have_the_tails_of_two_degrees_of_freedom():
     margin = MemoryMargin(0.01, residuals(99))
     assert not margin.is_known
-    assert "99 residuals in 200 groups are too few" in margin.note
-    assert "(100 are needed)" in margin.note
+    assert "99 residuals in 200 groups are too few" in margin.note()
+    assert "(100 are needed)" in margin.note()
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 6.9646), rel=5e-3)
     assert MemoryMargin(0.02, residuals(99)).is_known
 
@@ -99,7 +100,7 @@ def test_the_planner_leaves_the_margin_free():
 def test_a_plan_says_the_risk_of_its_fullest_stage():
     full = stage((0, 3), submesh=(1, 4), logical=(4, 1), memory_bytes=16e9)
     plan = example_plan(stages=(full,))
-    (note,) = with_memory_note(plan, MemoryMargin(0.01, residuals())).notes
+    (note,) = with_memory_note(plan, MemoryMargin(0.01, residuals()), CLUSTER).notes
     assert note.endswith("; this plan's fullest stage has one of 0.5")
 
 
@@ -125,9 +126,9 @@ def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
     margin = MemoryMargin(0.05, theirs)
     assert MemoryMargin(0.05, mean).is_known
     assert not margin.is_known
-    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note
-    assert "too few" not in margin.note
-    assert "Student's t with 2 degrees" in margin.note
+    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note()
+    assert "too few" not in margin.note()
+    assert "Student's t with 2 degrees" in margin.note()
     # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(2.92 * np.hypot(0.1, 0.2)), rel=5e-3)
 
@@ -136,10 +137,10 @@ def test_stages_whose_peaks_were_measured_have_no_risk_by_the_count():
     full = stage((0, 2), memory_bytes=16e9)
     plan = example_plan(stages=(full, stage((3, 3), memory_bytes=8e9)))
     margin = MemoryMargin(0.01, residuals())
-    (note,) = with_memory_note(plan, margin, [0]).notes
+    (note,) = with_memory_note(plan, margin, CLUSTER, [0]).notes
     assert "the peaks of 1 of this plan's 2 stages were measured; the fullest of this plan's other stages has" in note
     assert float(note.split()[-1]) < 1e-3
-    (note,) = with_memory_note(plan, margin, [0, 1]).notes
+    (note,) = with_memory_note(plan, margin, CLUSTER, [0, 1]).notes
     assert note.endswith("the peaks of 2 of this plan's 2 stages were measured")
 
 
