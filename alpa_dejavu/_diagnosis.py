@@ -60,12 +60,11 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
     if alone[worst] > limit:
         missing = alone[worst] - limit
         parts.append(f"layer {worst} alone needs {alone[worst]:.0f} bytes: {missing:.0f} bytes are missing")
-    margin = table.margin
-    risk = "" if margin.residuals is None else f"a larger risk than {margin.risk:.2%}, "
-    risk += "a smaller memory_margin, " if (table.usable_bytes < table.memory_limit_bytes).any() else ""
+    risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
     parts.append(
         f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "
         "(AutoLayerOption(remat_layer=True)), more layers to cut between, "
         "AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
+        + (", a smaller memory_margin" if limit < table.memory_limit_bytes.max() else "")
     )
     return "; ".join(parts)

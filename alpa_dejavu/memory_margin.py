@@ -120,14 +120,10 @@ class MemoryMargin:
         """A sentence for a report on a plan on some hosts: the chosen risk, what is known of it, and what was done."""
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
-            done = (
-                f"{' or '.join(free)} of each device's memory is left free by the analytic count"
-                if free
-                else "plans are taken up to the limit by the analytic count"
-            )
+            left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
             return (
-                "the risk of running out of memory is unknown, since nothing says how far measured peaks are from the "
-                f"count: {done}, not under the chosen {self.risk:.2%}"
+                "nothing says how far measured peaks of memory are from the analytic count, so the risk of running out "
+                f"is unknown, not the chosen {self.risk:.2%}: {left}"
             )
         note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
         return note if self.is_known else f"{note}; {self._doubt}"

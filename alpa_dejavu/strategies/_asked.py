@@ -11,7 +11,7 @@ from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import Fallback, hosts_left, with_planned
 from alpa_dejavu.estimate import choices_of
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import MemoryMargin
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Slicing
 from alpa_dejavu.search import Candidate
@@ -41,7 +41,7 @@ class Asked:
     micro_batches: int | None
     latency: LatencyModel
     communication: CommunicationModel
-    margin: MemoryMargin
+    margin: MemoryMargin = UNMEASURED
     name: str = ""
 
     def planned(self, model: Model, samples: int, cluster: Cluster) -> Planned:
