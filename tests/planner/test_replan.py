@@ -80,7 +80,7 @@ def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_p
         assert f"{said} of each device's memory is left free" in note
     with pytest.raises(ValueError, match=r"memory_margin is -1\.0, but must be at least 0 and below 1"):
         replan(planned.plan, kept, without=lost, memory_margin=-1.0)
-    for share, said, code in (("0.2", "20 % of each device's memory is left free", 0), ("2", "memory_margin is 2.0", 1)):
+    for share, said, code in (("0.2", "20 % of each device's memory is left", 0), ("2", "memory_margin is 2.0", 1)):
         done = CliRunner().invoke(main, ["replan", str(plan_path), "--without", lost[0], "--memory-margin", share])
         assert (done.exit_code, said in " ".join(done.output.split())) == (code, True)
 
