@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.slicing import Dynamic, Slicer
 
@@ -31,25 +32,28 @@ def no_plan(
     )
 
 
-def _devices(cluster: Cluster, limit: float) -> str:
-    """How much memory they have; of unlike ones, those that have most."""
-    most = sum(host.num_devices for host in cluster.hosts if host.device.memory_bytes >= limit)
-    if most < cluster.num_devices:
-        return f"the {most} devices that have most (of {cluster.num_devices}) have {limit / _MIB:.1f} MiB each"
-    return f"the {cluster.num_devices} devices have {limit / _MIB:.1f} MiB each"
+def _devices(cluster: Cluster, limit: float, margin: MemoryMargin) -> str:
+    """How much memory may be used of them; of unlike ones, those of which most may."""
+    most = [host for host in cluster.hosts if margin.usable_bytes(host) >= limit]
+    count, free = sum(host.num_devices for host in most), most[0].device.memory_bytes - limit
+    whole = f"{most[0].device.memory_bytes / _MIB:.1f} MiB each"
+    left = f", of which {free / _MIB:.1f} MiB are left free (memory_margin)" if free else ""
+    if count < cluster.num_devices:
+        return f"the {count} devices that have most (of {cluster.num_devices}) have {whole}{left}"
+    return f"the {cluster.num_devices} devices have {whole}{left}"
 
 
 def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
-    limit = float(table.memory_limit_bytes.max())
+    limit = float(table.usable_bytes.max())
     least = np.full((model.num_layers, model.num_layers), np.inf)
-    for kept, own in zip(table.memory, table.memory_limit_bytes.tolist(), strict=True):
+    for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
         for stage in kept:
             if stage is not None and own == limit:
                 least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
     alone = np.diag(least)
     worst = int(np.argmax(alone))
     parts = [
-        f"the model doesn't fit into memory: {_devices(cluster, limit)}, and "
+        f"the model doesn't fit into memory: {_devices(cluster, limit, table.margin)}, and "
         f"all {model.num_layers} layers as one stage need {least[0, -1] / _MIB:.1f} MiB on each device of the best "
         f"submesh: {max(least[0, -1] - limit, 0.0):.0f} bytes are missing there"
     ]
@@ -61,5 +65,6 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
         f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "
         "(AutoLayerOption(remat_layer=True)), more layers to cut between, "
         "AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
+        + (", a smaller memory_margin" if limit < table.memory_limit_bytes.max() else "")
     )
     return "; ".join(parts)

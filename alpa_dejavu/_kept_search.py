@@ -10,6 +10,7 @@ from alpa_dejavu.calibration import Calibration, Prices, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
@@ -75,6 +76,7 @@ def kept_task(
         chooser=Searched(begin=Shape(kept.model.num_layers, count)),
         space=KeptSpace(kept),
         slicer=slicer(slicing),
+        margin=MemoryMargin(residuals=given.residuals(None), free_share=kept.memory_margin),
         before=plan,
         priced_by=plan.priced_by,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.pricing import Pricing
 from alpa_dejavu.problem import Cluster, Device, Host, Model, SearchSpace
 
@@ -55,8 +56,10 @@ def _usual_dtype(model: Model) -> str:
     return max(work, key=lambda dtype: work[dtype])
 
 
-def memory_limits(cluster: Cluster, space: SearchSpace) -> FloatArray:
-    """Of each submesh, what its smallest device has; shape (S,)."""
+def memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
+    """Of each submesh, what its smallest device has, and what the margin leaves of one at least; each of shape (S,)."""
     every = range(len(cluster.hosts))
     used = [every] * len(space.submeshes) if space.hosts is None else space.hosts
-    return np.array([min(cluster.hosts[host].device.memory_bytes for host in hosts) for hosts in used])
+    has, leaves = [host.device.memory_bytes for host in cluster.hosts], list(map(margin.usable_bytes, cluster.hosts))
+    least = [(min(has[host] for host in hosts), min(leaves[host] for host in hosts)) for hosts in used]
+    return np.array([has for has, _ in least]), np.array([leaves for _, leaves in least])

@@ -54,8 +54,9 @@ class CostTable:
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
         memory: of submesh s with config c, None where there is no such config.
         memory_limit_bytes: of each device of submesh s, shape (S,).
+        usable_bytes: what the margin leaves of it for stages whose peaks weren't measured, shape (S,).
         pricing: what the entries are made of; None where they were made otherwise.
-        margin: by which `max_n_succ_stages` reckons with more memory than the analytic count.
+        margin: by which `max_n_succ_stages` reckons with more memory than the analytic count, or leaves some free.
         on_sites: on unlike hosts, what the entries of each submesh are made of.
         crossings: on unlike hosts, what crosses from stage to stage.
     """
@@ -72,6 +73,7 @@ class CostTable:
     max_n_succ_stages: NDArray[np.int64]
     memory: tuple[tuple[StageMemory | None, ...], ...]
     memory_limit_bytes: FloatArray
+    usable_bytes: FloatArray
     pricing: Pricing | None = None
     margin: MemoryMargin = COUNTED
     on_sites: tuple[Pricing, ...] = ()
@@ -196,19 +198,19 @@ def cost_table(
     """
     pricing = Pricing(model, cluster, slowest_device(cluster.hosts), latency, communication)
     on_sites = site_prices(pricing, space)
-    limits = memory_limits(cluster, space)
+    limits, usable = memory_limits(cluster, space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
-    known: dict[tuple[int, float, Submesh], int] = {}
+    known: dict[tuple[int, float, float, Submesh], int] = {}
     for one in dict.fromkeys(on_sites or [pricing]):
         one.prepare(_choices(space, [n for n in range(shape[2]) if not on_sites or on_sites[n] is one]))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         here = on_sites[s] if on_sites else pricing
         allowed = allowed_ranges(model, submesh, cluster, space, s)
-        like = known.setdefault((id(here), float(limits[s]), submesh), s)
+        like = known.setdefault((id(here), float(limits[s]), float(usable[s]), submesh), s)
         if on_sites and like < s and space.configs[like] == configs:
             memory.append(memory[like])
             seconds[..., s, :], room[:, :, s] = seconds[..., like, :], room[:, :, like]
@@ -221,11 +223,11 @@ def cost_table(
                 continue
             offered[:, :, s, c] = allowed
             seconds[..., s, c] = here.seconds(submesh, config)
-            room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(limits[s]), run)
+            room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable[s]), run)
     priced = dict(zip(KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
-        pricing=pricing, margin=margin, on_sites=on_sites,
+        usable_bytes=usable, pricing=pricing, margin=margin, on_sites=on_sites,
         crossings=crossings(pricing, space) if on_sites else None,
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu._ties import rounded
 from alpa_dejavu.communication import Group
 from alpa_dejavu.placement import kinds_of_sites
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Submesh
@@ -65,7 +66,7 @@ class Crossing:
 
         def sent(num_bytes: FloatArray, tensors: FloatArray, group: Group) -> FloatArray:
             each = num_bytes / np.maximum(tensors, 1) / lanes
-            return np.asarray(tensors * pricing.communication.seconds("send", each, group))
+            return rounded(tensors * pricing.communication.seconds("send", each, group))
 
         return (
             sent(self.forward_bytes, self.forward_tensors, Group(pricing.cluster, ends)),

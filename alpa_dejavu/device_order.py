@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from alpa_dejavu.problem import Cluster
@@ -69,7 +70,7 @@ def _cost(cluster: Cluster, order: Sequence[int], logical_mesh: Sequence[int]) -
     across = [devices[column::columns] for column in range(columns)]
     hops = [[_per_byte(cluster, a, b) for ring in rings for a, b in _around(ring)] for rings in (along, across)]
     slowest = [max(found, default=0.0) for found in hops]
-    return sum(slowest), slowest[0], sum(map(sum, hops))
+    return sum(slowest), slowest[0], math.fsum(itertools.chain(*hops))
 
 
 def _around(ring: Sequence[int]) -> list[tuple[int, int]]:

@@ -68,6 +68,7 @@ def with_peaks(
         margin: for the stages that weren't measured.
     """
     room = table.max_n_succ_stages.copy()
+    usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
     memory: list[tuple[StageMemory | None, ...]] = []
     for s, row in enumerate(table.memory):
         kept: list[StageMemory | None] = []
@@ -76,22 +77,25 @@ def with_peaks(
                 kept.append(None)
                 continue
             own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
-            kept.append(_with_own(counted, counted, own))
-            needed = _with_own(margin.needed(counted), counted, own)
-            room[:, :, s, c] = successors_that_fit(needed, float(table.memory_limit_bytes[s]), run)
+            found = _with_own(counted, own)
+            kept.append(found)
+            room[:, :, s, c] = successors_that_fit(margin.needed(counted), float(usable[s]), run)
+            if own:
+                known = successors_that_fit(found, float(table.memory_limit_bytes[s]), run)
+                for stage in own:
+                    room[stage.entry] = known[stage.first, stage.last]
         memory.append(tuple(kept))
-    return dataclasses.replace(table, memory=tuple(memory), max_n_succ_stages=room, margin=margin)
+    return dataclasses.replace(table, memory=tuple(memory), max_n_succ_stages=room, usable_bytes=usable, margin=margin)
 
 
-def _with_own(memory: StageMemory, counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
+def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
     """With so many times the count where it was measured."""
     if not log_ratios:
-        return memory
-    kinds = {kind: getattr(memory, kind).copy() for kind in KINDS}
+        return counted
+    kinds = {kind: getattr(counted, kind).copy() for kind in KINDS}
     for stage, ratio in log_ratios.items():
-        where = stage.first, stage.last
-        for kind, values in kinds.items():
-            values[where] = getattr(counted, kind)[where] * math.exp(ratio)
+        for values in kinds.values():
+            values[stage.first, stage.last] *= math.exp(ratio)
     return StageMemory(**kinds)
 
 

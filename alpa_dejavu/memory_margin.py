@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import final
 
@@ -12,13 +12,18 @@ import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.memory import StageMemory
-from alpa_dejavu.problem import Plan
+from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, _check
 
-__all__ = ["ALPA", "COUNTED", "DEFAULT_RISK", "KINDS", "MemoryMargin", "MemoryResiduals", "with_memory_note"]
+__all__ = [
+    "ALPA", "COUNTED", "DEFAULT_MARGIN", "DEFAULT_RISK", "KINDS", "UNMEASURED", "MemoryMargin", "MemoryResiduals",
+    "counted_bytes", "with_memory_note",
+]  # fmt: skip
 
 ALPA = "Alpa"
 """The framework that plans run under."""
 DEFAULT_RISK = 0.01
+DEFAULT_MARGIN = 0.05
+"""The share of a device's memory that is left free where nothing tells how far the count is off."""
 KINDS = ("resident", "per_micro_batch", "temporary")
 """What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
 _STEEPEST, _LEAST = 50.0, 1e-6
@@ -80,28 +85,45 @@ class MemoryMargin:
 
     Attributes:
         risk: of running out of memory that a plan may have.
-        residuals: None: nothing was measured; the count is taken as it is, and the risk is unknown.
+        residuals: None: nothing was measured, and the risk is unknown; the count is taken as it is, and a share of the
+            memory is left free. With them the margin is theirs alone.
+        free_share: that share; None: each host's own, or `DEFAULT_MARGIN` where it has none.
     """
 
     risk: float = DEFAULT_RISK
     residuals: MemoryResiduals | None = None
+    free_share: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.risk < 0.5:
             raise ValueError(f"memory: risk is {self.risk!r}, but must be above 0 and below 0.5; the default is 0.01")
+        if self.free_share is not None:
+            _check.share("memory", "memory_margin", self.free_share)
+
+    def free_share_of(self, host: Host) -> float:
+        """The share of its devices' memory that stages leave free whose peaks weren't measured."""
+        if self.residuals is not None:
+            return 0.0
+        chosen = host.memory_margin if self.free_share is None else self.free_share
+        return DEFAULT_MARGIN if chosen is None else chosen
+
+    def usable_bytes(self, host: Host) -> float:
+        """What such stages may take of each of its devices."""
+        return host.device.memory_bytes * (1 - self.free_share_of(host))
 
     @property
     def is_known(self) -> bool:
         """Whether enough was measured, under Alpa, to know a risk as small as the chosen one."""
         return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
-    @property
-    def note(self) -> str:
-        """What was chosen, what is known of it, and what was done; a sentence for a report."""
+    def note(self, hosts: Iterable[Host] = ()) -> str:
+        """A sentence for a report on a plan on some hosts: the chosen risk, what is known of it, and what was done."""
         if self.residuals is None:
+            free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
+            left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
             return (
-                "the risk of running out of memory is unknown, since nothing says how far measured peaks are from the "
-                f"count: plans are taken up to the limit by the analytic count, not under the chosen {self.risk:.2%}"
+                "nothing says how far measured peaks of memory are from the analytic count, so the risk of running out "
+                f"is unknown, not the chosen {self.risk:.2%}: {left}"
             )
         note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
         return note if self.is_known else f"{note}; {self._doubt}"
@@ -127,6 +149,11 @@ class MemoryMargin:
         points, more = self._tails
         at = float(np.interp(-self.risk, -more, points))
         return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in KINDS})
+
+    def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
+        """Whether a stage of so many analytic bytes by `KINDS` may be on each device of some hosts."""
+        needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in KINDS}))
+        return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
         """Of running out with so many analytic bytes by `KINDS`; None where nothing was measured."""
@@ -178,28 +205,33 @@ class MemoryMargin:
         return freedom if self.is_known else min(freedom, 2)
 
 
-COUNTED = MemoryMargin()
-"""The analytic count as it is."""
+COUNTED = MemoryMargin(free_share=0.0)
+"""The analytic count as it is: for plans that are given. Those that are chosen leave a margin."""
+UNMEASURED = MemoryMargin()
+"""What plans are chosen by where nothing was measured and nothing else is asked for."""
 
 
-def with_memory_note(plan: Plan, margin: MemoryMargin, measured: Collection[int] = ()) -> Plan:
+def counted_bytes(stage: StagePlan) -> dict[str, float]:
+    """The analytic bytes of a plan's stage, by `KINDS`."""
+    return {
+        "resident": stage.resident_bytes,
+        "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
+        "temporary": stage.temporary_bytes,
+    }
+
+
+def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
     """The plan with what is known of its risk of running out of memory.
 
     Args:
         plan: the plan.
         margin: that its stages were taken by.
+        cluster: that it is for.
         measured: the numbers of the stages whose own peaks were measured: for them the count, and its error, don't
             matter.
     """
     risks = [
-        margin.probability(
-            {
-                "resident": stage.resident_bytes,
-                "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
-                "temporary": stage.temporary_bytes,
-            },
-            stage.memory_limit_bytes,
-        )
+        margin.probability(counted_bytes(stage), stage.memory_limit_bytes)
         for n, stage in enumerate(plan.stages)
         if n not in measured
     ]
@@ -207,4 +239,6 @@ def with_memory_note(plan: Plan, margin: MemoryMargin, measured: Collection[int]
     fullest = "this plan's fullest stage" if not measured else "the fullest of this plan's other stages"
     peaks = f"; the peaks of {len(measured)} of this plan's {len(plan.stages)} stages were measured" if measured else ""
     said = f"; {fullest} has one of {max(known):.2g}" if known else ""
-    return dataclasses.replace(plan, notes=(*plan.notes, margin.note + peaks + said))
+    used = {name for stage in plan.stages for name in stage.hosts}
+    note = margin.note(host for host in cluster.hosts if host.name in used)
+    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + said))

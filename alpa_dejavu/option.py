@@ -60,8 +60,9 @@ class DejavuStageOption:
             taken as it is.
         risk: of running out of memory that a plan may have; 1 % by default.
         memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
-            the calibration's, if it has any; else plans are taken up to the limit by the count, and say that their risk
-            is unknown.
+            the calibration's, if it has any; else a share of the memory is left free by the count, and plans say that
+            their risk is unknown.
+        memory_margin: that share; None, the default: each host's own, or 5 % where its machine's file has none.
         profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
             workers, stages whose error could change the chosen plan, until none could or the budget is spent.
         budget_s: seconds for these measurements together.
@@ -81,9 +82,10 @@ class DejavuStageOption:
             where one is set.
 
     Raises:
-        ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, "manual"
-            without submeshes, a plan file that is wrong, a calibration that is broken or given beside a latency or
-            communication model, or a strategy that Alpa can't run, or beside a plan, a slicer or "decisive".
+        ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, a
+            memory_margin that isn't at least 0 and below 1, "manual" without submeshes, a plan file that is wrong, a
+            calibration that is broken or given beside a latency or communication model, or a strategy that Alpa can't
+            run, or beside a plan, a slicer or "decisive".
         TypeError: an object that isn't what its field asks for.
 
     References:
@@ -105,6 +107,7 @@ class DejavuStageOption:
     plan: str | os.PathLike[str] | Plan | None = None
     risk: float = DEFAULT_RISK
     memory: MemoryResiduals | None = None
+    memory_margin: float | None = None
     profile: str = "never"
     budget_s: float = 60.0
     history: str | os.PathLike[str] | None = None
@@ -118,7 +121,7 @@ class DejavuStageOption:
         slicer(self.slicer)
         if self.memory is not None and not isinstance(self.memory, MemoryResiduals):
             raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
-        MemoryMargin(self.risk, self.memory)
+        MemoryMargin(self.risk, self.memory, self.memory_margin)
         self._check_profile()
         if self.strategy != OURS:
             self._check_strategy()

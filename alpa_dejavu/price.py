@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from alpa_dejavu import _ties
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.planning._result import PricedPlan
 from alpa_dejavu.problem import Cluster, Plan
@@ -37,8 +38,9 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
     """Those plans of which no other is both as fast and as cheap, the fastest first."""
     priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
     found: list[PricedPlan] = []
-    for one in sorted(priced, key=lambda one: (one.plan.step_s, one.price)):
-        if not found or one.price < found[-1].price:
+    by_price = _ties.ordered(priced, key=lambda one: one.price)
+    for one in _ties.ordered(by_price, key=lambda one: one.plan.step_s):
+        if not found or one.price < found[-1].price * (1 - _ties.TOLERANCE):
             found.append(one)
     return tuple(found)
 
@@ -55,11 +57,11 @@ def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
 def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
     """The numbers of the plans, the best one first."""
     if objective == "price":
-        return sorted(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
-    return sorted(range(len(plans)), key=lambda n: plans[n].step_s)
+        return _ties.ordered(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
+    return _ties.ordered(range(len(plans)), key=lambda n: plans[n].step_s)
 
 
 def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
     """Those on hosts that cost no more than the chosen plan's: among them the fastest is the cheapest."""
     hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
-    return [n for n in others if hourly[n] <= hourly[first] * (1 + 1e-9)]
+    return [n for n in others if hourly[n] <= hourly[first] * (1 + _ties.TOLERANCE)]

@@ -14,6 +14,7 @@ from alpa_dejavu._even import EvenDivision
 from alpa_dejavu._groups import unlike_groups
 from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu._slow_inside import takes_part_of_several
+from alpa_dejavu._ties import rounded
 from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Group
@@ -96,12 +97,12 @@ class Pricing:
         return other
 
     def seconds(self, submesh: Submesh, config: MeshConfig) -> NDArray[np.float64]:
-        """Shape (len(KINDS), L, L)."""
+        """Shape (len(KINDS), L, L), rounded: layers alike make entries alike, whatever stands before them in a sum."""
         forward, backward = self._compute_s(config)
         ahead, back = self._collective_s(submesh, config)
         update = self._summed(config, self._operators_s(config, "step")) + self.device.step_s
         sync = self._combined_s(submesh, config, "step")
-        return np.stack([forward, backward, ahead, back, *self.boundary_s(submesh), sync, update])
+        return rounded(np.stack([forward, backward, ahead, back, *self.boundary_s(submesh), sync, update]))
 
     def memory(self, config: MeshConfig) -> StageMemory:
         """What each device keeps."""

@@ -87,6 +87,7 @@ def replan(
     latency: str | LatencyModel = "auto",
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
+    memory_margin: float | None = None,
 ) -> Replanned:
     """The best plan on a cluster that has changed, on those hosts that have most of what they need.
 
@@ -104,10 +105,11 @@ def replan(
         latency: the model that priced the plan, or its name.
         communication: likewise; "auto": as it was, where that had a name.
         calibration: likewise, in place of both.
+        memory_margin: the share of the memory that is left free where no peaks were measured; None: as the plan's was.
 
     Raises:
-        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's, or
-            nothing that has changed.
+        ValueError: a host that the cluster hasn't, what is kept of another plan, other models than the plan's,
+            nothing that has changed, or a memory_margin that isn't at least 0 and below 1.
         NoPlanError: nothing fits.
     """
     started = time.perf_counter()
@@ -120,6 +122,8 @@ def replan(
         changed = without_hosts(changed, without)
     for host, factor in (slow or {}).items():
         changed = slowed(changed, host, factor)
+    if memory_margin is not None:
+        kept = dataclasses.replace(kept, memory_margin=memory_margin)
     task = kept_task(plan, kept, dataclasses.replace(given, cluster=changed), slicing, other_counts=True)
     planned = best_plan(task)
     made, count = planned.plan, planned.run.num_micro_batches

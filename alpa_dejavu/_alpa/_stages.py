@@ -97,7 +97,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         space=GivenSpace(space, by_kinds=option.profile != "decisive"),
         schedule=given["pipeline_schedule"],
         slicer=slicer(option.slicer),
-        margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
+        margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
         priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
     )
     made = plan(task if option.strategy == OURS else by_strategy(option, task)).plan

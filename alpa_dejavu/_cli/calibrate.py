@@ -46,7 +46,9 @@ _LINKS_S = 30.0
 @click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")
 @click.option("--links", is_flag=True, help="Measure the links from host to host alone, and add them to FILE.")
 @click.option("--every-pair", is_flag=True, help="Of --links: probe all pairs of hosts, even of equal ones.")
+@click.pass_obj  # what tells seconds, where a caller of the command hands one in
 def calibrate(
+    clock: Callable[[], float] | None,
     output: pathlib.Path,
     budget: float,
     resume: bool,
@@ -86,7 +88,7 @@ def calibrate(
         report("connecting")
         cluster, bench = ray_bench(machine)
         measurements = Measurements(kept, identity(cluster), resume)
-        found = measure(cluster, bench, measurements, budget, output.stem, report, database=before)
+        found = measure(cluster, bench, measurements, budget, output.stem, report, clock or time.monotonic, before)
     found = found if there is None else with_host_links(found, there, cluster)
     found.applied_to(cluster)
     write_calibration(found, output)

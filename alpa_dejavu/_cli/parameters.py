@@ -44,6 +44,12 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 calibration_option = click.option(
     "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
 )
+memory_margin_option = click.option(
+    "--memory-margin",
+    type=float,
+    metavar="SHARE",
+    help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
+)
 slicer_option = click.option(
     "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )

@@ -12,6 +12,7 @@ from alpa_dejavu._cli.parameters import (
     Count,
     calibration_option,
     communication_option,
+    memory_margin_option,
     number_or_none,
     output_options,
     slicer_option,
@@ -35,6 +36,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
 @slicer_option
 @click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
+@memory_margin_option
 @click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
 @click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
@@ -51,6 +53,7 @@ def plan(
     schedule: str,
     slicer: str,
     risk: float,
+    memory_margin: float | None,
     history: pathlib.Path | None,
     objective: str,
     strategy: str,
@@ -81,6 +84,7 @@ def plan(
             schedule,
             slicing=slicer,
             risk=risk,
+            memory_margin=memory_margin,
             calibration=calibration,
             history=history,
             objective=objective,

@@ -7,7 +7,7 @@ import pathlib
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, gibibytes, seconds
-from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, slicer_option
+from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu._cli.tables import counted, print_plan, print_said
 from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.plan_file import plan_text, read_plan
@@ -22,6 +22,7 @@ from alpa_dejavu.problem import Cluster
 @click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")
 @slicer_option
 @calibration_option
+@memory_margin_option
 @click.option("--json", "json_path", type=PLAN_FILE, metavar="FILE", help="Write the new plan, and what to keep of it.")
 @click.option("--python", "python_path", type=PLAN_FILE, metavar="FILE", help="Write the Python that runs it.")
 def replan(
@@ -32,13 +33,14 @@ def replan(
     slow: tuple[str, ...],
     slicer: str,
     calibration: str | None,
+    memory_margin: float | None,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
     """Plans again for a cluster that has changed, in less than a second, and says what moves.
 
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
-    contingency, unless another slicer is asked for, which may take longer, too.
+    contingency, unless another slicer or memory margin is asked for, which may take longer, too.
     """
     from alpa_dejavu.kept import kept_path, read_kept, write_kept
     from alpa_dejavu.replan import fallback
@@ -49,15 +51,16 @@ def replan(
     slower = dict(map(_factor, slow))
     check_outputs(json_path, python_path)
     before = read_plan(path)
-    as_planned = len(without) == 1 and not cluster and not slow and slicer == "dynamic"
+    as_planned = len(without) == 1 and not cluster and not slow and slicer == "dynamic" and memory_margin is None
     if as_planned and not kept_path(path).exists():
         made = fallback(before, without[0])
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
         made = plan_again(
-            before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration
-        )
+            before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration,
+            memory_margin=memory_margin,
+        )  # fmt: skip
     to = console()
     print_plan(made.plan, to)
     to.print(f"iteration time          {seconds(made.plan.step_s)} (before: {seconds(before.step_s)})")

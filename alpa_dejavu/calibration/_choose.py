@@ -15,6 +15,8 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import ArrayLike
 
+from alpa_dejavu._ties import first_least
+
 __all__ = ["ENOUGH", "next_measurement"]
 
 ENOUGH = 0.05
@@ -22,7 +24,7 @@ ENOUGH = 0.05
 
 
 def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
-    """The candidate to measure, or None if none is left whose spread is above `enough`.
+    """The candidate to measure, the first of equal ones, or None if none is left whose spread is above `enough`.
 
     Args:
         spread: of the logarithm of each candidate's prediction, shape (N,).
@@ -36,5 +38,5 @@ def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = E
     """
     left = np.array(spread, dtype=np.float64)
     left[list(done)] = -np.inf
-    best = int(np.argmax(left)) if left.size else 0
+    best = int(first_least(-left)) if left.size else 0
     return best if left.size and left[best] > enough else None

@@ -1,9 +1,10 @@
 """Hardware as data: a JSON file for each machine type, with the unit and the source of each figure in it.
 
 A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, perhaps a
-`price_per_hour`, and the objects `device`, `within` and `between`, whose figures are
-{"value": number, "unit": text, "source": text}. The key names what a figure is in SI units; its unit may be a multiple,
-as data sheets have them ("GiB", "Gbit/s", "TFLOP/s"). `schemas/machine-1.json` has every key and unit.
+`price_per_hour` and a `memory_margin` (the share of the memory that plans leave free), and the objects `device`,
+`within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key names what a figure
+is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
+`schemas/machine-1.json` has every key and unit.
 
 A file of a whole cluster lists `hosts`, each with a name and a machine type (or a device of its own), and `links`:
 
@@ -29,6 +30,7 @@ from alpa_dejavu.clusters._cluster_text import write_cluster
 from alpa_dejavu.clusters._machine_file import device as _device
 from alpa_dejavu.clusters._machine_file import devices_and_hosts, known_machines, read_machine
 from alpa_dejavu.clusters._machine_file import link as _link
+from alpa_dejavu.clusters._machine_file import memory_margin as _memory_margin
 from alpa_dejavu.clusters._machine_file import price as _price
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Link, counted_name
@@ -66,8 +68,9 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     hosts = [f"{data['name']}-{n}" for n in range(num_hosts)]
     within, between = _link(data["within"]), _link(data["between"])
     # The price is that of a whole machine, however many of its devices are used.
+    of_host = _price(data), _memory_margin(data)
     cluster = Cluster.uniform(
-        counted_name(num_hosts, data["name"]), hosts, device, used, within, between, _price(data)
+        counted_name(num_hosts, data["name"]), hosts, device, used, within, between, *of_host
     )
     return dataclasses.replace(
         cluster,

@@ -117,8 +117,14 @@ class _File:
                 device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
                 figures = said["within"] if "within" in said else (machine or {})["within"]
                 within.append(link_of(figures))
-                price = machine_file.price(said if "price_per_hour" in said or machine is None else machine)
-                hosts.append(Host(said["name"], device, counts[n], price))
+                price, margin = (
+                    read(said if name in said or machine is None else machine)
+                    for name, read in (
+                        ("price_per_hour", machine_file.price),
+                        ("memory_margin", machine_file.memory_margin),
+                    )
+                )
+                hosts.append(Host(said["name"], device, counts[n], price, margin))
             except ValueError as error:
                 raise self.wrong(("hosts", n), f"the host {said['name']!r}: {error}") from None
         return tuple(hosts), within

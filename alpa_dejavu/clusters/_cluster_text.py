@@ -45,12 +45,15 @@ def _listed(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _host(host: Host, within: Link) -> dict[str, Any]:
-    price = host.price_per_hour
-    figure = {} if price is None else {"price_per_hour": {"value": price, "unit": "USD/hour", "source": _SOURCE}}
+    figures = {"price_per_hour": (host.price_per_hour, "USD/hour"), "memory_margin": (host.memory_margin, "1")}
     return {
         "name": host.name,
         "devices": host.num_devices,
-        **figure,
+        **{
+            name: {"value": value, "unit": unit, "source": _SOURCE}
+            for name, (value, unit) in figures.items()
+            if value is not None
+        },
         "within": _link(within),
         "device": _device(host.device),
     }

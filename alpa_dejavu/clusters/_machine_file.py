@@ -38,6 +38,8 @@ UNITS: Mapping[str, float] = {
     "TFLOP/s": 1e12,
     "PFLOP/s": 1e15,
     "USD/hour": 1.0,
+    "1": 1.0,
+    "%": 0.01,
 }
 
 
@@ -70,6 +72,10 @@ def read_machine(name: str) -> Mapping[str, Any]:
     if isinstance(shape, list) and len(set(shape)) > 1:
         said = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
         raise problem(path, path.read_text(encoding="utf-8"), ("devices_per_host",), said, REMEDY)
+    margin = memory_margin(data)
+    if margin is not None and margin >= 1:
+        said = f"memory_margin is {margin:g} of the memory, but must be below 1"
+        raise problem(path, path.read_text(encoding="utf-8"), ("memory_margin",), said, REMEDY)
     return data
 
 
@@ -83,6 +89,11 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 def price(data: Mapping[str, Any]) -> float | None:
     figure = data.get("price_per_hour")
+    return None if figure is None else si(figure)
+
+
+def memory_margin(data: Mapping[str, Any]) -> float | None:
+    figure = data.get("memory_margin")
     return None if figure is None else si(figure)
 
 

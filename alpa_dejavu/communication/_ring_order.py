@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -49,7 +50,7 @@ def _cost(cluster: Cluster, order: Sequence[int], members: Mapping[int, int], co
     """Seconds per byte and latency of the slowest hops; then seconds per byte of all, so that slow ones are few."""
     hops = around(order)
     found = lines(cluster, hops, members, concurrent)
-    every = sum(1 / cluster.links[a][b].bytes_per_s for a, b in hops)
+    every = math.fsum(1 / cluster.links[a][b].bytes_per_s for a, b in hops)
     return float(found[:, 1].max()), float(found[:, 0].max()), every
 
 

@@ -81,6 +81,7 @@ def _data(kept: Kept) -> dict[str, Any]:
         "submeshes": kept.submeshes,
         "imbalance": None if math.isinf(kept.imbalance) else kept.imbalance,
         "models": list(kept.models),
+        "memory_margin": kept.memory_margin,
         "cluster": cluster_data(kept.cluster),
         "model": model_data(kept.model),
         "sharding": sharding_data(sharding, _configs(kept)) if isinstance(sharding, ModelSharding) else None,
@@ -111,4 +112,5 @@ def _kept(data: Mapping[str, Any]) -> Kept:
         submeshes=data["submeshes"],
         imbalance=math.inf if data["imbalance"] is None else float(data["imbalance"]),
         models=(latency, communication),
+        memory_margin=data.get("memory_margin"),
     )

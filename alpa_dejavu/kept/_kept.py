@@ -27,6 +27,7 @@ class Kept:
         submeshes: as `alpa_dejavu.space.submeshes` takes it.
         imbalance: as `SearchSpace.allowed_imbalance`.
         models: the latency and the communication model that priced the plan, by the names of their classes.
+        memory_margin: the share of the memory that the plan left free; None: the hosts' own.
     """
 
     model: Model
@@ -38,6 +39,7 @@ class Kept:
     submeshes: str = "power_of_two"
     imbalance: float = float("inf")
     models: tuple[str, str] = DEFAULT_MODELS
+    memory_margin: float | None = None
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
@@ -59,6 +61,7 @@ class Kept:
             zero=tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
             models=(type(pricing.latency).__name__, type(pricing.communication).__name__),
+            memory_margin=planned.table.margin.free_share,
         )
 
     def differences(self, plan: Plan) -> list[str]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
+from alpa_dejavu._ties import first_least
 from alpa_dejavu.latency._kernel_model import KernelModel
 from alpa_dejavu.latency._kernels import Array, Kernels
 
@@ -174,7 +175,7 @@ def measure_next(
     all_told, chosen = np.zeros((len(kernels), count)), np.zeros(count, dtype=np.int64)
     open_ones = np.ones(len(kernels), dtype=np.bool_)
     for n in range(count):
-        best = int(np.argmax(np.where(open_ones, squares / (variance + deviations.noise), -np.inf)))
+        best = int(first_least(np.where(open_ones, -squares / (variance + deviations.noise), np.inf)))
         told = all_told[:, :n]
         column = (left[:, best] - told @ told[best]) / np.sqrt(variance[best] + deviations.noise)
         squares += column * (column * (column @ column) - 2 * (left @ column - told @ (told.T @ column)))

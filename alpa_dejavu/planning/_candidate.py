@@ -13,6 +13,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._slow_inside import takes_part_of_several
+from alpa_dejavu._ties import least
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
@@ -153,7 +154,7 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
     except NoPlanError:
         kept = [np.where(which[:, None], problem.costs_s, np.inf) for which in packings(space, cluster)]
         packed = [slicer.slice(dataclasses.replace(problem, costs_s=costs)) for costs in kept]
-        best = min(packed, key=lambda one: one.cost_s)
+        best = least(packed, key=lambda one: one.cost_s)
         return dataclasses.replace(best, lower_bound_s=min(found.lower_bound_s, best.cost_s))
     return found
 

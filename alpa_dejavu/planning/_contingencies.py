@@ -12,6 +12,7 @@ from alpa_dejavu.moves import Settler, layer_state, moves
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
+from alpa_dejavu.planning._searched import best_first
 from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 
@@ -106,7 +107,7 @@ def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidat
             break
     if not known:
         return (), 0.0, 0
-    made = finished_plan(task, min(known, key=lambda one: one.step_s))
+    made = finished_plan(task, best_first(known)[0])
     if plan.correction is not None:
         from alpa_dejavu.history import corrected
 
@@ -126,7 +127,7 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
         first = [other, *(one for one in found if one is not other)]
         again = task.chooser.again(task.on(without(task.cluster, [lost])), first, clock)
         known += [] if again is None else [again]
-    best = min(known, key=lambda one: one.step_s, default=None)
+    best = best_first(known)[0] if known else None
     factor = 1.0 if plan.correction is None else plan.correction.factor
     if best is None or best.step_s * factor * _CLEARLY > worst.step_s:
         return []

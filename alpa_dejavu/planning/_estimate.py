@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import COUNTED
 from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._given import GivenStage, GivenStages
 from alpa_dejavu.planning._result import PlanningResult
@@ -53,6 +54,7 @@ def estimate(
         micro_batches=(run.num_micro_batches,),
         schedule=run.schedule,
         chooser=GivenStages(tuple(stages)),
+        margin=COUNTED,
     )
     return plan(task, annotations=())
 

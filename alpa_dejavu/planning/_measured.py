@@ -129,10 +129,12 @@ class Measured(Chooser):
     Attributes:
         measure: measures one stage.
         budget_s: for all measurements together.
+        seconds: tells the time that the budget goes by.
     """
 
     measure: Measure
     budget_s: float
+    seconds: Callable[[], float] = time.perf_counter
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """The best plan once no measurement is worth its time, and those that it was compared with."""
@@ -142,7 +144,7 @@ class Measured(Chooser):
         meet(costs.table, costs.space, search.resolver)
         state = _State(Errors.unmeasured(search.resolver))
         candidates = search.candidates(state.errors)
-        while candidates and _measured(search, candidates, state, self.measure, self.budget_s):
+        while candidates and _measured(search, candidates, state, self.measure, self.budget_s, self.seconds):
             search, candidates = search.after(state, task.margin)
             clock.lap("measuring")
         clock.lap("slicing")
@@ -161,7 +163,12 @@ class Measured(Chooser):
 
 
 def _measured(
-    search: _Search, candidates: Sequence[Candidate], state: _State, measure: Measure, budget_s: float
+    search: _Search,
+    candidates: Sequence[Candidate],
+    state: _State,
+    measure: Measure,
+    budget_s: float,
+    clock: Callable[[], float],
 ) -> bool:
     """Measures the stage that is most worth it; False if none is."""
     stages = dict(_stages(candidates))
@@ -177,9 +184,9 @@ def _measured(
     if best is None:
         return False
     stage, candidate = list(left.items())[best]
-    started = time.perf_counter()
+    started = clock()
     found = measure(stage)
-    state.spent_s += time.perf_counter() - started
+    state.spent_s += clock() - started
     seconds = found.seconds if isinstance(found, StageMeasurement) else found
     state.tried[stage] = seconds
     if isinstance(found, StageMeasurement) and found.peak_bytes is not None:

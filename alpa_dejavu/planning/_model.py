@@ -49,6 +49,7 @@ def plan_model(
     communication: str | CommunicationModel = "auto",
     risk: float = DEFAULT_RISK,
     memory: MemoryResiduals | None = None,
+    memory_margin: float | None = None,
     history: str | os.PathLike[str] | None = None,
     calibration: str | os.PathLike[str] | Calibration | None = None,
     objective: str = "time",
@@ -73,8 +74,9 @@ def plan_model(
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
         risk: of running out of memory that a plan may have, where `memory` says enough to know it.
-        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, plans
-            are taken up to the limit by the count, and say that their risk is unknown.
+        memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, a share
+            of the memory is left free by the count, and plans say that their risk is unknown.
+        memory_margin: that share; None: each host's own (`Host.memory_margin`), or 5 % where it has none.
         history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
@@ -91,9 +93,9 @@ def plan_model(
     Raises:
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: an unknown name, a number of micro-batches that doesn't divide the batch, "inference" for a step
-            that trains, a risk that isn't above 0 and below 0.5, a file that is no history, or a calibration that is
-            broken, of other devices, or given beside a model; a host's price that isn't known; or what the strategy
-            can't do.
+            that trains, a risk that isn't above 0 and below 0.5, a memory_margin that isn't at least 0 and below 1, a
+            file that is no history, or a calibration that is broken, of other devices, or given beside a model; a
+            host's price that isn't known; or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
@@ -134,7 +136,7 @@ def plan_model(
         space=SpaceRules(submeshes, tuple(remat), tuple(zero)),
         schedule=schedule if source.training else "inference",
         slicer=slicer(slicing),
-        margin=MemoryMargin(risk, priced.residuals(memory)),
+        margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         objective=objective,
         correction=correction,
         priced_by=priced.named(by),

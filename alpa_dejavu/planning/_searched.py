@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu._ties import ordered
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.device_order import device_order
 from alpa_dejavu.planning._candidate import Candidate, Costs
@@ -202,9 +203,9 @@ def _work_s(costs: Costs) -> float:
     return float(best[-1]) * costs.run.num_micro_batches
 
 
-def best_first(found: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates, the shortest step first."""
-    return sorted(found, key=lambda one: one.step_s)
+def best_first(found: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates, the shortest step first; of equal steps the one that was found first."""
+    return ordered(found, key=lambda one: one.step_s)
 
 
 def host_names(found: Candidate) -> list[tuple[str, ...]]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._ties import TOLERANCE, ordered
+
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
 _GAIN = 0.005
@@ -119,7 +121,7 @@ class ShapeSearch:
             while number > 0:
                 other = Shape(shape.layers, shape.micro_batches, number)
                 yield other
-                if self.told.get(other, math.inf) >= least:
+                if self.told.get(other, math.inf) >= least * (1 - TOLERANCE):
                     break
                 least, number = self.told[other], number + way
 
@@ -133,7 +135,7 @@ class ShapeSearch:
             while 0 <= at < len(self._counts):
                 other = Shape(begin.layers, self._counts[at])
                 yield other
-                if math.isfinite(least) and self.told[other] >= least:
+                if math.isfinite(least) and self.told[other] >= least * (1 - TOLERANCE):
                     break
                 least, at = self.told[other], at + way
 
@@ -143,9 +145,9 @@ class ShapeSearch:
     def _best_counts(self, layers: int) -> list[int]:
         """The numbers of micro-batches that were tried with so many layers and fit, the best first."""
         steps = {s.micro_batches: t for s, t in self.told.items() if s.layers == layers and not s.stages}
-        return sorted((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
+        return ordered((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
 
     def _best(self, count: int) -> list[Shape]:
         """The best shapes with any number of stages."""
         fitting = [shape for shape, step_s in self.told.items() if not shape.stages and math.isfinite(step_s)]
-        return sorted(fitting, key=lambda shape: self.told[shape])[:count]
+        return ordered(fitting, key=lambda shape: self.told[shape])[:count]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.model_source import ModelSource
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
 from alpa_dejavu.slicing import Dynamic, Slicer
@@ -176,7 +176,7 @@ class PlanningTask:
     space: StageSpace = SpaceRules()
     schedule: str = "1f1b"
     slicer: Slicer = dataclasses.field(default_factory=Dynamic)
-    margin: MemoryMargin = COUNTED
+    margin: MemoryMargin = UNMEASURED
     objective: str = "time"
     correction: Correction | None = None
     before: Plan | None = None

@@ -23,6 +23,12 @@ def count(owner: str, field: str, value: float) -> None:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a whole number of at least 1")
 
 
+def share(owner: str, field: str, value: float) -> None:
+    """Raises ValueError unless the value is at least zero and below one."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{owner}: {field} is {value!r}, but must be at least 0 and below 1; 0.05 is 5 %")
+
+
 def one_of(owner: str, field: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises ValueError unless the value is one of the choices."""
     if value not in choices:

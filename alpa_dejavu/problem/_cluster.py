@@ -121,10 +121,12 @@ class Host:
     """One machine.
 
     Attributes:
-        name: for people.
-        device: which its devices are; all are alike.
-        num_devices: how many it has.
-        price_per_hour: what it costs an hour; None: that isn't known.
+        name: for people, and in plans.
+        device: each of its devices, which are all alike.
+        num_devices: how many.
+        price_per_hour: what it costs an hour; None: not known.
+        memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
+            planner's default.
         slowdown: so many times as long as its machine's figures say do its devices take, which is in `device` already.
     """
 
@@ -132,12 +134,15 @@ class Host:
     device: Device
     num_devices: int
     price_per_hour: float | None = None
+    memory_margin: float | None = None
     slowdown: float = dataclasses.field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
         _check.positive(f"host {self.name}", "num_devices", self.num_devices)
         if self.price_per_hour is not None:
             _check.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
+        if self.memory_margin is not None:
+            _check.share(f"host {self.name}", "memory_margin", self.memory_margin)
 
 
 @final
@@ -191,9 +196,10 @@ class Cluster:
         within: Link,
         between: Link,
         price_per_hour: float | None = None,
+        memory_margin: float | None = None,
     ) -> Cluster:
         """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
-        hosts = tuple(Host(host, device, num_devices, price_per_hour) for host in host_names)
+        hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)
 

@@ -127,7 +127,7 @@ class Beam:
             most = PENDING * self._width
             self.work += min(len(label), most)
             if len(label) > most:
-                order = np.argpartition(values, most)
+                order = np.argsort(values, kind="stable")
                 self._lost = min(self._lost, float(values[order[most]]))
                 label, stage, values = label[order[:most]], stage[order[:most]], values[order[:most]]
             labels.append(label + start)

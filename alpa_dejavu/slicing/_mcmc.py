@@ -9,6 +9,7 @@ import dataclasses
 import math
 import random
 import time
+from collections.abc import Callable
 from typing import final
 
 from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
@@ -39,6 +40,7 @@ class Mcmc(Slicer):
         chains: independent walks, one after the other, each with its part of the budget.
         start: of the first chain: "uniform" (equal stages, where they are allowed) or "random". The others' is random.
         hottest: at the start, what is worse by this fraction of the best is taken once in e times.
+        clock: what tells the seconds that have passed.
 
     Raises ValueError for numbers that aren't above 0, and another start.
 
@@ -56,6 +58,7 @@ class Mcmc(Slicer):
     chains: int = 4
     start: str = "uniform"
     hottest: float = 0.1
+    clock: Callable[[], float] = dataclasses.field(default=time.perf_counter, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check.count("mcmc", "proposals", self.proposals)
@@ -83,20 +86,20 @@ class Mcmc(Slicer):
 class _Budget:
     """A chain's: how much of it is gone."""
 
-    def __init__(self, proposals: int, seconds: float | None) -> None:
-        self._proposals, self._seconds = proposals, seconds
-        self._done, self._started = 0, time.perf_counter()
+    def __init__(self, proposals: int, seconds: float | None, clock: Callable[[], float]) -> None:
+        self._proposals, self._seconds, self._clock = proposals, seconds, clock
+        self._done, self._started = 0, clock()
 
     @classmethod
     def part(cls, whole: Mcmc, chain: int) -> _Budget:
         """One chain's part; a few of them have one proposal more."""
         proposals = len(range(chain, whole.proposals, whole.chains))
-        return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains)
+        return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains, whole.clock)
 
     def progress(self) -> float:
         """Before each step, from 0 up; 1: it is all gone."""
         if self._seconds is not None:
-            return (time.perf_counter() - self._started) / self._seconds
+            return (self._clock() - self._started) / self._seconds
         self._done += 1
         return (self._done - 1) / self._proposals if self._proposals else 1.0
 

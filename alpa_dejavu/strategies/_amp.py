@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import final
 
+from alpa_dejavu._ties import least, ordered
 from alpa_dejavu.problem import Cluster, NoPlanError, _check
 from alpa_dejavu.slicing._amp_pipe import VARIANTS
 from alpa_dejavu.strategies._amp_costs import AmpCosts, Degrees
@@ -73,7 +74,7 @@ class Amp(Strategy):
                 starts = costs.starts()
                 if starts:
                     found.append((costs.step_s(starts), _pipeline(costs, starts)))
-        return sorted(found, key=lambda one: one[0])
+        return ordered(found, key=lambda one: one[0])
 
     def _choose(self, task: Task) -> Choice:
         found = self.estimates(task)
@@ -83,7 +84,7 @@ class Amp(Strategy):
                 f"{task.cluster.name}; give a batch that some number of its devices divides"
             )
         fitting = [n for n, (_, pipeline) in enumerate(found) if task.fits(pipeline)]
-        best = min(fitting[: self.trials] or [0], key=lambda n: task.step_s(found[n][1]))
+        best = least(fitting[: self.trials] or [0], key=lambda n: task.step_s(found[n][1]))
         own_s, pipeline = found[best]
         return Choice((pipeline,), own_s, len(found))
 

@@ -9,6 +9,7 @@ from typing import final
 
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.problem import Cluster, Model
 from alpa_dejavu.strategies._stages import Pipeline
 from alpa_dejavu.strategies._task import Task
@@ -86,6 +87,7 @@ class Strategy(abc.ABC):
         micro_batches: int | None = None,
         latency: str | LatencyModel = "analytic",
         communication: str | CommunicationModel = "alpha-beta",
+        margin: MemoryMargin = UNMEASURED,
     ) -> StrategyPlan:
         """The strategy's plan, and what it costs by the truth that is given.
 
@@ -97,6 +99,7 @@ class Strategy(abc.ABC):
             micro_batches: so many there must be, of each pipeline; None: the strategy chooses.
             latency: a latency model or its name.
             communication: a communication model or its name.
+            margin: of memory.
 
         Raises:
             ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
@@ -104,7 +107,7 @@ class Strategy(abc.ABC):
         """
         started = time.perf_counter()
         models = latency_model(latency), communication_model(communication)
-        task = Task(model, samples, cluster, batch, *models, micro_batches)
+        task = Task(model, samples, cluster, batch, *models, micro_batches, margin)
         choice = self._choose(task)
         seconds, pipelines = time.perf_counter() - started, choice.pipelines
         alone = len(pipelines) == 1

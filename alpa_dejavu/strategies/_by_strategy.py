@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
+from alpa_dejavu._ties import ordered
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.communication import CommunicationModel, communication_model
 from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
@@ -55,7 +57,7 @@ class ByStrategy(Chooser):
             clock.lap("strategy")
         if not found:
             raise nothing[0]
-        found.sort(key=lambda one: one[1].step_s)
+        found = ordered(found, key=lambda one: one[1].step_s)
         return _found(found[0][0], [candidate for _, candidate in found])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
@@ -69,7 +71,7 @@ class ByStrategy(Chooser):
         model = task.source.exact(layers, samples)
         made = self.strategy.plan(
             model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.latency,
-            communication=task.prices.communication,
+            communication=task.prices.communication, margin=task.margin,
         )  # fmt: skip
         return made, _candidate(task, made)
 
@@ -98,6 +100,7 @@ def as_planned(
     name: str = "",
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
+    margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
     """The plan, its stages costed as `alpa_dejavu.planning.estimate` costs any.
 
@@ -113,6 +116,7 @@ def as_planned(
         name: of the model.
         latency: a latency model or its name.
         communication: a communication model or its name.
+        margin: of memory.
 
     Raises:
         ValueError: its pipelines aren't alike, or a stage is on devices that make no mesh; says which.
@@ -125,6 +129,7 @@ def as_planned(
         layers=(model.num_layers,),
         micro_batches=(_whole_pipeline(made).num_micro_batches,),
         chooser=_Made(made),
+        margin=margin,
     )
     return plan(task, annotations=())
 
@@ -141,7 +146,7 @@ def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
     source = task.source
     model = (source.exact if source.traces else source.scaled)(layers, pipeline.micro_batch)
     found = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
-    _check_memory(made.strategy, found)
+    _check_memory(made.strategy, found, task.margin)
     if made.runs_on_alpa:
         return found
     assert found.timeline is not None, "it was simulated"
@@ -186,14 +191,16 @@ def _said(made: StrategyPlan) -> str:
     return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
 
 
-def _check_memory(strategy: str, found: Candidate) -> None:
+def _check_memory(strategy: str, found: Candidate, margin: MemoryMargin) -> None:
     assert found.timeline is not None, "it was simulated"
     last = len(found.stages) - 1
-    for n, stage in enumerate(found.timeline.stages):
-        needed = stage.resident_bytes + stage.temporary_bytes + stage.activation_bytes * found.run.in_flight(last - n)
-        if needed > stage.memory_limit_bytes:
+    for n, (stage, on) in enumerate(zip(found.timeline.stages, found.placed, strict=True)):
+        kept = stage.activation_bytes * found.run.in_flight(last - n)
+        counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
+        hosts = [found.cluster.hosts[host] for host in on]
+        if not margin.fits(counted, hosts):
+            need, there = sum(counted.values()) / _GIB, min(map(margin.usable_bytes, hosts)) / _GIB
             raise NoPlanError(
-                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {needed / _GIB:.3g} GiB of "
-                f"each device, which has {stage.memory_limit_bytes / _GIB:.3g} GiB; give more hosts or another batch, "
-                "or choose another strategy"
+                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {need:.3g} GiB of each "
+                f"device, of which {there:.3g} GiB may be used; give more hosts, another batch or another strategy"
             )

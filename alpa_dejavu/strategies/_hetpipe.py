@@ -10,6 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.problem import NoPlanError, Run, _check, host_kinds
 from alpa_dejavu.strategies._base import Choice, Strategy
 from alpa_dejavu.strategies._divide import orders_of
@@ -112,7 +113,7 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
         hosts = [next(left[kind]) for kind in order]
         for each in task.cuts(share):
             tried += 1
-            slowest, stages = _fastest(task.pricing(each), hosts, Run(share // each))
+            slowest, stages = _fastest(task.pricing(each), hosts, Run(share // each), task.margin)
             if stages and (best is None or slowest * (share // each) < best[0]):
                 best = slowest * (share // each), Pipeline(stages, each, share // each)
     if best is None:
@@ -124,15 +125,16 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
     return *best, tried
 
 
-def _fastest(pricing: SitePricing, hosts: list[int], run: Run) -> tuple[float, tuple[PlacedStage, ...]]:
+def _fastest(
+    pricing: SitePricing, hosts: list[int], run: Run, margin: MemoryMargin
+) -> tuple[float, tuple[PlacedStage, ...]]:
     """The least slowest stage, and the stages, each a device of these hosts in order; none if memory doesn't do."""
     config, num_layers = config_of(1, 1), pricing.model.num_layers
-    costs = []
+    costs, memory = [], margin.needed(pricing.memory(config))
     for n, host in enumerate(hosts):
-        device = pricing.cluster.hosts[host].device
-        needed = pricing.memory_bytes(config, run.in_flight(len(hosts) - 1 - n))
-        compute = pricing.compute_s(device, config) + _taken_s(pricing, hosts, n)
-        fits = (needed <= device.memory_bytes) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+        needed, on = memory.peak(run.in_flight(len(hosts) - 1 - n)), pricing.cluster.hosts[host]
+        compute = pricing.compute_s(on.device, config) + _taken_s(pricing, hosts, n)
+        fits = (needed <= margin.usable_bytes(on)) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
         costs.append(np.where(fits, compute, np.inf))
     done = np.full(num_layers + 1, np.inf)
     done[0] = 0.0

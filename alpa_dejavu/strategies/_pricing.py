@@ -21,7 +21,7 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.boundary import Boundary
 from alpa_dejavu.communication import CommunicationModel, Free, Group
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory import ModelMemory
+from alpa_dejavu.memory import ModelMemory, StageMemory
 from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import Cluster, Device, Division, MeshConfig, Model, Submesh
 from alpa_dejavu.simulate import StageTimes
@@ -60,9 +60,9 @@ class SitePricing:
         """What each device computes, sends and keeps."""
         return self._pricing(self.cluster.hosts[0].device).division(config)
 
-    def memory_bytes(self, config: MeshConfig, in_flight: int) -> FloatArray:
-        """The peak on each device of layers i..j with so many micro-batches in flight, shape (L, L)."""
-        return self._pricing(self.cluster.hosts[0].device).memory(config).peak(in_flight)
+    def memory(self, config: MeshConfig) -> StageMemory:
+        """What each device keeps of layers i..j."""
+        return self._pricing(self.cluster.hosts[0].device).memory(config)
 
     def send_s(
         self, sender: PlacedStage, receiver: PlacedStage, at_a_time: Mapping[tuple[int, int], int] = NOBODY

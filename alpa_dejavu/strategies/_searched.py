@@ -77,7 +77,10 @@ def believed(cluster: Cluster) -> Cluster:
     """The cluster with all hosts like the first one, and all links like those of the first two."""
     first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
     between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
-    alike = Cluster.uniform(cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between)
+    alike = Cluster.uniform(
+        cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between,
+        memory_margin=first.memory_margin,
+    )  # fmt: skip
     return dataclasses.replace(alike, cores=cluster.cores)
 
 
@@ -102,6 +105,7 @@ def _searched(
         micro_batches=counts,
         chooser=Searched(hosts),
         space=SpaceRules(remat=remat, zero=zero),
+        margin=task.margin,
     )
     made = plan(question, annotations=())
     plans = [made.plan, *(other.plan for other in made.runners_up)]

@@ -11,6 +11,7 @@ from typing import final
 
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planning._candidate import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, _check
@@ -34,6 +35,7 @@ class Task:
         batch: samples of a step.
         latency, communication: by which everything is priced.
         micro_batches: so many there must be of a pipeline; None: a strategy chooses.
+        margin: of memory.
 
     Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
     """
@@ -45,6 +47,7 @@ class Task:
     latency: LatencyModel
     communication: CommunicationModel
     micro_batches: int | None = None
+    margin: MemoryMargin = UNMEASURED
     _pricings: dict[int, SitePricing] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -87,9 +90,15 @@ class Task:
         """Whether each stage has the memory for the micro-batches in flight that its place asks for."""
         times, run = self._times(pipeline), Run(pipeline.num_micro_batches)
         return all(
-            stage.resident_bytes + stage.temporary_bytes + stage.activation_bytes * run.in_flight(len(times) - 1 - n)
-            <= stage.memory_limit_bytes
-            for n, stage in enumerate(times)
+            self.margin.fits(
+                {
+                    "resident": stage.resident_bytes,
+                    "per_micro_batch": stage.activation_bytes * run.in_flight(len(times) - 1 - n),
+                    "temporary": stage.temporary_bytes,
+                },
+                [self.cluster.hosts[host] for host in placed.hosts],
+            )
+            for n, (stage, placed) in enumerate(zip(times, pipeline.stages, strict=True))
         )
 
     def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:

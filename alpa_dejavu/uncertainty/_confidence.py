@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu._ties import first_least
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.problem import Confidence
 from alpa_dejavu.uncertainty._errors import Errors
@@ -81,6 +82,6 @@ def optimism(steps_s: FloatArray) -> float:
         return 1.0
     off = []
     for seen, unseen in ((logs[:half], logs[half : 2 * half]), (logs[half : 2 * half], logs[:half])):
-        picked = seen.argmin(axis=1)
+        picked = first_least(seen)
         off.append(unseen.mean(axis=0)[picked].mean() - seen.min(axis=1).mean())
     return float(np.exp(np.mean(off)))

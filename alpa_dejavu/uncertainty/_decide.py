@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu._ties import first_least
 
 __all__ = ["LEAST_GAIN", "gain_s", "most_worthwhile"]
 
@@ -37,16 +38,16 @@ def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
     gains = []
     for known, judged in ((slice(0, half), slice(half, 2 * half)), (slice(half, 2 * half), slice(0, half))):
         coefficients = np.linalg.lstsq(terms[known], steps_s[known], rcond=None)[0]
-        picked = (terms[judged] @ coefficients).argmin(axis=1)
-        always = steps_s[known].mean(axis=0).argmin()
+        picked = first_least(terms[judged] @ coefficients)
+        always = first_least(steps_s[known].mean(axis=0))
         gains.append(steps_s[judged, always].mean() - steps_s[judged][np.arange(len(picked)), picked].mean())
-    return round(float(np.mean(gains)), 12)
+    return float(np.mean(gains))
 
 
 def most_worthwhile(
     steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
 ) -> int | None:
-    """The stage to measure next: of the largest gain for each second of measuring; None if none is worth it.
+    """The stage to measure next: the first of the largest gain for each second of measuring; None if none is worth it.
 
     Args:
         steps_s: of the candidate plans in joint draws, shape (K, candidates).
@@ -60,5 +61,5 @@ def most_worthwhile(
     gains = np.array([gain_s(steps_s, log_error) for log_error in log_errors.T])
     wanted = least * steps_s.mean(axis=0).min()
     worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), 0.0)
-    best = int(worth.argmax())
+    best = int(first_least(-worth))
     return best if worth[best] > 0 else None

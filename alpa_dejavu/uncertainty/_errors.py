@@ -48,12 +48,12 @@ class Errors:
     Attributes:
         spreads: how much one standard deviation is.
         mean: shape (N + M,).
-        covariance: shape (N + M, N + M); None: the identity.
+        root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     """
 
     spreads: Spreads
     mean: FloatArray
-    covariance: FloatArray | None = None
+    root: FloatArray | None = None
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
@@ -69,11 +69,7 @@ class Errors:
         """So many joint draws, in pairs of opposite errors: they are in the middle on average."""
         half = np.random.default_rng(seed).standard_normal(((count + 1) // 2, len(self.mean)))
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
-        if self.covariance is not None:
-            # A measurement takes a direction's variance away almost whole: roundoff may leave it below zero.
-            variances, directions = np.linalg.eigh(self.covariance)
-            normal = (normal * np.sqrt(np.maximum(variances, 0.0))) @ directions.T
-        return self._factors(self.mean + normal)
+        return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
 
     def measured(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
@@ -81,19 +77,25 @@ class Errors:
         """After layers first..last took `ratio` times the seconds predicted for them, give or take `noise`.
 
         The logarithm of a stage's seconds is made linear where it is most probable, as an iterated Kalman filter does.
+        A root of the covariance is updated, not the covariance: no variance falls below zero by roundoff, and draws
+        depend on the measurements continuously, where directions of equal variance would turn by a last bit.
 
         References:
             Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.
+            Potter and Stern, Statistical filtering of space navigation measurements, AIAA Guidance and Control, 1963.
         """
-        prior = np.eye(len(self.mean)) if self.covariance is None else self.covariance
+        root = np.eye(len(self.mean)) if self.root is None else self.root
         nominal, mean = float(entry_seconds(seconds, resolved, first, last, _ones(self)).sum()), self.mean
-        gain, slope = np.zeros_like(mean), np.zeros_like(mean)
+        gain, along, variance = np.zeros_like(mean), np.zeros_like(mean), noise**2
         for _ in range(_NUM_STEPS):
             now, slope = self._log_and_slope(seconds, resolved, first, last, mean)
-            gain = prior @ slope / (slope @ prior @ slope + noise**2)
+            along = root.T @ slope
+            variance = float(along @ along) + noise**2
+            gain = root @ along / variance
             off = np.log(ratio) + np.log(nominal) - now - slope @ (self.mean - mean)
             mean = mean + _DAMPING * (self.mean + gain * off - mean)
-        return dataclasses.replace(self, mean=mean, covariance=prior - np.outer(gain, slope @ prior))
+        kept = root - np.outer(gain, along) / (1 + noise / np.sqrt(variance))
+        return dataclasses.replace(self, mean=mean, root=kept)
 
     def _log_and_slope(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, at: FloatArray

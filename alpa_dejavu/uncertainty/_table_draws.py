@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray, stage_sum
+from alpa_dejavu._ties import rounded
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.crossing import Crossings
 from alpa_dejavu.problem import SearchSpace
@@ -56,7 +58,9 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
         1: ("boundary_forward_s", "boundary_backward_s"),
         2: ("synchronisation_s", "update_s"),
     }
-    drawn = {name: getattr(table, name) * ratios[n] for n, group in names.items() for name in group}
+    drawn: dict[str, Any] = {
+        name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group
+    }
     return dataclasses.replace(table, **drawn, crossings=_redrawn_crossings(table.crossings, factors.common[draw]))
 
 
@@ -64,7 +68,9 @@ def _redrawn_crossings(crossed: Crossings | None, common: FloatArray) -> Crossin
     if crossed is None:
         return None
     factor = np.array([common[link_class("send", (0, int(between)))] for between in crossed.between])
-    return dataclasses.replace(crossed, forward_s=crossed.forward_s * factor, backward_s=crossed.backward_s * factor)
+    return dataclasses.replace(
+        crossed, forward_s=rounded(crossed.forward_s * factor), backward_s=rounded(crossed.backward_s * factor)
+    )
 
 
 def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:

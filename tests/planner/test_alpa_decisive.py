@@ -130,6 +130,7 @@ def test_by_default_and_without_a_budget_nothing_is_profiled(asked):
         ({"profile": "always"}, ValueError, "profile is 'always'; choose one of 'never', 'decisive'"),
         ({"budget_s": -1.0}, ValueError, "budget_s is -1.0, but must be a finite number of seconds"),
         ({"risk": 0.7}, ValueError, "must be above 0 and below 0.5"),
+        ({"memory_margin": 1.0}, ValueError, "memory_margin is 1.0, but must be at least 0 and below 1"),
         ({"memory": 0.1}, TypeError, "give MemoryResiduals, or None"),
     ],
 )

@@ -75,7 +75,9 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     result = run(*ASKED)
     assert result.exit_code == 0
     assert run.asked == ("gpt-125m", "p3.16xlarge", 1, 32, None, None, "1f1b")
-    assert run.named["risk"] == 0.01
+    assert (run.named["risk"], run.named["memory_margin"]) == (0.01, None)
+    run(*ASKED, "--memory-margin", "0.1")
+    assert run.named["memory_margin"] == 0.1
     lines = result.stdout.splitlines()
     assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
     assert lines[1].split() == (

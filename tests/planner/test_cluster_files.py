@@ -50,6 +50,10 @@ def line_with(file, text):
         (["devices_per_host"], 0, '"devices_per_host"', "devices_per_host is 0, but must be"),
         (["devices_per_host"], 2.5, '"devices_per_host"', "devices_per_host is 2.5, but must be"),
         (["version"], 7, '"version"', "version is 7, but must be 1"),
+        (["memory_margin"], {"value": 5, "unit": "kB", "source": "x"}, '"kB"', "must be one of the units %, 1"),
+        (["memory_margin"], {"value": -5, "unit": "%", "source": "x"}, '"value": -5', "memory_margin.value is -5, but"),
+        (["memory_margin"], {"value": 100, "unit": "%", "source": "x"}, '"memory_margin"', "is 1 of the memory, but"),
+        (["memory_margin"], 0.05, '"memory_margin"', 'but must be an object such as {"value": 5'),
         (["between"], GONE, "{\n", "the file lacks the key 'between'"),
     ],
 )
@@ -68,6 +72,7 @@ def test_a_right_file_of_ones_own_is_taken(tmp_path):
     cluster = named_cluster(str(file), 2)
     assert cluster.name == "2 x mine"
     assert cluster.num_devices == 8
+    assert [host.memory_margin for host in cluster.hosts] == [None, None]
     with pytest.raises(ValueError, match="describes 2 hosts, but 3 are asked for"):
         named_cluster(str(file), 3)
 
@@ -78,12 +83,14 @@ def test_units_are_turned_into_si(tmp_path):
         (["between", "bytes_per_s"], {"value": 8, "unit": "Gbit/s", "source": "x"}),
         (["device", "memory_bytes"], {"value": 2, "unit": "GiB", "source": "x"}),
         (["device", "kernel_s"], {"value": 3, "unit": "us", "source": "x"}),
+        (["memory_margin"], {"value": 8, "unit": "%", "source": "x"}),
     )
     cluster = named_cluster(str(file), 2)
     assert cluster.links[0][1].bytes_per_s == pytest.approx(1e9)
     assert cluster.hosts[0].device.memory_bytes == 2**31
     assert cluster.hosts[0].device.kernel_s == pytest.approx(3e-6)
     assert cluster.hosts[0].device.rate("float16") == 114e12
+    assert cluster.hosts[0].memory_margin == pytest.approx(0.08)
 
 
 def test_every_unit_of_the_schema_is_known():

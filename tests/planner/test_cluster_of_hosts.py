@@ -38,7 +38,7 @@ RIGHT = {
     "hosts": [
         {"name": "a", "machine": "p3.8xlarge"},
         {"name": "b", "machine": "p3.8xlarge", "price_per_hour": figure(9, "USD/hour")},
-        {"name": "c", "machine": "g4dn.12xlarge", "devices": 2},
+        {"name": "c", "machine": "g4dn.12xlarge", "devices": 2, "memory_margin": figure(10, "%")},
         {"name": "d", "devices": 1, "device": CARD, "within": INSIDE},
     ],
     "links": [
@@ -67,6 +67,7 @@ def test_rules_expand_to_all_pairs_and_the_last_counts(tmp_path):
     assert [host.name for host in cluster.hosts] == ["a", "b", "c", "d"]
     assert [host.num_devices for host in cluster.hosts] == [4, 4, 2, 1]
     assert [host.price_per_hour for host in cluster.hosts] == [12.24, 9.0, 3.912, None]
+    assert [host.memory_margin for host in cluster.hosts] == [None, None, 0.1, None]
     assert cluster.links[0][1] == Link(30 * 1e-6, 1.25e9, shares=("a sends", "b receives"))
     assert cluster.links[0][2] == Link(30 * 1e-6, 6.25e9)
     assert cluster.links[2][0] == Link(30 * 1e-6, 1.25e9, shares=("c sends", "a receives"))
@@ -129,6 +130,7 @@ def set_to(*where, value):
         (set_to("hosts", 0, "device", value=CARD), None, "the host 'a' has both a machine and a device"),
         (lambda d: d["hosts"][3].pop("within"), None, "the host 'd' has neither a machine nor within of its own"),
         (set_to("hosts", 3, "device", "memory_bytes_per_s", "value", value=-1), None, "the host 'd': device card"),
+        (set_to("hosts", 2, "memory_margin", "value", value=120), None, "host c: memory_margin is 1.2, but must be at"),
         (set_to("version", value=2), '"version"', "version is 2, but must be 1"),
         (set_to("hosts", value=[]), '"hosts"', "hosts is [], but must be a list of hosts"),
     ],
@@ -195,8 +197,8 @@ DEVICES = st.builds(
 @given(st.data())
 def test_any_cluster_goes_through_a_file_unchanged(tmp_path_factory, data):
     count = data.draw(st.integers(1, 3))
-    prices, devices = st.none() | SECONDS, st.integers(1, 9)
-    hosts = tuple(Host(f"h{n}", data.draw(DEVICES), data.draw(devices), data.draw(prices)) for n in range(count))
+    figures = st.integers(1, 9), st.none() | SECONDS, st.none() | st.floats(0.0, 0.99)
+    hosts = tuple(Host(f"h{n}", data.draw(DEVICES), *map(data.draw, figures)) for n in range(count))
     links = tuple(tuple(data.draw(LINKS) for _ in range(count)) for _ in range(count))
     used = sorted({name for row in links for link in row for name in link.shares})
     media = {name: data.draw(RATES) for name in used if data.draw(st.booleans())}

@@ -11,7 +11,7 @@ from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
-from alpa_dejavu.memory_margin import COUNTED, MemoryMargin, MemoryResiduals
+from alpa_dejavu.memory_margin import COUNTED, UNMEASURED, MemoryMargin, MemoryResiduals
 from alpa_dejavu.problem import NoPlanError, Run, StageChoice
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
@@ -65,6 +65,23 @@ def test_a_measured_peak_takes_the_place_of_its_entry_alone():
             by_margin.reshape(-1), np.ravel_multi_index(entry, room.shape))).all()
 
 
+def test_a_measured_peak_needs_no_share_free_and_the_others_do():
+    table = table_of()
+    counted = counted_bytes(table, STAGE)
+    narrow = table_of(example_cluster(1, memory_bytes=1.01 * counted), margin=UNMEASURED)
+    entry = STAGE.first, STAGE.last, STAGE.submesh, STAGE.config
+    assert narrow.max_n_succ_stages[entry] == -1
+    found = with_peaks(narrow, RUN, {STAGE: 0.0}, UNMEASURED).max_n_succ_stages
+    assert found[entry] >= 0
+    assert (np.delete(found.ravel(), np.ravel_multi_index(entry, found.shape)) == np.delete(
+        narrow.max_n_succ_stages.ravel(), np.ravel_multi_index(entry, found.shape))).all()
+    # Three peaks tell how far the others are off: what they tell takes the share's place.
+    told = margin_with(UNMEASURED, [0.0, 1e-6, -1e-6])
+    whole = with_peaks(narrow, RUN, {STAGE: 0.0}, told)
+    assert (whole.usable_bytes == narrow.memory_limit_bytes).all()
+    assert whole.max_n_succ_stages[STAGE.first + 1, STAGE.last + 1, STAGE.submesh, STAGE.config] >= 0
+
+
 def test_residuals_of_a_run_join_those_that_are_given():
     alone = margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals
     assert (alone.log_ratios, alone.num_groups, alone.is_ours) == ({"peak": (0.1, 0.2, 0.3)}, 3, True)
@@ -86,6 +103,7 @@ def decided(measure, cluster=ROOMY, margin=COUNTED):
     return decisive_plan(
         MODEL, cluster, SPACE, RUN, measure, 60.0,
         slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=margin,
+        clock=lambda: 0.0,
     )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from alpa_dejavu.estimate import GivenStage, choices_of, estimate
+from alpa_dejavu.model_planner import plan_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain, space
@@ -11,12 +13,16 @@ from plans import example_plan, stage
 
 import alpa_dejavu
 from alpa_dejavu import NoPlanError
+from alpa_dejavu._site_prices import memory_limits
 from alpa_dejavu.memory import StageMemory
 from alpa_dejavu.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import MeshConfig, Run
+from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 ONE = StageMemory(*(np.full((1, 1), size) for size in (4e9, 1e9, 2e9)))
+CLUSTER = example_cluster(1)
+MODEL, RUN = chain(4, parameter_bytes=2.0**20, exchanged=(1e8,) * 4), Run(8)
 COUNTED = {"resident": 4e9, "per_micro_batch": 2e9, "temporary": 2e9}
 
 
@@ -35,7 +41,7 @@ def test_without_residuals_the_count_is_taken_as_it_is_and_the_risk_is_unknown()
     assert margin.needed(ONE) is ONE
     assert margin.probability(COUNTED, 16e9) is None
     assert not margin.is_known
-    assert "unknown" in margin.note
+    assert "unknown" in margin.note()
 
 
 def test_known_residuals_ask_for_their_quantile():
@@ -44,14 +50,14 @@ def test_known_residuals_ask_for_their_quantile():
     # 99 % of Student's t with 199 degrees of freedom.
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 2.345), rel=2e-3)
     assert margin.probability(COUNTED, 8e9 * np.exp(0.1 * 2.345)) == pytest.approx(0.01, rel=0.05)
-    assert margin.note == "plans are taken under a risk of 1.00% of running out of memory"
+    assert margin.note() == "plans are taken under a risk of 1.00% of running out of memory"
 
 
 def test_too_few_residuals_are_said_and_have_the_tails_of_two_degrees_of_freedom():
     margin = MemoryMargin(0.01, residuals(99))
     assert not margin.is_known
-    assert "99 residuals in 200 groups are too few" in margin.note
-    assert "(100 are needed)" in margin.note
+    assert "99 residuals in 200 groups are too few" in margin.note()
+    assert "(100 are needed)" in margin.note()
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(0.1 * 6.9646), rel=5e-3)
     assert MemoryMargin(0.02, residuals(99)).is_known
 
@@ -82,24 +88,99 @@ def test_what_is_needed_at_a_risk_runs_out_with_that_risk():
 
 
 def test_the_planner_leaves_the_margin_free():
-    model, run = chain(4, parameter_bytes=2.0**20, exchanged=(1e8,) * 4), Run(8)
-    counted = alpa_dejavu.plan(model, example_cluster(1), space(), run)
-    assert any("unknown" in note for note in counted.notes)
-    limit = 1.02 * max(stage.memory_bytes for stage in counted.stages)
-    cluster = example_cluster(1, memory_bytes=limit)
-    assert alpa_dejavu.plan(model, cluster, space(), run).stages[0].memory_bytes == counted.stages[0].memory_bytes
+    cluster, _ = narrow()
     larger = MemoryResiduals({"peak": tuple(0.05 + 1e-3 * np.sin(np.arange(200)))}, 50)
-    careful = alpa_dejavu.plan(model, cluster, space(), run, memory=larger)
-    assert max(stage.memory_bytes for stage in careful.stages) < limit / np.exp(0.05)
+    careful = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=larger)
+    assert fullest_bytes(careful) < cluster.hosts[0].device.memory_bytes / np.exp(0.05)
     assert any("under a risk of 1.00%" in note for note in careful.notes)
     with pytest.raises(NoPlanError, match="bytes are missing"):
-        alpa_dejavu.plan(model, cluster, space(), run, memory=MemoryResiduals({"peak": (5.0, 5.1, 4.9)}, 3))
+        alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=MemoryResiduals({"peak": (5.0, 5.1, 4.9)}, 3))
+
+
+def fullest_bytes(plan):
+    return max(stage.memory_bytes for stage in plan.stages)
+
+
+def narrow(share_free=0.02):
+    """A cluster on which the best plan of all would leave so little free, and that plan."""
+    best = alpa_dejavu.plan(MODEL, CLUSTER, space(), RUN, memory_margin=0.0)
+    return example_cluster(1, memory_bytes=fullest_bytes(best) / (1 - share_free)), best
+
+
+def test_a_plan_whose_memory_was_never_measured_leaves_some_free():
+    cluster, best = narrow()
+    (limit,) = {host.device.memory_bytes for host in cluster.hosts}
+    plan = alpa_dejavu.plan(MODEL, cluster, space(), RUN)
+    assert fullest_bytes(plan) <= 0.95 * limit
+    assert {stage.memory_limit_bytes for stage in plan.stages} == {limit}
+    assert "is unknown, not the chosen 1.00%: 5 % of each device's memory is left free" in plan.notes[-1]
+    for margin in (0.0, 0.015):
+        whole = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory_margin=margin)
+        assert fullest_bytes(whole) == fullest_bytes(best)
+    assert whole.notes[-1].endswith("1.5 % of each device's memory is left free for that")
+    with pytest.raises(NoPlanError, match=r"MiB are left free \(memory_margin\).*a smaller memory_margin"):
+        alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory_margin=0.999)
+
+
+def test_a_hosts_own_margin_stands_until_another_is_asked_for():
+    cluster, best = narrow(0.08)
+    assert fullest_bytes(alpa_dejavu.plan(MODEL, cluster, space(), RUN)) == fullest_bytes(best)
+    careful = dataclasses.replace(
+        cluster, hosts=tuple(dataclasses.replace(host, memory_margin=0.1) for host in cluster.hosts)
+    )
+    plan = alpa_dejavu.plan(MODEL, careful, space(), RUN)
+    assert fullest_bytes(plan) <= 0.9 * careful.hosts[0].device.memory_bytes
+    assert "10 % of each device's memory" in plan.notes[-1]
+    again = alpa_dejavu.plan(MODEL, careful, space(), RUN, memory_margin=0.05)
+    assert fullest_bytes(again) == fullest_bytes(best)
+
+
+def test_of_unlike_hosts_each_leaves_its_own_share_free():
+    hosts = tuple(dataclasses.replace(host, memory_margin=margin) for host, margin in zip(
+        example_cluster(2, memory_bytes=100.0).hosts, (0.5, None), strict=True))  # fmt: skip
+    assert [MemoryMargin().usable_bytes(host) for host in hosts] == [50.0, 95.0]
+    cluster = dataclasses.replace(example_cluster(2, memory_bytes=100.0), hosts=hosts)
+    limits, usable = memory_limits(cluster, search_space(cluster, 4), MemoryMargin())
+    assert set(limits) == {100.0}
+    assert set(usable) == {50.0, 95.0}
+
+
+def test_measured_peaks_take_the_place_of_the_share():
+    cluster, best = narrow()
+    exact = MemoryResiduals({"peak": (-1e-4, 1e-4) * 100}, 100)
+    for margin in (None, 0.5):
+        plan = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=exact, memory_margin=margin)
+        assert fullest_bytes(plan) == fullest_bytes(best)
+        assert plan.notes[-1].startswith("plans are taken under a risk of 1.00%")
+    assert MemoryMargin(residuals=exact, free_share=0.5).free_share_of(cluster.hosts[0]) == 0.0
+
+
+def test_a_plan_that_is_given_is_counted_whole():
+    cluster, best = narrow()
+    stages = [
+        GivenStage(*stage.layers, stage.submesh, MeshConfig(stage.logical_mesh, *stage.logical_mesh, zero=stage.zero))
+        for stage in best.stages
+    ]
+    found = estimate(MODEL, cluster, RUN, stages)
+    assert found.table.max_n_succ_stages[choices_of(found)[0].entry] >= len(stages) - 1
+    assert fullest_bytes(found.plan) == pytest.approx(fullest_bytes(best))
+
+
+@pytest.mark.parametrize("margin", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none_is_refused(margin):
+    said = "memory_margin is .*, but must be at least 0 and below 1"
+    with pytest.raises(ValueError, match=said):
+        alpa_dejavu.plan(MODEL, CLUSTER, space(), RUN, memory_margin=margin)
+    with pytest.raises(ValueError, match=said):
+        plan_model("gpt-125m", "p3.16xlarge", batch=8, memory_margin=margin)
+    with pytest.raises(ValueError, match="host host-0: " + said):
+        dataclasses.replace(CLUSTER.hosts[0], memory_margin=margin)
 
 
 def test_a_plan_says_the_risk_of_its_fullest_stage():
     full = stage((0, 3), submesh=(1, 4), logical=(4, 1), memory_bytes=16e9)
     plan = example_plan(stages=(full,))
-    (note,) = with_memory_note(plan, MemoryMargin(0.01, residuals())).notes
+    (note,) = with_memory_note(plan, MemoryMargin(0.01, residuals()), CLUSTER).notes
     assert note.endswith("; this plan's fullest stage has one of 0.5")
 
 
@@ -125,9 +206,9 @@ def test_residuals_of_another_framework_are_a_spread_and_make_no_risk_known():
     margin = MemoryMargin(0.05, theirs)
     assert MemoryMargin(0.05, mean).is_known
     assert not margin.is_known
-    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note
-    assert "too few" not in margin.note
-    assert "Student's t with 2 degrees" in margin.note
+    assert "400 residuals in 200 groups (their peaks) are of Theirs" in margin.note()
+    assert "too few" not in margin.note()
+    assert "Student's t with 2 degrees" in margin.note()
     # No mean is taken over, but what it is counts to the spread: 2.92 is 95 % of Student's t with two degrees.
     assert peak(margin.needed(ONE)) == pytest.approx(7e9 * np.exp(2.92 * np.hypot(0.1, 0.2)), rel=5e-3)
 
@@ -136,10 +217,10 @@ def test_stages_whose_peaks_were_measured_have_no_risk_by_the_count():
     full = stage((0, 2), memory_bytes=16e9)
     plan = example_plan(stages=(full, stage((3, 3), memory_bytes=8e9)))
     margin = MemoryMargin(0.01, residuals())
-    (note,) = with_memory_note(plan, margin, [0]).notes
+    (note,) = with_memory_note(plan, margin, CLUSTER, [0]).notes
     assert "the peaks of 1 of this plan's 2 stages were measured; the fullest of this plan's other stages has" in note
     assert float(note.split()[-1]) < 1e-3
-    (note,) = with_memory_note(plan, margin, [0, 1]).notes
+    (note,) = with_memory_note(plan, margin, CLUSTER, [0, 1]).notes
     assert note.endswith("the peaks of 2 of this plan's 2 stages were measured")
 
 

@@ -18,6 +18,7 @@ from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
+from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.plan_estimate import PlanEstimator
 from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.planning import plan_model
@@ -69,6 +70,23 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     assert made.plan.hardware == planned.plan.hardware.without(lost)
     assert made.plan.priced_by == planned.plan.priced_by
     assert made.plan.num_micro_batches == 4
+
+
+def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_path, kept, tmp_path):
+    free = dataclasses.replace(planned, table=dataclasses.replace(planned.table, margin=MemoryMargin(free_share=0.02)))
+    path = tmp_path / "plan.json"
+    write_kept(Kept.of(free), path)
+    again = read_kept(path)
+    assert (kept.memory_margin, again.memory_margin) == (None, 0.02)
+    lost = ["p3.16xlarge-1"]
+    for one, asked_for, said in ((kept, None, "5 %"), (again, None, "2 %"), (again, 0.07, "7 %")):
+        note = replan(planned.plan, one, without=lost, memory_margin=asked_for).plan.notes[-1]
+        assert f"{said} of each device's memory is left free" in note
+    with pytest.raises(ValueError, match=r"memory_margin is -1\.0, but must be at least 0 and below 1"):
+        replan(planned.plan, kept, without=lost, memory_margin=-1.0)
+    for share, said, code in (("0.2", "20 % of each device's memory is left", 0), ("2", "memory_margin is 2.0", 1)):
+        done = CliRunner().invoke(main, ["replan", str(plan_path), "--without", lost[0], "--memory-margin", share])
+        assert (done.exit_code, said in " ".join(done.output.split())) == (code, True)
 
 
 def test_it_is_the_plan_from_scratch(planned, kept):

@@ -20,7 +20,8 @@ class Fake(Session):
 
     def __init__(self, events=()):
         self.events, self.calls, self.saved, self.gone = dict(events), [], {}, []
-        self.running, self.interrupted, self.late = False, False, None
+        self.running, self.interrupted = False, False
+        self.looks, self.late = 0, None
 
     def meet(self, call):
         self.calls.append(call)
@@ -49,9 +50,8 @@ class Fake(Session):
         self.calls.append("stop")
 
     def lost(self):
-        if self.late is not None and time.monotonic() > self.late:
-            return ["host-1"]
-        return list(self.gone)
+        self.looks += 1
+        return list(self.gone) if self.late is None or self.looks < self.late else ["host-1"]
 
     def suspects(self, error):
         return isinstance(error, ConnectionError)
@@ -82,7 +82,7 @@ def test_a_lost_host_costs_the_steps_since_the_checkpoint():
     assert session.plan is done.plan
     (recovery,) = done.recoveries
     assert (recovery.hosts, recovery.failed_step, recovery.resumed_step, recovery.steps_lost) == (("host-1",), 8, 5, 3)
-    assert 0 <= recovery.noticed_s <= recovery.noticed_s + recovery.started_s <= recovery.seconds < 5
+    assert 0 <= recovery.noticed_s <= recovery.noticed_s + recovery.started_s <= recovery.seconds
     assert recovery.step_s == PLAN.contingencies["host-1"].step_s
     failed = session.calls.index(("step", 8))
     assert session.calls[failed + 1 :] == [
@@ -109,9 +109,10 @@ def test_it_may_happen_anywhere(where):
 
 def test_what_ray_notices_late_is_waited_for():
     session = Fake({(("step", 2), 1): [FAULT]})
-    session.late = time.monotonic() + 0.5
+    session.late = 3
     done = train(session, PLAN, 4, notice_s=30)
-    assert done.recoveries[0].noticed_s > 0.2
+    assert session.looks >= 3
+    assert done.recoveries[0].hosts == ("host-1",)
     assert len(done.losses) == 4
 
 
@@ -124,10 +125,10 @@ def test_an_error_without_a_lost_host_stays_what_it_is():
 
 
 def test_errors_of_other_kinds_are_not_waited_for():
-    started = time.monotonic()
+    session = Fake({(("step", 2), 1): [ZeroDivisionError()]})
     with pytest.raises(ZeroDivisionError):
-        train(Fake({(("step", 2), 1): [ZeroDivisionError()]}), PLAN, 4, notice_s=30)
-    assert time.monotonic() - started < 5
+        train(session, PLAN, 4, notice_s=30)
+    assert session.looks == 1
     session = Fake({(("step", 2), 1): ["host-1", FAULT], (("step", 2), 2): [KeyError("batch")]})
     with pytest.raises(KeyError):
         train(session, PLAN, 4, notice_s=0.3)

@@ -77,6 +77,7 @@ def decided(measure, budget_s=60.0, model=MODEL):
     return decisive_plan(
         model, CLUSTER, SPACE, RUN, measure, budget_s,
         slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+        clock=lambda: 0.0,
     )  # fmt: skip
 
 
@@ -169,6 +170,7 @@ def test_a_choice_of_one_plan_needs_no_measurement():
     plan = decisive_plan(
         chain(1), CLUSTER, space(devices=4), RUN, lambda stage: pytest.fail("nothing to decide"), 0.0,
         slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+        clock=lambda: 0.0,
     )  # fmt: skip
     assert counts(plan)[0] == 0
 
