@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from alpa_dejavu._question import Clock, Question, Source
+from alpa_dejavu._question import Clock, Question
+from alpa_dejavu.model_source import ModelSource
 from alpa_dejavu.search import Candidate, neighbours
 
 __all__ = ["candidates"]
 
 
 def candidates(
-    question: Question, source: Source, layers: Sequence[int], counts: Sequence[int], clock: Clock
+    question: Question, source: ModelSource, layers: Sequence[int], counts: Sequence[int], clock: Clock
 ) -> list[Candidate]:
     """Plans worth comparing, the shortest simulated step first; empty if nothing fits.
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from alpa_dejavu._around import candidates
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._finished import finished_plan
-from alpa_dejavu._question import Clock, Question, Source, timeline_of_plan
+from alpa_dejavu._question import Clock, Question, timeline_of_plan
 from alpa_dejavu._unused import unused_hosts
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.model_cache import chosen_cache
+from alpa_dejavu.model_source import ModelSource, TracedModel
 from alpa_dejavu.planned import OBJECTIVES, OURS, Planned, RunnerUp
 from alpa_dejavu.price import as_cheap, check_prices, front, on_fewer_hosts, ordered, why_not
 from alpa_dejavu.problem import Cluster, Plan
@@ -57,6 +59,7 @@ def plan_model(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     objective: str = "time",
     strategy: str | Strategy = OURS,
+    cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> Planned:
     """The best plan for a model on a cluster.
 
@@ -87,6 +90,8 @@ def plan_model(
         strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
             its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
             `objective`, and its plan is costed as ours are.
+        cache: a folder of what was learned of models before; None: the user's (`alpa_dejavu.model_cache`); False: none
+            is read or written. The plan is the same with and without.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -123,12 +128,17 @@ def plan_model(
         calibration=priced.calibration,
     )
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    if strategy != OURS:
-        from alpa_dejavu.strategies._planned import planned_by
+    clock = Clock()
+    source = TracedModel(model, batch // counts[len(counts) // 2], chosen_cache(cache), clock.lap)
+    try:
+        if strategy != OURS:
+            from alpa_dejavu.strategies._planned import planned_by
 
-        numbers = _LAYERS if layers is None else (layers,)
-        return planned_by(strategy, question, model, counts, numbers, objective, correction)
-    return _planned(question, model, counts, layers, correction, objective)
+            numbers = _LAYERS if layers is None else (layers,)
+            return planned_by(strategy, question, source, clock, counts, numbers, objective, correction)
+        return _planned(question, source, clock, counts, layers, correction, objective)
+    finally:
+        source.keep()
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
@@ -139,15 +149,14 @@ def _read(history: str | os.PathLike[str]) -> Correction:
 
 def _planned(
     question: Question,
-    model: str | Callable[..., Any],
+    source: ModelSource,
+    clock: Clock,
     counts: Sequence[int],
     layers: int | None,
     correction: Correction | None,
     objective: str,
 ) -> Planned:
     """The answer, among some numbers of micro-batches."""
-    clock = Clock()
-    source = Source(model, question.batch // counts[len(counts) // 2], clock)
     question = dataclasses.replace(question, schedule=_schedule(question.schedule, source))
     tried = source.numbers_of_layers(_LAYERS) if layers is None else (layers,)
     with collector_paused():
@@ -198,7 +207,7 @@ def _sure(plan: Plan, found: Sequence[Candidate], question: Question, clock: Clo
     return with_memory_note(dataclasses.replace(sure, planning_s=dict(clock.seconds)), question.margin)
 
 
-def _schedule(asked: str, source: Source) -> str:
+def _schedule(asked: str, source: ModelSource) -> str:
     """The schedule asked for, or the one that a step without gradients has."""
     if source.training and asked == "inference":
         raise ValueError(

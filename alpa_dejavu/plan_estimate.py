@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Literal, final
 
+from alpa_dejavu._question import Clock
 from alpa_dejavu.calibration import Calibration, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.estimate import estimate, given_stages
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.model_cache import chosen_cache
+from alpa_dejavu.model_source import TracedModel
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, Plan, Run
 
@@ -22,7 +23,7 @@ __all__ = ["PlanEstimator", "cluster_of_plan"]
 
 @final
 class PlanEstimator:
-    """Costs several plans for one model, which is traced once, on one cluster.
+    """Costs several plans for one model, which is traced once for each size of a micro-batch, on one cluster.
 
     Args:
         plan: one of those that are going to be costed.
@@ -30,7 +31,7 @@ class PlanEstimator:
         cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
-        calibration: as `plan_model` takes it.
+        calibration, cache: as `plan_model` takes them.
 
     Attributes:
         prices: what plans are costed by.
@@ -49,6 +50,7 @@ class PlanEstimator:
         latency: str | LatencyModel = "auto",
         communication: str | CommunicationModel = "auto",
         calibration: str | os.PathLike[str] | Calibration | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
     ) -> None:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
@@ -57,14 +59,9 @@ class PlanEstimator:
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         self.prices = prices(given, calibration, latency, communication)
         self.cluster = self.prices.cluster
-        self._traced_batch = plan.batch // plan.num_micro_batches
-        from alpa_dejavu import layers
-
-        self._layers = layers
-        started = time.perf_counter()
-        self._traced = layers.trace(model or plan.model, batch=self._traced_batch)
-        self._seconds = {"trace": time.perf_counter() - started, "features": 0.0}
-        self._models: dict[int, Model] = {}
+        self._clock = Clock()
+        micro_batch = plan.batch // plan.num_micro_batches
+        self._source = TracedModel(model or plan.model, micro_batch, chosen_cache(cache), self._clock.lap)
 
     def estimate(self, plan: Plan) -> Planned:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
@@ -86,28 +83,25 @@ class PlanEstimator:
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
             given_stages(plan),
-            name=self._traced.name,
+            name=self._source.name,
             batch=plan.batch,
             latency=self.prices.latency,
             communication=self.prices.communication,
         )
+        self._source.keep()
         named = {host.name for host in self.cluster.hosts}
         both = zip(made.plan.stages, plan.stages, strict=True)
         stages = tuple(
             dataclasses.replace(new, hosts=old.hosts) if named >= {*old.hosts} else new for new, old in both
         )
-        known = dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option).after(self._seconds)
+        known = dataclasses.replace(made.plan, stages=stages, layer_option=plan.layer_option).after(self._clock.seconds)
         return dataclasses.replace(made, plan=known)
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
-        if num_layers not in self._models:
-            started = time.perf_counter()
-            self._models[num_layers] = self._layers.model_of_step(self._traced, num_layers)
-            self._seconds["features"] += time.perf_counter() - started
-        found = self._models[num_layers]
+        found = self._source.exact(num_layers, micro_batch)
         if found.num_layers != num_layers:
             raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
-        return with_micro_batch(found, micro_batch / self._traced_batch)
+        return found
 
 
 def _check_hosts(plan: Plan, cluster: Cluster) -> None:

@@ -44,6 +44,9 @@ HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
 calibration_option = click.option(
     "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
 )
+cache_option = click.option(
+    "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
+)
 slicer_option = click.option(
     "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )

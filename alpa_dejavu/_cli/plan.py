@@ -10,6 +10,7 @@ from alpa_dejavu._cli.output import check_outputs, console, progress, write_outp
 from alpa_dejavu._cli.parameters import (
     HISTORY,
     Count,
+    cache_option,
     calibration_option,
     communication_option,
     number_or_none,
@@ -39,6 +40,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @communication_option
 @calibration_option
+@cache_option
 @output_options
 def plan(
     model: str,
@@ -55,6 +57,7 @@ def plan(
     strategy: str,
     communication: str,
     calibration: str | None,
+    no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -85,6 +88,7 @@ def plan(
             objective=objective,
             strategy=strategy,
             communication=communication,
+            cache=False if no_cache else None,
         )
     written = write_outputs(planned, *paths)
     if json_path is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from alpa_dejavu._collector import collector_paused
-from alpa_dejavu._question import Clock, Question, Source, timeline_of_plan
+from alpa_dejavu._question import Clock, Question, timeline_of_plan
 from alpa_dejavu.breakdown import why_slower
 from alpa_dejavu.memory_margin import with_memory_note
 from alpa_dejavu.model_planner import plan_model
+from alpa_dejavu.model_source import TracedModel
 from alpa_dejavu.planned import Planned, RunnerUp
 from alpa_dejavu.problem import Cluster, NoPlanError
 from alpa_dejavu.slicing import slicer
@@ -29,7 +30,8 @@ _DEFAULTS = inspect.signature(plan_model).parameters
 def planned_by(
     choice: str | Strategy,
     question: Question,
-    model: str | Callable[..., Any],
+    source: TracedModel,
+    clock: Clock,
     counts: Sequence[int],
     layers: Sequence[int],
     objective: str = "time",
@@ -40,7 +42,8 @@ def planned_by(
     Args:
         choice: who plans, or its name.
         question: what is asked; a strategy has its own space and search, so those are left as they are.
-        model: as `plan_model` takes it.
+        source: of the model, at the micro-batch that numbers of layers are compared at.
+        clock: of what takes how long.
         counts: of micro-batches; more than one: the strategy chooses.
         layers: numbers to cut the model into.
         objective: what is least: "time".
@@ -53,8 +56,6 @@ def planned_by(
     """
     chosen = strategy(choice)
     _check_left(chosen, question, objective)
-    clock = Clock()
-    source = Source(model, question.batch // counts[len(counts) // 2], clock)
     count = counts[0] if len(counts) == 1 else None
     asked = Asked(chosen, question.batch, count, question.latency, question.communication, source.name)
     with collector_paused():
@@ -71,7 +72,7 @@ def planned_by(
     return dataclasses.replace(best, plan=with_memory_note(plan, question.margin))
 
 
-def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cluster) -> list[Planned]:
+def _of_numbers(asked: Asked, source: TracedModel, layers: Sequence[int], cluster: Cluster) -> list[Planned]:
     """The plans for some numbers of layers, the fastest first.
 
     Raises:
@@ -80,7 +81,7 @@ def _of_numbers(asked: Asked, source: Source, layers: Sequence[int], cluster: Cl
     found, nothing = list[Planned](), list[NoPlanError]()
     for number in source.numbers_of_layers(layers):
         try:
-            found.append(asked.planned(source.model(number, source.micro_batch), source.micro_batch, cluster))
+            found.append(asked.planned(source.exact(number, source.micro_batch), source.micro_batch, cluster))
         except NoPlanError as error:
             nothing.append(error)
     if not found:
