@@ -9,6 +9,7 @@ import click
 from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
 from alpa_dejavu._cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -20,6 +21,7 @@ from alpa_dejavu.problem import Plan
 @calibration_option
 @cache_option
 @output_options
+@collector_paused()
 def estimate(
     plan_path: pathlib.Path,
     model: str | None,

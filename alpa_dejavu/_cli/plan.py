@@ -18,6 +18,7 @@ from alpa_dejavu._cli.parameters import (
     slicer_option,
 )
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planned import OBJECTIVES, OURS, STRATEGIES
@@ -42,6 +43,7 @@ from alpa_dejavu.problem._run import SCHEDULES
 @calibration_option
 @cache_option
 @output_options
+@collector_paused()
 def plan(
     model: str,
     cluster: str,
