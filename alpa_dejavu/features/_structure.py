@@ -2,7 +2,7 @@
 
 Values of constant arrays don't tell them apart: nothing that planning knows of a jaxpr hangs on them. Functions among
 an equation's parameters (the derivative rules of `custom_jvp` and `custom_vjp`) are told apart by where they are
-defined.
+defined, and by what they close over: jax wraps all of them in the same functions of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from jax import core
+from jax._src import linear_util
 
 _PLAIN = frozenset({int, bool, float, str, type(None)})
 _known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
@@ -88,10 +89,37 @@ def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     if isinstance(value, functools.partial):
         return "partial", *(_parameter(part, inner) for part in (value.func, value.args, value.keywords))
     if callable(value) and not isinstance(value, type):
-        function = getattr(value, "f", value)
-        return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function)))
+        return _function(value, set())
     try:
         hash(value)
     except TypeError:
         return repr(value)
     return type(value), value
+
+
+def _function(value: Any, seen: set[int]) -> Hashable:
+    function = _unwrapped(value)
+    seen.add(id(function))
+    found: list[Hashable] = [
+        getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function))),
+    ]  # fmt: skip
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            # It isn't filled yet.
+            continue
+        if type(held) in _PLAIN:
+            found.append(held)
+        elif callable(held) and not isinstance(held, type) and id(_unwrapped(held)) not in seen:
+            found.append(_function(held, seen))
+    return tuple(found)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The function that jax has wrapped, or the value itself."""
+    if isinstance(value, weakref.ref):
+        value = value()
+    if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
+        value = value.__self__
+    return value.f if isinstance(value, linear_util.WrappedFun) else value
