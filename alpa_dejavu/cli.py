@@ -5,6 +5,9 @@ It exits with 0, with 1 where no plan fits or what the user gave is wrong, and w
 
 from __future__ import annotations
 
+import atexit
+import gc
+
 import click
 
 from alpa_dejavu._cli.calibrate import calibrate
@@ -21,6 +24,10 @@ from alpa_dejavu._cli.replan import replan
 from alpa_dejavu.doctor import installed_version
 
 __all__ = ["main"]
+
+
+# The process ends: what is left needn't be looked through for what could be collected.
+atexit.register(gc.freeze)
 
 
 @click.group(cls=ReportingGroup, context_settings={"help_option_names": ["-h", "--help"]})

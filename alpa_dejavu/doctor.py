@@ -85,6 +85,7 @@ def checks() -> tuple[Check, ...]:
             "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
             f"{_ALPA}: the hooks know this version",
         ),
+        _cache(),
         Check("this machine", True, f"{cores} CPU cores, {gpus} NVIDIA GPUs"),
     )
 
@@ -95,6 +96,25 @@ def installed_version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _cache() -> Check:
+    """What is kept of models, and whether more can be."""
+    from alpa_dejavu.model_cache import FOLDER, default_cache
+
+    what = "what is kept of models"
+    try:
+        cache = default_cache()
+    except ValueError as error:
+        return Check(what, False, str(error), f"{what}: {error}")
+    if cache is None:
+        return Check(what, True, "nothing is kept here")
+    number, num_bytes = cache.size()
+    size = f"{num_bytes / 2**20:.1f} of at most {cache.most_bytes / 2**20:.0f} MiB"
+    finding = f"{cache.folder} has {number} entries, {size}"
+    why = cache.why_not_written()
+    remedy = "" if why is None else f"{what}: set {FOLDER} to a folder that can be written; each plan traces its model"
+    return Check(what, why is None, finding if why is None else f"{finding}, but {why}", remedy)
 
 
 def _tried(what: str, code: str, remedy: str) -> Check:

@@ -1,24 +1,49 @@
-"""Where the planner gets a model from: traced at the micro-batch that is asked for, or given for one of them."""
+"""Where planning gets a model from, cut into any number of layers, for a micro-batch of any size."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any, final
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from alpa_dejavu._model_key import code_digest
+from alpa_dejavu.kept import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.model_cache import Key, ModelCache
+from alpa_dejavu.models import known_models
 from alpa_dejavu.problem import Model
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers import TracedStep
+    from alpa_dejavu.sharding._sharding_table import StageLayers
 
 __all__ = ["GivenModel", "ModelSource", "TracedModel"]
 
 
 class ModelSource(abc.ABC):
-    """A model at any number of layers and micro-batch."""
+    """A model at any number of layers and samples in a micro-batch, as far as it can be had.
 
-    name: str
-    training: bool
-    traces: bool
-    """Whether `exact` has any micro-batch."""
+    Attributes:
+        name: of the model.
+        training: whether its step takes gradients.
+        micro_batch: the samples of the micro-batch that it is known for first.
+        traces: whether `exact` has any micro-batch, and not only that one.
+    """
+
+    micro_batch: int
+    traces: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The model's."""
+
+    @property
+    @abc.abstractmethod
+    def training(self) -> bool:
+        """Whether the step takes gradients."""
 
     @abc.abstractmethod
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
@@ -26,92 +51,289 @@ class ModelSource(abc.ABC):
 
     @abc.abstractmethod
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Whether `exact` would cost nothing."""
+        """Whether `exact` has the answer at hand.
+
+        That hangs on what was asked before, in other processes too: what is planned may not.
+        """
 
     @abc.abstractmethod
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """The layers as they are with just so many samples in a micro-batch."""
+        """The model cut into so many layers, for exactly so many samples in a micro-batch.
+
+        Raises:
+            ValueError: it can't be had so.
+        """
 
     @abc.abstractmethod
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """The layers, scaled from the nearest micro-batch that is known."""
+        """The model for a micro-batch of so many samples, scaled from the nearest one that is known exactly.
 
+        What has a batch dimension is taken to grow by it. See `exact` for what is better, and dearer.
+        """
+
+    @abc.abstractmethod
     def keep(self) -> None:
-        """Writes what was learned to the cache, if there is one."""
-
-
-@final
-class GivenModel(ModelSource):
-    """Layers that are given for one micro-batch."""
-
-    traces = False
-
-    def __init__(self, model: Model, micro_batch: int, name: str = "") -> None:
-        self.model, self.micro_batch, self.name, self.training = model, micro_batch, name, model.training
-
-    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        return (self.model.num_layers,)
-
-    def knows(self, num_layers: int, micro_batch: int) -> bool:
-        return micro_batch == self.micro_batch
-
-    def exact(self, num_layers: int, micro_batch: int) -> Model:
-        if not self.knows(num_layers, micro_batch):
-            raise ValueError(f"micro_batch is {micro_batch}, but must be {self.micro_batch}")
-        return self.model
-
-    def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        if micro_batch == self.micro_batch:
-            return self.model
-        return with_micro_batch(self.model, micro_batch / self.micro_batch)
+        """Leaves what was learned for other processes, where there is a place for it."""
 
 
 @final
 class TracedModel(ModelSource):
-    """A model function, traced at each micro-batch that is asked for."""
+    """A model that is traced, unless a cache knows it.
+
+    Models by name are found in the cache by their name, without a trace; others by the content of their trace. What is
+    found there is to the bit what is made without.
+
+    Args:
+        model: as `alpa_dejavu.layers.trace` takes it.
+        micro_batch: samples in the micro-batch that `numbers_of_layers` goes by, and `scaled` where nothing is exact.
+        cache: of what was learned before; None: nothing is found, and nothing kept.
+        lap: told the name of what has just been done: "import", "trace", "features", "cache".
+
+    Raises:
+        ValueError: a micro-batch without samples; and what `trace` raises, as soon as the model has to be traced.
+    """
 
     traces = True
 
-    def __init__(self, function: str | Callable[..., Any], first: int, cache: object = None) -> None:
-        self._function, self._traced, self._models = function, dict[int, Any](), dict[tuple[int, int], Model]()
-        self._first = first
+    def __init__(
+        self,
+        model: str | Callable[..., Any],
+        micro_batch: int,
+        cache: ModelCache | None = None,
+        lap: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._model, self._cache, self._lap = model, cache, lap
+        self.micro_batch = _checked(micro_batch)
+        self._known_name = model.lower() if isinstance(model, str) and model.lower() in known_models() else None
+        self._steps: dict[int, TracedStep] = {}
+        self._keys: dict[int, Key] = {}
+        self._models: dict[tuple[int, int], Model] = {}
+        self._kept: dict[tuple[int, int], int] = {}
 
-    def _step(self, micro_batch: int) -> Any:
-        from alpa_dejavu import layers
-
-        if micro_batch not in self._traced:
-            self._traced[micro_batch] = layers.trace(self._function, batch=micro_batch)
-        return self._traced[micro_batch]
+    @cached_property
+    def name(self) -> str:
+        """As it was given, or the function's."""
+        return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
 
     @property
-    def _any(self) -> Any:
-        return self._step(self._first)
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self._any.name
-
-    @property
-    def training(self) -> bool:  # type: ignore[override]
-        return self._any.training
+    def training(self) -> bool:
+        """Whether the step takes gradients."""
+        return self._facts.training
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        from alpa_dejavu import layers
+        """The wanted numbers, or the nearest lower ones that the model can be cut into, each once."""
+        most = self._facts.most_layers
+        for number in wanted:
+            if number not in most:
+                from alpa_dejavu import layers
 
-        return tuple(dict.fromkeys(layers.most_layers(self._any, number) for number in wanted))
+                most[number] = layers.most_layers(self._step(self.micro_batch), number)
+        return tuple(dict.fromkeys(most[number] for number in wanted))
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        return (num_layers, micro_batch) in self._models
+        """Whether it was asked for, or the cache has it; that isn't known of others' models before they are traced."""
+        if (num_layers, micro_batch) in self._models:
+            return True
+        traced = self._known_name is not None or micro_batch in self._steps
+        return self._cache is not None and traced and self._cache.holds(self._key(micro_batch, num_layers))
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        from alpa_dejavu import layers
+        """The model cut into so many layers, for exactly so many samples in a micro-batch.
 
-        key = num_layers, micro_batch
-        if key not in self._models:
-            self._models[key] = layers.model_of_step(self._step(micro_batch), num_layers)
-        return self._models[key]
+        Raises:
+            ValueError: it can't be cut so, or a micro-batch without samples.
+        """
+        place = num_layers, _checked(micro_batch)
+        if place not in self._models:
+            self._models[place] = self._read(*place) or self._made(*place)
+        return self._models[place]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        known = [size for number, size in self._models if number == num_layers] or [*self._traced] or [micro_batch]
-        nearest = min(known, key=lambda size: (max(size, micro_batch) / min(size, micro_batch), size))
-        return with_micro_batch(self.exact(num_layers, nearest), micro_batch / nearest)
+        """The model for so many samples, from the nearest number that `exact` was asked for; see `ModelSource`.
+
+        What the cache has besides doesn't count, so that a plan doesn't hang on what was planned before.
+        """
+        given = [exact for number, exact in self._models if number == num_layers]
+        nearest = _nearest(given or [self.micro_batch], _checked(micro_batch))
+        return _scaled(self.exact(num_layers, nearest), nearest, micro_batch)
+
+    def keep(self) -> None:
+        """Writes what was learned since it was read to the cache."""
+        if self._cache is None:
+            return
+        facts = self.__dict__.get("_facts")
+        if facts is not None and len(facts.most_layers) > facts.num_kept:
+            self._cache.write(self._key(self.micro_batch), facts.data())
+            facts.num_kept = len(facts.most_layers)
+        for (num_layers, micro_batch), model in self._models.items():
+            meshes = meshes_of(model)
+            if meshes > self._kept.get((num_layers, micro_batch), -1):
+                self._cache.write(self._key(micro_batch, num_layers), entry_of(model))
+                self._kept[num_layers, micro_batch] = meshes
+
+    def _step(self, micro_batch: int) -> TracedStep:
+        if micro_batch not in self._steps:
+            from alpa_dejavu import layers
+
+            self._lap("import")
+            self._steps[micro_batch] = layers.trace(self._model, batch=micro_batch)
+            self._lap("trace")
+        return self._steps[micro_batch]
+
+    def _key(self, micro_batch: int, num_layers: int | None = None) -> Key:
+        if micro_batch not in self._keys:
+            self._keys[micro_batch] = {
+                "model": self._known_name or self._content(micro_batch),
+                "code": code_digest(),
+                "micro_batch": micro_batch,
+            }
+        return {**self._keys[micro_batch], "num_layers": num_layers}
+
+    def _content(self, micro_batch: int) -> str:
+        from alpa_dejavu import layers
+
+        return layers.step_digest(self._step(micro_batch))
+
+    @cached_property
+    def _facts(self) -> _Facts:
+        known = None if self._cache is None else self._cache.read(self._key(self.micro_batch), _Facts.of)
+        if known is None:
+            return _Facts(self._step(self.micro_batch).training)
+        self._lap("cache")
+        return known
+
+    def _read(self, num_layers: int, micro_batch: int) -> Model | None:
+        if self._cache is None:
+            return None
+        solve = _Solver(partial(self._step, micro_batch), num_layers)
+        found = self._cache.read(self._key(micro_batch, num_layers), partial(model_of_entry, solve=solve))
+        if found is not None:
+            self._kept[num_layers, micro_batch] = meshes_of(found)
+            self._lap("cache")
+        return found
+
+    def _made(self, num_layers: int, micro_batch: int) -> Model:
+        traced = self._step(micro_batch)
+        from alpa_dejavu import layers
+
+        made = remembering(layers.model_of_step(traced, num_layers))
+        self._lap("features")
+        return made
+
+
+@final
+class GivenModel(ModelSource):
+    """A model that there is once: Alpa's own layers, or what was kept beside a plan.
+
+    Args:
+        model: for a micro-batch of so many samples.
+        micro_batch: those samples.
+        name: the model's.
+    """
+
+    traces = False
+
+    def __init__(self, model: Model, micro_batch: int, name: str = "model") -> None:
+        self._model, self.micro_batch, self._name = model, _checked(micro_batch), name
+
+    @property
+    def name(self) -> str:
+        """As it was given."""
+        return self._name
+
+    @property
+    def training(self) -> bool:
+        """Whether its layers have backward passes."""
+        return self._model.training
+
+    def keep(self) -> None:
+        """There is nothing to keep."""
+
+    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """The number that it has, whatever is wanted."""
+        return (self._model.num_layers,)
+
+    def knows(self, num_layers: int, micro_batch: int) -> bool:
+        """Whether it is the one that there is."""
+        return (num_layers, micro_batch) == (self._model.num_layers, self.micro_batch)
+
+    def exact(self, num_layers: int, micro_batch: int) -> Model:
+        """The model.
+
+        Raises:
+            ValueError: it was given for another number of layers or samples.
+        """
+        if micro_batch != self.micro_batch:
+            raise ValueError(
+                f"micro_batch is {micro_batch}, but must be {self.micro_batch}, with which {self.name} was given; "
+                "take the scaled model, or trace it"
+            )
+        return self._whole(num_layers)
+
+    def scaled(self, num_layers: int, micro_batch: int) -> Model:
+        """The model, scaled from the samples that it was given with.
+
+        Raises:
+            ValueError: it was given for another number of layers.
+        """
+        return _scaled(self._whole(num_layers), self.micro_batch, _checked(micro_batch))
+
+    def _whole(self, num_layers: int) -> Model:
+        if num_layers != self._model.num_layers:
+            raise ValueError(
+                f"num_layers is {num_layers}, but must be {self._model.num_layers}, with which {self.name} was given; "
+                "trace it to cut it otherwise"
+            )
+        return self._model
+
+
+@final
+class _Facts:
+    """What is known of a model before it is cut: whether it trains, and how many layers each wanted number gives."""
+
+    def __init__(self, training: bool, most_layers: Mapping[int, int] | None = None) -> None:
+        self.training, self.most_layers = training, dict(most_layers or {})
+        self.num_kept = -1 if most_layers is None else len(most_layers)
+
+    @classmethod
+    def of(cls, data: Any) -> _Facts:
+        """What `data` has given."""
+        return cls(bool(data["training"]), {int(wanted): int(most) for wanted, most in data["most_layers"].items()})
+
+    def data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"training": self.training, "most_layers": {str(key): most for key, most in self.most_layers.items()}}
+
+
+@final
+class _Solver:
+    """Solves for meshes that the cache doesn't know, as `alpa_dejavu.sharded.Solved`: the model is traced for it."""
+
+    def __init__(self, step: Callable[[], TracedStep], num_layers: int) -> None:
+        self._step, self._num_layers = step, num_layers
+
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
+        """The layers at each ZeRO level."""
+        return self._solved(data_parallel, tensor_parallel, batch_forced)
+
+    @cached_property
+    def _solved(self) -> Callable[[int, int, bool], Sequence[StageLayers]]:
+        step = self._step()
+        from alpa_dejavu import layers
+
+        return layers.solver_of_step(step, self._num_layers)
+
+
+def _nearest(known: Collection[int], micro_batch: int) -> int:
+    """By ratio; of two as near the larger one, which says more of what grows."""
+    return min(known, key=lambda one: (abs(math.log(one / micro_batch)), -one))
+
+
+def _scaled(model: Model, known: int, micro_batch: int) -> Model:
+    return model if known == micro_batch else with_micro_batch(model, micro_batch / known)
+
+
+def _checked(micro_batch: int) -> int:
+    if micro_batch < 1:
+        raise ValueError(f"micro_batch is {micro_batch}, but must be at least 1; give the samples of a micro-batch")
+    return micro_batch

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, final
+from typing import Any, Literal, final
 
 from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu._kinds import summary_of
@@ -14,8 +13,10 @@ from alpa_dejavu.calibration import Calibration, bundled_names, prices
 from alpa_dejavu.changed_cluster import slowed
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.model_cache import chosen_cache
+from alpa_dejavu.model_source import TracedModel
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
+from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
@@ -23,7 +24,7 @@ __all__ = ["PlanEstimator", "cluster_of_plan"]
 
 @final
 class PlanEstimator:
-    """Costs several plans for one model, which is traced once, on one cluster.
+    """Costs several plans for one model, which is traced once for each size of a micro-batch, on one cluster.
 
     Args:
         plan: one of those that are going to be costed.
@@ -33,6 +34,7 @@ class PlanEstimator:
         communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
             one "alpha-beta".
         calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one and the cluster is the plan's.
+        cache: as `plan_model` takes it.
 
     Attributes:
         prices: what plans are costed by.
@@ -51,6 +53,7 @@ class PlanEstimator:
         latency: str | LatencyModel = "auto",
         communication: str | CommunicationModel = "auto",
         calibration: str | os.PathLike[str] | Calibration | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
     ) -> None:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
@@ -64,14 +67,9 @@ class PlanEstimator:
             communication = by.communication
         self.prices = prices(given, calibration, latency, communication)
         self.cluster = self.prices.cluster
-        self._traced_batch = plan.batch // plan.num_micro_batches
-        from alpa_dejavu import layers
-
-        self._layers = layers
-        started = time.perf_counter()
-        self._traced = layers.trace(model or plan.model, batch=self._traced_batch)
-        self._seconds = {"trace": time.perf_counter() - started, "features": 0.0}
-        self._models: dict[int, Model] = {}
+        self._clock = Clock()
+        micro_batch = plan.batch // plan.num_micro_batches
+        self._source = TracedModel(model or plan.model, micro_batch, chosen_cache(cache), self._clock.lap)
 
     def estimate(self, plan: Plan) -> PlanningResult:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
@@ -92,17 +90,18 @@ class PlanEstimator:
             self.cluster,
             Run(plan.num_micro_batches, plan.schedule),
             given_stages(plan),
-            name=self._traced.name,
+            name=self._source.name,
             batch=plan.batch,
             latency=self.prices.latency,
             communication=self.prices.communication,
         )
+        self._source.keep()
         known = dataclasses.replace(
             made.plan,
             layer_option=plan.layer_option,
             priced_by=self.prices.named(plan.priced_by),
             notes=tuple(self._otherwise(plan)),
-        ).after(self._seconds)
+        ).after(self._clock.seconds)
         return dataclasses.replace(made, plan=known)
 
     def _otherwise(self, plan: Plan) -> Iterator[str]:
@@ -125,14 +124,10 @@ class PlanEstimator:
                 yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"
 
     def _model(self, num_layers: int, micro_batch: int) -> Model:
-        if num_layers not in self._models:
-            started = time.perf_counter()
-            self._models[num_layers] = self._layers.model_of_step(self._traced, num_layers)
-            self._seconds["features"] += time.perf_counter() - started
-        found = self._models[num_layers]
+        found = self._source.exact(num_layers, micro_batch)
         if found.num_layers != num_layers:
             raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
-        return with_micro_batch(found, micro_batch / self._traced_batch)
+        return found
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:

@@ -1,12 +1,27 @@
-"""Settings that all tests share: host devices, and, with several processes, which tests run one after the other."""
+"""Settings that all tests share: host devices, where models are kept, and which tests run one after the other."""
 
+import atexit
+import itertools
 import os
+import shutil
+import tempfile
 
 import pytest
 
 # Read when jax makes its backend, so set before anything imports it.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+_NUMBERS = itertools.count()
+# What is planned here is kept nowhere, and nothing that was is found. Below, each test has a folder of its own, too.
+os.environ["ALPA_DEJAVU_CACHE"] = tempfile.mkdtemp(prefix="alpa-dejavu-cache-")
+atexit.register(shutil.rmtree, os.environ["ALPA_DEJAVU_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """Models are kept in a folder that no other test has."""
+    monkeypatch.setenv("ALPA_DEJAVU_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
 
 
 @pytest.hookimpl(tryfirst=True)

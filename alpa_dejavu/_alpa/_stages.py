@@ -87,7 +87,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
     described = time.perf_counter()
     measure = stage_measurer(given, submeshes, configs)
     task = PlanningTask(
-        source=GivenModel(model, micro_batch or 1),
+        source=GivenModel(model, micro_batch or 1, name=""),
         prices=priced,
         batch=None if micro_batch is None else micro_batch * given["num_micro_batches"],
         layers=(model.num_layers,),

@@ -7,8 +7,9 @@ import pathlib
 import click
 
 from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
-from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, output_options
+from alpa_dejavu._cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -18,25 +19,29 @@ from alpa_dejavu.problem import Plan
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
 @calibration_option
+@cache_option
 @output_options
+@collector_paused()
 def estimate(
     plan_path: pathlib.Path,
     model: str | None,
     cluster: str | None,
     calibration: str | None,
+    no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
 ) -> None:
-    """Says what time and memory a given plan takes; its model is traced afresh."""
+    """Says what time and memory a given plan takes; its model is traced, or known from before."""
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     given = read_plan(plan_path)
     with progress().status(f"estimating {plan_path}"):
         from alpa_dejavu.plan_estimate import PlanEstimator
 
-        planned = PlanEstimator(given, model, cluster, calibration=calibration).estimate(given)
+        estimator = PlanEstimator(given, model, cluster, calibration=calibration, cache=False if no_cache else None)
+        planned = estimator.estimate(given)
     written = write_outputs(planned, *paths)
     to = console()
     print_planned(planned, to, "estimated")

@@ -50,6 +50,9 @@ memory_margin_option = click.option(
     metavar="SHARE",
     help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
 )
+cache_option = click.option(
+    "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
+)
 slicer_option = click.option(
     "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )

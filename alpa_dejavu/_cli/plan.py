@@ -10,6 +10,7 @@ from alpa_dejavu._cli.output import check_outputs, console, progress, write_outp
 from alpa_dejavu._cli.parameters import (
     HISTORY,
     Count,
+    cache_option,
     calibration_option,
     communication_option,
     memory_margin_option,
@@ -18,6 +19,7 @@ from alpa_dejavu._cli.parameters import (
     slicer_option,
 )
 from alpa_dejavu._cli.tables import print_planned
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._history_file import VARIABLE
 from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning._result import OURS, STRATEGIES
@@ -42,7 +44,9 @@ from alpa_dejavu.problem._run import SCHEDULES
 @click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
 @communication_option
 @calibration_option
+@cache_option
 @output_options
+@collector_paused()
 def plan(
     model: str,
     cluster: str,
@@ -59,6 +63,7 @@ def plan(
     strategy: str,
     communication: str,
     calibration: str | None,
+    no_cache: bool,
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
     html_path: pathlib.Path | None,
@@ -90,6 +95,7 @@ def plan(
             objective=objective,
             strategy=strategy,
             communication=communication,
+            cache=False if no_cache else None,
         )
     written = write_outputs(planned, *paths)
     if json_path is not None:

@@ -1,33 +1,48 @@
 """Which jaxprs are alike: the same operations in the same order on the same shapes, whatever their variables.
 
-Functions among an equation's parameters (the derivative rules of `custom_jvp` and `custom_vjp`) are told apart by where
-they are defined.
+Values of constant arrays don't tell them apart: nothing that planning knows of a jaxpr hangs on them. Functions among
+an equation's parameters (the derivative rules of `custom_jvp` and `custom_vjp`) are told apart by where they are
+defined, and by what they close over: jax wraps all of them in the same functions of its own.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import re
 import weakref
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from jax import core
+from jax._src import linear_util
 
 _PLAIN = frozenset({int, bool, float, str, type(None)})
 _known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
 _numbers: dict[Hashable, int] = {}
+_digests: weakref.WeakKeyDictionary[core.Jaxpr, str] = weakref.WeakKeyDictionary()
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def structure(jaxpr: core.Jaxpr) -> int:
     """A number that jaxprs have in common if, and only if, they are alike."""
     number = _known.get(jaxpr)
     if number is None:
-        key = _key(jaxpr)
+        key = _key(jaxpr, structure)
         number = _known[jaxpr] = _numbers.setdefault(key, len(_numbers))
     return number
 
 
-def _key(jaxpr: core.Jaxpr) -> Hashable:
+def stable_structure(jaxpr: core.Jaxpr) -> str:
+    """A digest that jaxprs have in common if they are alike, in this process and in others."""
+    digest = _digests.get(jaxpr)
+    if digest is None:
+        text = _ADDRESS.sub("", repr(_key(jaxpr, stable_structure)))
+        digest = _digests[jaxpr] = hashlib.sha256(text.encode()).hexdigest()
+    return digest
+
+
+def _key(jaxpr: core.Jaxpr, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     places: dict[core.Var, int] = {}
 
     def made(var: core.Var) -> Hashable:
@@ -37,14 +52,15 @@ def _key(jaxpr: core.Jaxpr) -> Hashable:
     def read(atom: core.Atom) -> Hashable:
         if type(atom) is core.Literal:
             return "literal", str(atom.val), _array(atom.aval)
-        return places[atom]
+        # A result that is neither made nor taken by any equation comes from outside.
+        return places.setdefault(atom, len(places))
 
     operands = tuple(made(var) for var in (*jaxpr.constvars, *jaxpr.invars))
     equations = tuple(
         (
             equation.primitive.name,
             tuple(read(atom) for atom in equation.invars),
-            tuple((name, _parameter(value)) for name, value in equation.params.items()),
+            tuple((name, _parameter(value, inner)) for name, value in equation.params.items()),
             tuple(made(var) for var in equation.outvars),
         )
         for equation in jaxpr.eqns
@@ -59,24 +75,51 @@ def _array(aval: Any) -> Hashable:
     return aval.str_short(), getattr(aval, "weak_type", False)
 
 
-def _parameter(value: Any) -> Hashable:
+def _parameter(value: Any, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable:
     if type(value) in _PLAIN:
         return type(value), value
     if isinstance(value, core.ClosedJaxpr):
-        return "jaxpr", structure(value.jaxpr)
+        return "jaxpr", inner(value.jaxpr)
     if isinstance(value, core.Jaxpr):
-        return "jaxpr", structure(value)
+        return "jaxpr", inner(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_parameter(each) for each in value)
+        return tuple(_parameter(each, inner) for each in value)
     if isinstance(value, Mapping):
-        return tuple((name, _parameter(each)) for name, each in value.items())
+        return tuple((name, _parameter(each, inner)) for name, each in value.items())
     if isinstance(value, functools.partial):
-        return "partial", _parameter(value.func), _parameter(value.args), _parameter(value.keywords)
+        return "partial", *(_parameter(part, inner) for part in (value.func, value.args, value.keywords))
     if callable(value) and not isinstance(value, type):
-        function = getattr(value, "f", value)
-        return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function)))
+        return _function(value, set())
     try:
         hash(value)
     except TypeError:
         return repr(value)
     return type(value), value
+
+
+def _function(value: Any, seen: set[int]) -> Hashable:
+    function = _unwrapped(value)
+    seen.add(id(function))
+    found: list[Hashable] = [
+        getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(type(function))),
+    ]  # fmt: skip
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            # It isn't filled yet.
+            continue
+        if type(held) in _PLAIN:
+            found.append(held)
+        elif callable(held) and not isinstance(held, type) and id(_unwrapped(held)) not in seen:
+            found.append(_function(held, seen))
+    return tuple(found)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The function that jax has wrapped, or the value itself."""
+    if isinstance(value, weakref.ref):
+        value = value()
+    if isinstance(getattr(value, "__self__", None), linear_util.WrappedFun):
+        value = value.__self__
+    return value.f if isinstance(value, linear_util.WrappedFun) else value

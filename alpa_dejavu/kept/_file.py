@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import json
 import math
 import os
 import pathlib
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._json_file import write_whole_bytes
+from alpa_dejavu.kept._bytes import packed_json, unpacked_json
 from alpa_dejavu.kept._cluster import cluster_data, cluster_of
 from alpa_dejavu.kept._kept import Kept
 from alpa_dejavu.kept._model import model_data, model_of
-from alpa_dejavu.kept._sharding import KeptLayers, sharding_data, sharding_of
-from alpa_dejavu.problem import MeshConfig, Run
-from alpa_dejavu.sharded import ModelSharding
+from alpa_dejavu.kept._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.problem import Run
+from alpa_dejavu.sharded import ModelSharding, solved_for
 from alpa_dejavu.space import search_space
 
 VERSION = 1
@@ -42,8 +41,9 @@ def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
         ValueError: it can't be written.
     """
     path = kept_path(plan)
-    text = json.dumps(_data(kept), separators=(",", ":"))
-    write_whole_bytes(path, gzip.compress(text.encode(), compresslevel=1, mtime=0))
+    with collector_paused():
+        content = packed_json(_data(kept))
+    write_whole_bytes(path, content)
     return path
 
 
@@ -55,10 +55,10 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
     """
     path = kept_path(plan)
     try:
-        data = json.loads(gzip.decompress(path.read_bytes()))
+        data = unpacked_json(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path}, which is kept for planning again, can't be read: {error}; {_REMEDY}") from None
-    except (EOFError, ValueError, zlib.error) as error:
+    except ValueError as error:
         raise ValueError(f"{path} isn't what is kept for planning again: {error}; {_REMEDY}") from None
     if not isinstance(data, dict) or data.get("version") != VERSION:
         there = data.get("version") if isinstance(data, dict) else None
@@ -84,17 +84,17 @@ def _data(kept: Kept) -> dict[str, Any]:
         "memory_margin": kept.memory_margin,
         "cluster": cluster_data(kept.cluster),
         "model": model_data(kept.model),
-        "sharding": sharding_data(sharding, _configs(kept)) if isinstance(sharding, ModelSharding) else None,
+        "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
     }
 
 
-def _configs(kept: Kept) -> list[MeshConfig]:
+def _meshes(kept: Kept) -> list[Mesh]:
     """What a search on the plan's cluster asks for; it has asked already."""
     micro_batch = kept.batch // kept.run.num_micro_batches
     space = search_space(kept.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
-    configs = [config for row in space.configs for config in row if config is not None]
+    meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
     solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
-    return [config for config in configs if solved.knows(config)] if isinstance(solved, KeptLayers) else configs
+    return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]
 
 
 def _kept(data: Mapping[str, Any]) -> Kept:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from alpa_dejavu.kept._arrays import packed, unpacked
 from alpa_dejavu.kept._model import Data, Numbered
 from alpa_dejavu.problem import MeshConfig
-from alpa_dejavu.sharded import ModelSharding, solved_for
+from alpa_dejavu.sharded import ModelSharding, Solved, solved_for
 from alpa_dejavu.sharding._layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
 
+Mesh: TypeAlias = tuple[int, int, bool]
+"""The lengths of a logical mesh's axes, and whether the batch is forced onto the first."""
 _ALONE = (1, 1, True)
 _COLLECTIVE = tuple(field.name for field in dataclasses.fields(Collective))
 _CUTS = ("forward_cuts", "backward_cuts", "update_cuts")
@@ -23,25 +25,43 @@ _PARTS = ("memory_parts", "temporary_moments")
 
 @final
 class KeptLayers:
-    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`."""
+    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`.
 
-    def __init__(self, known: Mapping[tuple[int, int, bool], Sequence[StageLayers]]) -> None:
+    Args:
+        known: what was solved before.
+        solve: solves for a mesh that isn't known; None: there is nothing to solve it from.
+    """
+
+    def __init__(self, known: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
         self._known = dict(known)
+        self._solve = solve
+
+    @property
+    def meshes(self) -> Collection[Mesh]:
+        """Those that are known by now, in the order in which they were asked for."""
+        return self._known.keys()
 
     def knows(self, config: MeshConfig) -> bool:
-        """Whether a mesh was asked for when the plan was made."""
-        return solved_for(config) in self._known
+        """Whether a mesh can be asked for."""
+        return self._solve is not None or solved_for(config) in self._known
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
-        """The layers at each ZeRO level."""
-        return self._known[data_parallel, tensor_parallel, batch_forced]
+        """The layers at each ZeRO level.
+
+        Raises:
+            KeyError: they aren't known, and there is nothing to solve them from.
+        """
+        mesh = data_parallel, tensor_parallel, batch_forced
+        if mesh not in self._known and self._solve is not None:
+            self._known[mesh] = self._solve(*mesh)
+        return self._known[mesh]
 
 
-def sharding_data(sharding: ModelSharding, configs: Iterable[MeshConfig]) -> Data:
-    """What was solved for some configs, without the layouts at boundaries: they are settled."""
+def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
+    """What was solved for some meshes, without the layouts at boundaries: they are settled."""
     layers, rows = Numbered(), Numbered()
     meshes = []
-    for mesh in dict.fromkeys([_ALONE, *map(solved_for, configs)]):
+    for mesh in dict.fromkeys([_ALONE, *asked]):
         levels = [rows.number(level) for level in sharding.solved(*mesh)]
         meshes.append({"mesh": list(mesh), "levels": levels})
     stages = [
@@ -56,8 +76,13 @@ def sharding_data(sharding: ModelSharding, configs: Iterable[MeshConfig]) -> Dat
     return {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
 
 
-def sharding_of(data: Mapping[str, Any]) -> ModelSharding:
-    """What `sharding_data` has made such data of."""
+def sharding_of(data: Mapping[str, Any], solve: Solved | None = None) -> ModelSharding:
+    """What `sharding_data` has made such data of.
+
+    Args:
+        data: of some meshes.
+        solve: solves for others; None: they can't be asked for.
+    """
     layers = [_layer(each) for each in data["layers"]]
     rows = [
         StageLayers(
@@ -71,7 +96,7 @@ def sharding_of(data: Mapping[str, Any]) -> ModelSharding:
     for mesh in data["meshes"]:
         across, along, forced = mesh["mesh"]
         known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
-    return ModelSharding(KeptLayers(known), float(data["batch_ratio"]))
+    return ModelSharding(KeptLayers(known, solve), float(data["batch_ratio"]))
 
 
 def _layer_data(one: LayerSharding) -> Data:

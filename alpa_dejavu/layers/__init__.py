@@ -6,8 +6,9 @@ and `model_of_step` describes them as the `Model` that is planned for.
 
 from alpa_dejavu.layers._concrete import concrete
 from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers
+from alpa_dejavu.layers._digest import step_digest
 from alpa_dejavu.layers._resolve import resolve
-from alpa_dejavu.layers._step import model_of_step
+from alpa_dejavu.layers._step import model_of_step, solver_of_step
 from alpa_dejavu.layers._trace import TracedStep, trace
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "model_of_step",
     "most_layers",
     "resolve",
+    "solver_of_step",
+    "step_digest",
     "trace",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from alpa_dejavu.features import describe
-from alpa_dejavu.layers._cut import cut_into_layers
+from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.problem import Model
 from alpa_dejavu.sharded import ModelSharding
@@ -22,7 +22,17 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
     """
     layered = cut_into_layers(traced, num_layers, remat=remat)
+    model = describe(
+        layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
+    )
+    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced.micro_batch)))
+
+
+def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
+    """What `model_of_step` gives a model to be sharded by, without the rest."""
+    return _solver(cut_into_layers(traced, num_layers), traced.micro_batch)
+
+
+def _solver(layered: LayeredStep, micro_batch: int) -> SolvedLayers:
     layers = layered.forward, layered.backward, layered.updates, layered.accumulators
-    model = describe(*layers, traced.micro_batch, layered.data)
-    solved = SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch, layered.gradients))
-    return dataclasses.replace(model, sharding=ModelSharding(solved))
+    return SolvedLayers(layers_of(*layers, layered.data, micro_batch, layered.gradients))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from alpa_dejavu.calibration import Calibration, check_choice, prices
 from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
+from alpa_dejavu.model_cache import chosen_cache
 from alpa_dejavu.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._result import OURS, PlanningResult
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
@@ -54,6 +56,7 @@ def plan_model(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     objective: str = "time",
     strategy: str | Strategy = OURS,
+    cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
     """The best plan for a model on a cluster.
 
@@ -86,6 +89,8 @@ def plan_model(
         strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
             its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
             `objective`, and its plan is costed as ours are.
+        cache: a folder of what was learned of models before; None: the user's (`alpa_dejavu.model_cache`); False: none
+            is read or written. The plan is the same with and without.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -109,7 +114,8 @@ def plan_model(
         check_prices(given)
     priced = prices(given, known, latency, communication)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
-    source = _source(model, batch, counts)
+    clock = Clock()
+    source = _source(model, batch, counts, cache, clock)
     if source.training and schedule == "inference":
         raise ValueError(
             f"schedule is 'inference', but the step of {source.name} takes gradients; "
@@ -141,7 +147,7 @@ def plan_model(
         correction=correction,
         priced_by=priced.named(by),
     )
-    return plan(task if strategy == OURS else _by(strategy, task, schedule))
+    return plan(task if strategy == OURS else _by(strategy, task, schedule), clock=clock)
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
@@ -150,16 +156,22 @@ def _read(history: str | os.PathLike[str]) -> Correction:
     return Correction.read(history)
 
 
-def _source(model: str | Callable[..., Any] | Model, batch: int, counts: Sequence[int]) -> ModelSource:
+def _source(
+    model: str | Callable[..., Any] | Model,
+    batch: int,
+    counts: Sequence[int],
+    cache: str | os.PathLike[str] | Literal[False] | None,
+    clock: Clock,
+) -> ModelSource:
     """Layers that are given are of a micro-batch of the one number that is asked for."""
     if not isinstance(model, Model):
-        return TracedModel(model, first=batch // counts[-min(len(counts), 2)])
+        return TracedModel(model, batch // counts[-min(len(counts), 2)], chosen_cache(cache), clock.lap)
     if len(counts) > 1:
         raise ValueError(
             "micro_batches is None, but layers that are given are of one size of micro-batch; give the number of "
             "micro-batches that this makes of the batch"
         )
-    return GivenModel(model, batch // counts[0])
+    return GivenModel(model, batch // counts[0], name="")
 
 
 def _by(choice: str | Strategy, task: PlanningTask, schedule: str) -> PlanningTask:

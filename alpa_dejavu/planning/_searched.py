@@ -151,7 +151,7 @@ class Bench:
 
     def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
         task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
-        exact = exactly or task.source.knows(layers, micro_batch)
+        exact = exactly or micro_batch == task.source.micro_batch
         model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
         self.clock.lap("features")
         space = task.space.space(task.cluster, micro_batch)

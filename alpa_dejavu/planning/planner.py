@@ -18,12 +18,15 @@ __all__ = ["plan"]
 _RUNNERS_UP = 3
 
 
-def plan(task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS) -> PlanningResult:
+def plan(
+    task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS, clock: Clock | None = None
+) -> PlanningResult:
     """The best plan for a task.
 
     Args:
         task: all that the plan follows from.
         annotations: what is worked out of the plan besides.
+        clock: has the seconds of steps that came before; None: there were none.
 
     Returns:
         The plan, the next best ones, and all that it was made from.
@@ -32,7 +35,7 @@ def plan(task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS) ->
         NoPlanError: nothing fits; says what is missing where, and what would help.
         ValueError: the task contradicts itself, or asks for what its chooser can't do.
     """
-    clock = Clock()
+    clock = clock or Clock()
     with collector_paused():
         found = task.chooser.choose(task, clock)
         if not found.candidates:

@@ -1,13 +1,43 @@
-"""The auto-sharding engine: how each operator of a program is cut over a logical mesh, and what that costs."""
+"""The auto-sharding engine: how each operator of a program is cut over a logical mesh, and what that costs.
 
-from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._module import ShardedModule, shard_module
-from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._profile import CollectiveProfile
-from alpa_dejavu.sharding._solve import Solution, solve
+What a model's kept shardings need is a small part of it, so names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from alpa_dejavu.sharding._mesh import LogicalMesh
+    from alpa_dejavu.sharding._module import ShardedModule, shard_module
+    from alpa_dejavu.sharding._operator import Operator
+    from alpa_dejavu.sharding._options import ShardingOptions
+    from alpa_dejavu.sharding._profile import CollectiveProfile
+    from alpa_dejavu.sharding._solve import Solution, solve
 
 __all__ = [
     "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution", "shard_module",
     "solve",
 ]
+
+_HOME = {
+    "CollectiveProfile": "_profile",
+    "LogicalMesh": "_mesh",
+    "Operator": "_operator",
+    "ShardedModule": "_module",
+    "ShardingOptions": "_options",
+    "Solution": "_solve",
+    "shard_module": "_module",
+    "solve": "_solve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -61,7 +61,7 @@ def estimates(monkeypatch):
     asked = []
 
     class Fake:
-        def __init__(self, plan, model, cluster, calibration=None):
+        def __init__(self, plan, model, cluster, calibration=None, cache=None):
             asked.append((plan, model, cluster))
 
         def estimate(self, plan):
@@ -269,7 +269,7 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     assert f"{kept} isn't there; `alpa-dejavu plan --json FILE` writes it beside the plan" in without.stdout
     assert "cost of layer 0" not in without.stdout
     kept.write_bytes(b"broken")
-    assert "which is kept for planning again, can't be read" in run("explain", plan).stdout
+    assert "isn't what is kept for planning again" in run("explain", plan).stdout
 
 
 def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):

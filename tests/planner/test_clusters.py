@@ -6,10 +6,11 @@ import json
 import pytest
 from unlike import islands, two_and_two
 
+from alpa_dejavu._json_file import read_checked
 from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.changed_cluster import slowed, without
 from alpa_dejavu.clusters import known_machines, local_links, machine_for, named_cluster
-from alpa_dejavu.clusters._machine_file import FOLDER
+from alpa_dejavu.clusters._machine_file import FOLDER, read_machine
 from alpa_dejavu.kept._cluster import cluster_data, cluster_of
 from alpa_dejavu.testing import example_cluster
 
@@ -29,6 +30,12 @@ def test_every_figure_has_its_source(name):
     found = list(figures(data))
     assert len(found) >= 4
     assert all(figure["source"] and figure["value"] > 0 for figure in found)
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_machine_agrees_with_the_schema(name):
+    """A file of a user's is checked when it is read, ours here."""
+    assert read_checked(FOLDER / f"{name}.json", "machine-1", "mend it") == read_machine(name)
 
 
 @pytest.mark.parametrize("name", known_machines())
