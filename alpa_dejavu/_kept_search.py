@@ -56,7 +56,7 @@ def kept_prices(
     if communication == "auto" and calibration is None:
         communication = _COMMUNICATION.get(kept.models[1], communication)
     given = prices(cluster or kept.cluster, calibration, latency, communication)
-    models = type(given.latency).__name__, type(given.communication).__name__
+    models = given.models.names
     if models != kept.models:
         raise ValueError(
             f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; give the calibration "
@@ -71,7 +71,7 @@ def kept_costs(kept: Kept, given: Prices) -> KeptCosts:
     micro_batch = kept.batch // kept.run.num_micro_batches
     whole = search_space(given.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
     space, missing = _known(whole, kept.model)
-    table = cost_table(kept.model, given.cluster, space, kept.run, given.latency, given.communication, COUNTED)
+    table = cost_table(kept.model, given.cluster, space, kept.run, given.models, COUNTED)
     return KeptCosts(table, space, missing)
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu.calibration import Calibration
-from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import CostTable, cost_table
-from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Plan, Run, SearchSpace
@@ -79,8 +78,7 @@ class Question:
     zero: tuple[int, ...]
     submeshes: str
     slicer: Slicer
-    latency: LatencyModel
-    communication: CommunicationModel
+    models: CostModels
     margin: MemoryMargin = COUNTED
     calibration: Calibration | None = None
 
@@ -105,7 +103,7 @@ class Question:
         """Plans by past runs; all of them are of one model."""
         from alpa_dejavu.history import Origin, corrected
 
-        origin = Origin.of(model, self.cluster, self.latency, self.communication, self.calibration)
+        origin = Origin.of(model, self.cluster, self.models.latency, self.models.communication, self.calibration)
         return [corrected(plan, correction.of(origin, plan)) for plan in plans]
 
     def _table(
@@ -117,7 +115,7 @@ class Question:
         if model.sharding is not None:
             model.sharding.prepare(config for row in space.configs for config in row if config is not None)
             clock.lap("sharding")
-        table = cost_table(model, self.cluster, space, run, self.latency, self.communication, self.margin)
+        table = cost_table(model, self.cluster, space, run, self.models, self.margin)
         return model, table, space, run
 
 

@@ -13,12 +13,13 @@ from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu.changed_cluster import fair_ratio, without
 from alpa_dejavu.cost_table import CostTable, cost_table
+from alpa_dejavu.interstage import InterstageTransfer
 from alpa_dejavu.moves import Settler, layer_state, moves
 from alpa_dejavu.placement import packs
-from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import Cluster, Contingency, Model, Plan, SearchSpace, SlicingProblem, StagePlan
 from alpa_dejavu.search import Candidate, simulated, sliced
 from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.stage_costs import KINDS
 
 __all__ = ["Fallback", "hosts_left", "with_contingencies", "with_planned"]
 
@@ -46,7 +47,7 @@ def with_contingencies(
         others: of other numbers of micro-batches; those with more are tried where memory becomes short: where nothing
             fits, or a step takes much longer than fewer devices explain.
     """
-    if len(cluster.hosts) == 1 or chosen.table.pricing is None:
+    if len(cluster.hosts) == 1 or chosen.table.stage_costs is None:
         return plan
     tried = [chosen, *_smaller(chosen, others)]
     planned = [_at_last(kind, plan, tried, cluster, slicer) for kind in range(max(kinds_of(cluster)) + 1)]
@@ -169,7 +170,11 @@ def _from(table: CostTable, space: SearchSpace, devices: int, cluster: Cluster) 
         return table, space
     columns = {name: getattr(table, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
     memory, limits = tuple(table.memory[s] for s in chosen), table.memory_limit_bytes[chosen]
-    return dataclasses.replace(table, **columns, memory=memory, memory_limit_bytes=limits), _part(space, chosen)
+    found = dataclasses.replace(
+        table, **columns, memory=memory, memory_limit_bytes=limits, devices=tuple(table.devices[s] for s in chosen),
+        interstage=table.interstage and table.interstage.of(chosen),
+    )  # fmt: skip
+    return found, _part(space, chosen)
 
 
 def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:
@@ -200,20 +205,11 @@ def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> tuple[_Stages, 
 
 def _costs(cluster: Cluster, chosen: Candidate, alike: bool) -> tuple[CostTable, SearchSpace]:
     """The costs on what is left; where hosts are alike, nearly all of them are what they were."""
-    table, space, pricing = chosen.table, chosen.space, chosen.table.pricing
-    assert pricing is not None, "looked at before"
+    table, space, costs = chosen.table, chosen.space, chosen.table.stage_costs
+    assert costs is not None, "looked at before"
     if not alike or np.isfinite(space.allowed_imbalance):
         fitting = [s for s, submesh in enumerate(space.submeshes) if submesh.num_hosts <= len(cluster.hosts)]
         space = _part(space, fitting)
-        prices = pricing.latency, pricing.communication
-        return cost_table(chosen.model, cluster, space, chosen.run, *prices, table.margin), space
-    if len(cluster.hosts) > 1:
-        return table, space
-    # What crosses from stage to stage stays within the one host.
-    inside = Pricing(chosen.model, cluster, pricing.device, pricing.latency, pricing.communication)
-    ahead, back = table.boundary_forward_s.copy(), table.boundary_backward_s.copy()
-    for s, submesh in enumerate(space.submeshes):
-        if submesh.num_hosts == 1:
-            both = inside.boundary_s(submesh)
-            ahead[:, :, s], back[:, :, s] = both[0][..., None], both[1][..., None]
-    return dataclasses.replace(table, boundary_forward_s=ahead, boundary_backward_s=back), space
+        return cost_table(chosen.model, cluster, space, chosen.run, costs.models, table.margin), space
+    # What crosses from stage to stage stays within the host if there is one alone.
+    return table.with_transfer(InterstageTransfer(chosen.model, cluster, costs.models.communication), space), space

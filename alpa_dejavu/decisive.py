@@ -13,10 +13,9 @@ import numpy as np
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import CostTable, cost_table
-from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import MemoryMargin, with_memory_note
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace, StageChoice, Submesh
@@ -128,8 +127,7 @@ def decisive_plan(
     budget_s: float,
     *,
     slicer: Slicer,
-    latency: LatencyModel,
-    communication: CommunicationModel,
+    models: CostModels,
     margin: MemoryMargin,
 ) -> Plan:
     """The best plan that the slicer finds once what could change it was measured.
@@ -142,15 +140,14 @@ def decisive_plan(
         measure: measures one stage.
         budget_s: for all measurements together.
         slicer: the search.
-        latency: a latency model.
-        communication: a communication model.
+        models: by which costs are predicted.
         margin: of memory.
 
     Raises:
         NoPlanError: no plan fits; says what is missing where, and what would help.
     """
     started = time.perf_counter()
-    table = cost_table(model, cluster, space, run, latency, communication, margin)
+    table = cost_table(model, cluster, space, run, models, margin)
     search = _Search(table, table, cluster, space, run, model, slicer, Resolver())
     meet(table, space, search.resolver)
     state = _State(Errors.unmeasured(search.resolver))

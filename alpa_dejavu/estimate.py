@@ -9,9 +9,10 @@ from typing import final
 
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._kinds import kinds_of
-from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import (
     Cluster,
@@ -107,7 +108,7 @@ def estimate(
         tuple((*row, *[None] * (width - len(row))) for row in rows),
         hosts=None if hosts is None else tuple(on for _, on in sites),
     )
-    table = cost_table(model, cluster, space, run, latency_model(latency), communication_model(communication))
+    table = cost_table(model, cluster, space, run, CostModels.named(latency, communication))
     choices = tuple(
         StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
         for stage, place in zip(stages, places, strict=True)

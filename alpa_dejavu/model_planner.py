@@ -117,8 +117,7 @@ def plan_model(
         zero=tuple(zero),
         submeshes=submeshes,
         slicer=slicer(slicing),
-        latency=priced.latency,
-        communication=priced.communication,
+        models=priced.models,
         margin=MemoryMargin(risk, priced.residuals(memory)),
         calibration=priced.calibration,
     )

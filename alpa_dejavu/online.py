@@ -211,7 +211,7 @@ def _by_step(problem: SlicingProblem, table: CostTable, run: Run) -> SlicingProb
     """The problem with the simulated step as its objective, where the devices are not parts of one CPU."""
     if problem.objective != "training":
         return problem
-    forward_s = table.compute_forward_s + table.collective_forward_s + table.boundary_forward_s
+    forward_s = table.compute_forward_s + table.collective_forward_s
     return dataclasses.replace(problem, objective=Makespan(forward_s, run.schedule))
 
 

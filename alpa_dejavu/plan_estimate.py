@@ -88,8 +88,8 @@ class PlanEstimator:
             given_stages(plan),
             name=self._traced.name,
             batch=plan.batch,
-            latency=self.prices.latency,
-            communication=self.prices.communication,
+            latency=self.prices.models.latency,
+            communication=self.prices.models.communication,
         )
         named = {host.name for host in self.cluster.hosts}
         both = zip(made.plan.stages, plan.stages, strict=True)

@@ -8,10 +8,11 @@ import time
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._finished import finished_plan
 from alpa_dejavu._unused import unused_hosts
-from alpa_dejavu.communication import CommunicationModel, communication_model
+from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import with_contingencies
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.model_planner import plan_model
 from alpa_dejavu.problem import Cluster, Model, Plan, Run, SearchSpace
@@ -42,8 +43,8 @@ def plan(
     """
     started = time.perf_counter()
     margin, search = MemoryMargin(risk, memory), slicer(slicing)
-    prices = latency_model(latency), communication_model(communication)
-    table = cost_table(model, cluster, space, run, *prices, margin)
+    models = CostModels.named(latency, communication)
+    table = cost_table(model, cluster, space, run, models, margin)
     costed = time.perf_counter()
     chosen = proposed(model, table, cluster, space, run, search)
     if chosen is None:
@@ -58,7 +59,7 @@ def plan(
         cluster,
         space,
         run,
-        step_s=chosen.step_s if cluster.shared or chosen.timeline is not None else _step_s(chosen, run),
+        step_s=chosen.step_s if cluster.shared or chosen.timeline is not None else _step_s(chosen, cluster, run),
         lower_bound_s=chosen.slicing.lower_bound_s,
         planning_s={
             "cost table": costed - started,
@@ -72,9 +73,9 @@ def plan(
     return with_memory_note(made, margin)
 
 
-def _step_s(chosen: Candidate, run: Run) -> float:
+def _step_s(chosen: Candidate, cluster: Cluster, run: Run) -> float:
     """Seconds of a whole step. Inference's objective is another one than its time."""
     table, stages = chosen.table, chosen.slicing.stages
-    costs = [float(table.costs_s[stage.entry]) for stage in stages]
+    costs = table.slicing_problem(cluster, chosen.space, run).stage_costs_s(stages)
     once = sum(float(table.per_step_s[stage.entry]) for stage in stages)
     return sum(costs) + (run.num_micro_batches - 1) * max(costs) + once

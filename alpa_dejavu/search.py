@@ -107,7 +107,12 @@ def beside(candidate: Candidate, cluster: Cluster, slicer: Slicer) -> list[Candi
 
 def simulated(candidate: Candidate, cluster: Cluster) -> Candidate:
     """The candidate with its timeline."""
-    hosts = None if candidate.space.hosts is None else candidate.placed(cluster)
+    try:
+        hosts = candidate.placed(cluster)
+    except NoPlanError:
+        if candidate.space.hosts is not None:
+            raise
+        hosts = None  # a neighbour that nobody has seen to that it packs; it isn't to be run
     times = stage_times(candidate.table, candidate.slicing.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, cluster, candidate.run))
 
@@ -146,7 +151,7 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
 def stage_times(
     table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
 ) -> tuple[StageTimes, ...]:
-    """What the simulation needs to know of each stage of a slicing; of unlike hosts, which ones it is on."""
+    """What the simulation needs to know of each stage of a slicing, on hosts as `CostTable.taken_s` takes them."""
     taken = table.taken_s(stages, space, hosts)
     entries = [stage.entry for stage in stages]
     times = []

@@ -97,7 +97,8 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         return whole
     from alpa_dejavu.history import Correction, Origin, corrected
 
-    option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
+    models = priced.models
+    option.last_origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
 
 
@@ -132,8 +133,7 @@ def _searched(
             measure,
             option.budget_s,
             slicer=slicer(option.slicer),
-            latency=priced.latency,
-            communication=priced.communication,
+            models=priced.models,
             margin=MemoryMargin(option.risk, priced.residuals(option.memory)),
         )
     return plan(
@@ -142,8 +142,8 @@ def _searched(
         space,
         run,
         slicing=option.slicer,
-        latency=priced.latency,
-        communication=priced.communication,
+        latency=priced.models.latency,
+        communication=priced.models.communication,
         risk=option.risk,
         memory=priced.residuals(option.memory),
     )

@@ -34,7 +34,7 @@ def by_strategy(option: DejavuStageOption, model: Model, priced: Prices, given: 
         raise ValueError(
             f"pipeline_schedule is {schedule!r}, but {chosen.name} plans for '1f1b'; give that, or strategy='dejavu'"
         )
-    asked = Asked(chosen, micro_batch * count, count, priced.latency, priced.communication)
+    asked = Asked(chosen, micro_batch * count, count, priced.models)
     made = asked.with_contingencies(asked.with_confidence(asked.planned(model, micro_batch, priced.cluster)))
     margin = MemoryMargin(option.risk, priced.residuals(option.memory))
     return checked(with_memory_note(made.plan, margin), given, option.cluster)

@@ -23,8 +23,8 @@ class Dynamic(Slicer):
     """Exact, in float64; of slicings that cost the same it always takes the same one.
 
     On hosts of unlike kinds it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
-    On alike hosts it always is, but where memory matters on so many devices that tables would take gigabytes: then there
-    may be no better slicing than equal stages, and a gap.
+    On alike hosts it always is, but where memory, or what stages take in after others, matters on so many devices that
+    tables would take gigabytes: then there may be no better slicing than equal stages, and a gap.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.

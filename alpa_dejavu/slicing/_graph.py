@@ -175,8 +175,8 @@ def by_group(
 ) -> Graph | None:
     """A graph of layers as one of layers and the group of the stage before; None if that would be too large.
 
-    `groups`, of shape (A,), are those of the arcs' own stages. `weights` says of some arcs, after stages of some groups,
-    which there are, and what they weigh.
+    `groups`, of shape (A,), are those of the arcs' own stages. `weights` is asked which of some arcs there are after
+    stages of some groups, and what they weigh.
     """
     width = int(groups.max(initial=0)) + 1
     arrives = np.zeros((graph.num_layers + 1, width), dtype=np.bool_)

@@ -81,9 +81,9 @@ def stages_of(problem: SlicingProblem) -> Stages:
     sizes, columns = _by_size(problem, transfers)
     own = problem.costs_s.reshape(num_layers, num_layers, -1)
     least = np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)
-    costs = np.ascontiguousarray(own + least[:, None, :])
+    costs: FloatArray = np.ascontiguousarray(own + least[:, None, :])
     room = np.array(problem.room, order="C").reshape(costs.shape)
-    weights = problem.num_micro_batches * costs if problem.objective == "work" else costs
+    weights: FloatArray = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
         weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
     per_transfer = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import final
 
 from alpa_dejavu._kinds import kinds_of
-from alpa_dejavu.communication import CommunicationModel
 from alpa_dejavu.contingency import Fallback, hosts_left, with_planned
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.estimate import choices_of
-from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.planned import Planned
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Slicing
 from alpa_dejavu.search import Candidate
@@ -30,15 +29,14 @@ class Asked:
         strategy: who plans.
         batch: samples of a step.
         micro_batches: so many there must be of each pipeline; None: the strategy chooses.
-        latency, communication: by which everything is priced.
+        models: by which everything is priced.
         name: of the model.
     """
 
     strategy: Strategy
     batch: int
     micro_batches: int | None
-    latency: LatencyModel
-    communication: CommunicationModel
+    models: CostModels
     name: str = ""
 
     def planned(self, model: Model, samples: int, cluster: Cluster) -> Planned:
@@ -49,12 +47,12 @@ class Asked:
             NoPlanError: it finds no plan, or its plan hasn't the memory.
         """
         made = self.strategy.plan(
-            model, cluster, self.batch, samples=samples, micro_batches=self.micro_batches, latency=self.latency,
-            communication=self.communication,
+            model, cluster, self.batch, samples=samples, micro_batches=self.micro_batches, latency=self.models.latency,
+            communication=self.models.communication,
         )  # fmt: skip
         return as_planned(
-            made, model, cluster, samples=samples, name=self.name, latency=self.latency,
-            communication=self.communication,
+            made, model, cluster, samples=samples, name=self.name, latency=self.models.latency,
+            communication=self.models.communication,
         )  # fmt: skip
 
     def with_confidence(self, found: Planned, others: Iterable[Planned] = ()) -> Planned:

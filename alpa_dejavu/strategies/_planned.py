@@ -56,7 +56,7 @@ def planned_by(
     clock = Clock()
     source = Source(model, question.batch // counts[len(counts) // 2], clock)
     count = counts[0] if len(counts) == 1 else None
-    asked = Asked(chosen, question.batch, count, question.latency, question.communication, source.name)
+    asked = Asked(chosen, question.batch, count, question.models, source.name)
     with collector_paused():
         best, *others = _of_numbers(asked, source, layers, question.cluster)
         clock.lap("strategy")

@@ -98,8 +98,8 @@ def _searched(
         space = search_space(cluster, micro_batch, remat=remat, zero=zero)
         try:
             made = plan(
-                task.of(micro_batch), cluster, space, Run(count), latency=task.latency,
-                communication=task.communication,
+                task.of(micro_batch), cluster, space, Run(count), latency=task.models.latency,
+                communication=task.models.communication,
             )  # fmt: skip
         except NoPlanError as nothing:
             error = nothing

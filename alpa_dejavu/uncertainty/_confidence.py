@@ -11,7 +11,7 @@ from alpa_dejavu.problem import Cluster, Confidence
 from alpa_dejavu.search import Candidate
 from alpa_dejavu.uncertainty._errors import Errors
 from alpa_dejavu.uncertainty._resolved import Resolver
-from alpa_dejavu.uncertainty._steps import resolved_stage, step_draws
+from alpa_dejavu.uncertainty._steps import meet_plan, step_draws
 
 __all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism"]
 
@@ -39,8 +39,7 @@ def confidence(
     """
     resolver = resolver or Resolver()
     for candidate in candidates:
-        for stage in candidate.slicing.stages:
-            resolved_stage(candidate, stage, resolver)
+        meet_plan(candidate, resolver)
     errors = errors or Errors.unmeasured(resolver)
     steps = step_draws(candidates, cluster, resolver, errors, errors.drawn(count))
     return confidence_of_draws(steps, resolver.source)

@@ -12,9 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import latency_model
 from alpa_dejavu.layers import TracedStep, model_of_step
 from alpa_dejavu.pictures import Curve, Frame, curves, strip
 from alpa_dejavu.problem import Run, SlicingProblem, StageChoice
@@ -58,7 +57,7 @@ def question(step: TracedStep, num_layers: int, hosts: int, micro_batches: int) 
     run, space = Run(micro_batches, "1f1b"), search_space(cluster, step.micro_batch, remat=("layer",))
     if model.sharding is not None:
         model.sharding.prepare(config for row in space.configs for config in row if config is not None)
-    table = cost_table(model, cluster, space, run, latency_model("analytic"), communication_model("alpha-beta"))
+    table = cost_table(model, cluster, space, run, CostModels.named())
     return dataclasses.replace(table.slicing_problem(cluster, space, run), per_step_s=None)
 
 

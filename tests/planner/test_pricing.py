@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from alpa_dejavu.pricing import KINDS, Pricing
 from models import chain
 
 from alpa_dejavu._together import SentSeconds, latencies
@@ -13,7 +14,6 @@ from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Group
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster

@@ -5,6 +5,7 @@ import dataclasses
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta, Free
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Run
@@ -19,7 +20,7 @@ MODEL = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 
 
 def table():
-    return cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    return cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 def test_counts_divide_the_batch():
@@ -43,7 +44,7 @@ def test_the_slicers_best_is_proposed_and_neighbouring_lengths_cost_no_less():
 
 def test_nothing_is_proposed_where_nothing_fits():
     full = chain(6, parameter_bytes=1e15)
-    table = cost_table(full, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(full, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     assert proposed(full, table, CLUSTER, SPACE, RUN, slicer("dynamic")) is None
 
 

@@ -9,6 +9,7 @@ from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_tw
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
@@ -24,7 +25,7 @@ MODEL, RUN = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e6, excha
 
 
 def table_of(where, space=None, model=MODEL, run=RUN):
-    return cost_table(model, where, space or search_space(where, 8), run, AnalyticLatency(), AlphaBeta())
+    return cost_table(model, where, space or search_space(where, 8), run, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 def site(space, where, shape, kinds):
@@ -187,6 +188,7 @@ def test_what_crosses_goes_over_the_link_between_the_two_stages():
 
 def test_all_that_was_made_before_a_cut_and_is_used_behind_it_crosses():
     from alpa_dejavu.crossing import Crossing
+
     from alpa_dejavu.problem import Model, Tensor
 
     model = chain(4, activation_bytes=10.0)
@@ -307,7 +309,7 @@ def test_no_worse_than_a_plan_found_blind_at_its_true_price(slow):
     model = chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
     alike = blind(where)
     space = search_space(alike, 8)
-    table = cost_table(model, alike, space, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(model, alike, space, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     seen = simulated(proposed(model, table, alike, space, RUN, Exhaustive()), alike)
     stages = [
         GivenStage(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models import chain
 
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.estimate import GivenStage, estimate
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
@@ -51,7 +52,7 @@ MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=
 
 
 def task_of(model, cluster, batch=16):
-    return Task(model, 1, cluster, batch, AnalyticLatency(), AlphaBeta())
+    return Task(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 @pytest.mark.parametrize(

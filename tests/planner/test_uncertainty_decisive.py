@@ -10,6 +10,7 @@ from models import chain, space
 
 import alpa_dejavu
 from alpa_dejavu.communication import AlphaBeta, Links
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.latency import AnalyticLatency
@@ -61,7 +62,7 @@ def test_the_largest_gain_for_a_second_of_measuring_is_next():
 
 def truth(factors):
     """A made-up cluster whose classes of work take other times than predicted; by the table's own arrays."""
-    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     compute, collective = factors
     true = dataclasses.replace(
         table,
