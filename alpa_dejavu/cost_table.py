@@ -145,7 +145,8 @@ class CostTable:
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         objective = "inference" if run.schedule == "inference" else "training"
         known = space.hosts is not None
-        available = devices_of_kinds(cluster, hosts) if known else np.array([cluster.num_devices])
+        available = devices_of_kinds(cluster, hosts)
+        available = available if known else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         return SlicingProblem(
             costs_s=self.costs_s * share,

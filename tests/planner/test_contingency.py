@@ -9,11 +9,10 @@ from models import chain, space
 
 import alpa_dejavu
 from alpa_dejavu.changed_cluster import slowed, without
-from alpa_dejavu.communication import communication_model
 from alpa_dejavu.contingency import with_contingencies
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
-from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
@@ -53,9 +52,9 @@ def test_every_host_may_be_lost(hosts):
 def test_it_is_what_planning_without_the_host_finds(hosts):
     cluster = example_cluster(num_hosts=hosts)
     made, left = planned(cluster), without(cluster, ["host-0"])
-    prices = AnalyticLatency(), communication_model("alpha-beta")
+    models = CostModels.named()
     smaller = space(hosts=hosts - 1)
-    table = cost_table(MODEL, left, smaller, Run(8), *prices)
+    table = cost_table(MODEL, left, smaller, Run(8), models)
     again = simulated(proposed(MODEL, table, left, smaller, Run(8), slicer("dynamic")), left)
     assert made.contingencies["host-0"].step_s == pytest.approx(again.step_s, rel=1e-9)
 
@@ -74,12 +73,12 @@ def test_what_does_not_fit_on_fewer_hosts_is_said():
 
 def test_where_memory_is_short_more_micro_batches_are_taken():
     model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
-    prices = AnalyticLatency(), communication_model("alpha-beta")
+    models = CostModels.named()
 
     def candidate(count):
         smaller = with_micro_batch(model, 2 / count)
         offered, run = search_space(cluster, 32 // count), Run(count)
-        table = cost_table(smaller, cluster, offered, run, *prices)
+        table = cost_table(smaller, cluster, offered, run, models)
         return simulated(proposed(smaller, table, cluster, offered, run, slicer("dynamic")), cluster)
 
     chosen = candidate(2)

@@ -7,6 +7,7 @@ import pytest
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.latency import AnalyticLatency
@@ -26,7 +27,7 @@ FOREIGN = MemoryResiduals({"peak": (0.03, -0.05, 0.04) * 8}, 8, "peaks elsewhere
 
 
 def table_of(cluster=ROOMY, run=RUN, margin=COUNTED, model=MODEL):
-    return cost_table(model, cluster, SPACE, run, AnalyticLatency(), AlphaBeta(), margin)
+    return cost_table(model, cluster, SPACE, run, CostModels(AnalyticLatency(), AlphaBeta()), margin)
 
 
 def counted_bytes(table, stage, in_flight=1):
@@ -85,7 +86,7 @@ def test_residuals_of_a_run_join_those_that_are_given():
 def decided(measure, cluster=ROOMY, margin=COUNTED):
     return decisive_plan(
         MODEL, cluster, SPACE, RUN, measure, 60.0,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=margin,
+        slicer=slicer("dynamic"), models=CostModels(AnalyticLatency(), AlphaBeta()), margin=margin,
     )  # fmt: skip
 
 

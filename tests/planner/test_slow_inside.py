@@ -118,14 +118,14 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
     task = Task(model, 1, cluster, 8, CostModels(AnalyticLatency(), AlphaBeta()))
     given = [GivenStage(*cut, Submesh(2, 1), config) for cut in cuts]
     theirs = estimate(with_micro_batch(model, 2), cluster, Run(4), given)
-    ours = task.pricing(2).stage_times(stages)
+    ours = task.stage_times(stages, 2)
     for mine, stage in zip(ours, theirs.plan.stages, strict=True):
         assert mine.forward_collective_s == pytest.approx(stage.forward_collective_s)
         assert mine.synchronisation_s == pytest.approx(stage.synchronisation_s)
     halved = dataclasses.replace(BETWEEN, bytes_per_s=BETWEEN.bytes_per_s / 2)
     alone = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(h, num_devices=1) for h in cluster.hosts),
                                 links=((INSIDE, halved), (halved, INSIDE)))  # fmt: skip
-    expected = Task(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).pricing(2).stage_times(stages)
+    expected = Task(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).stage_times(stages, 2)
     assert [one.synchronisation_s for one in ours] == pytest.approx([one.synchronisation_s for one in expected])
     assert Pipeline(stages, 2, 4).samples == 8
 

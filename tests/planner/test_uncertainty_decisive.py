@@ -77,7 +77,7 @@ def truth(factors):
 def decided(measure, budget_s=60.0, model=MODEL):
     return decisive_plan(
         model, CLUSTER, SPACE, RUN, measure, budget_s,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+        slicer=slicer("dynamic"), models=CostModels(AnalyticLatency(), AlphaBeta()), margin=COUNTED,
     )  # fmt: skip
 
 
@@ -148,7 +148,8 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     model = chain(6, flop=1e8, activation_bytes=1e6)
     same = alpa_dejavu.plan(model, hosts, submeshes, RUN, **models)
     plan = decisive_plan(
-        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED, **models
+        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED,
+        models=CostModels(**models),
     )
     assert plan.stages == same.stages
     assert plan.step_s == pytest.approx(same.step_s)
@@ -159,8 +160,8 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
 def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
     hosts, model, search = unlike.two_and_two(), chain(6, flop=1e8, activation_bytes=1e6), slicer("dynamic")
     submeshes = search_space(hosts, 4)
-    models = AnalyticLatency(), AlphaBeta()
-    table = cost_table(model, hosts, submeshes, RUN, *models)
+    models = CostModels(AnalyticLatency(), AlphaBeta())
+    table = cost_table(model, hosts, submeshes, RUN, models)
     best = simulated(proposed(model, table, hosts, submeshes, RUN, search), hosts)
     expected = confidence([best, *neighbours(best, hosts, search)], hosts)
     assert alpa_dejavu.plan(model, hosts, submeshes, RUN).confidence == expected
@@ -169,7 +170,7 @@ def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
 def test_a_choice_of_one_plan_needs_no_measurement():
     plan = decisive_plan(
         chain(1), CLUSTER, space(devices=4), RUN, lambda stage: pytest.fail("nothing to decide"), 0.0,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
+        slicer=slicer("dynamic"), models=CostModels(AnalyticLatency(), AlphaBeta()), margin=COUNTED,
     )  # fmt: skip
     assert counts(plan)[0] == 0
 
