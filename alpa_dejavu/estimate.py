@@ -34,7 +34,7 @@ __all__ = ["GivenStage", "choices_of", "config_of_stage", "estimate", "given_sta
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenStage:
-    """Layers first..last (inclusive) on a submesh with a config; of unlike hosts, on these, by their names."""
+    """Layers first..last (inclusive) on a submesh with a config; on these hosts, by their names, where it is known."""
 
     first: int
     last: int
@@ -82,7 +82,7 @@ def estimate(
         model: the layers, of a micro-batch of the run.
         cluster: that the plan is for.
         run: its micro-batches and schedule.
-        stages: in the order of the layers. Where hosts are unlike and all stages name theirs, they are priced on those.
+        stages: in the order of the layers. Where all of them name hosts that there are, they are priced on those.
         name: of the model.
         batch: samples of a step.
         latency: a latency model or its name.
@@ -99,14 +99,15 @@ def estimate(
         ranges = [(stage.first, stage.last) for stage in stages]
         raise ValueError(f"the stages have layers {ranges}, but must cover 0..{model.num_layers - 1} in order")
     hosts = named_hosts(stages, cluster)
-    places = [(stage.submesh, on) for stage, on in zip(stages, hosts or [()] * len(stages), strict=True)]
+    named = None if hosts is None or max(kinds_of(cluster)) == 0 else hosts
+    places = [(stage.submesh, on) for stage, on in zip(stages, named or [()] * len(stages), strict=True)]
     sites = list(dict.fromkeys(places))
     rows = [_unique([stage.config for stage, place in zip(stages, places, strict=True) if place == s]) for s in sites]
     width = max(map(len, rows))
     space = SearchSpace(
         tuple(submesh for submesh, _ in sites),
         tuple((*row, *[None] * (width - len(row))) for row in rows),
-        hosts=None if hosts is None else tuple(on for _, on in sites),
+        hosts=None if named is None else tuple(on for _, on in sites),
     )
     table = cost_table(model, cluster, space, run, CostModels.named(latency, communication))
     choices = tuple(
@@ -126,14 +127,19 @@ def estimate(
 
 
 def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[int, ...], ...] | None:
-    """For each stage its hosts' indices in the cluster; None where hosts are alike, or a stage doesn't name its own.
+    """For each stage its hosts' indices in the cluster; None where a stage doesn't name its own.
+
+    Alike hosts go by any names: None, too, where the cluster hasn't all of them.
 
     Raises:
         ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
     """
-    if max(kinds_of(cluster)) == 0 or any(stage.hosts is None for stage in stages):
-        return None
     numbers = {host.name: n for n, host in enumerate(cluster.hosts)}
+    names = [name for stage in stages for name in stage.hosts or ()]
+    if any(stage.hosts is None for stage in stages):
+        return None
+    if max(kinds_of(cluster)) == 0 and not numbers.keys() >= {*names}:
+        return None
     free = [host.num_devices for host in cluster.hosts]
     found = []
     for n, stage in enumerate(stages):
