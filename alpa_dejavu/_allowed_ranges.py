@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import range_sum
-from alpa_dejavu._site_prices import slowest_device
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Submesh
+from alpa_dejavu.stage_costs import slowest_device
 
 __all__ = ["allowed_ranges"]
 

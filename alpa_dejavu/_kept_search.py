@@ -42,7 +42,7 @@ def kept_prices(
     if communication == "auto" and calibration is None:
         communication = _COMMUNICATION.get(kept.models[1], communication)
     given = prices(cluster or kept.cluster, calibration, latency, communication)
-    models = type(given.latency).__name__, type(given.communication).__name__
+    models = given.models.names
     if models != kept.models:
         raise ValueError(
             f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; give the calibration "

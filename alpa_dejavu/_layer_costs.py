@@ -21,7 +21,7 @@ def own_seconds(table: CostTable) -> FloatArray:
 
     Without the start of a computation, and what a step costs a stage besides.
     """
-    devices = [table.pricing_of(s).device for s in range(len(table.memory))]
+    devices = [each.kinds[0] for each in table.devices]
     start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
     alone = [np.moveaxis(np.diagonal(getattr(table, name)), -1, 0) for name in _NAMES]
     return np.maximum([alone[0] - start_s, alone[1] - start_s, alone[2] - step_s], 0.0)

@@ -66,7 +66,8 @@ def resources(given: Prices) -> Iterator[Resource]:
 
 def _with_devices(given: Prices, name: str, factor: float) -> Prices:
     cluster, before = faster_devices(given.cluster, name, factor)
-    return dataclasses.replace(given, cluster=cluster, latency=_Quicker(given.latency, before, factor))
+    quicker = dataclasses.replace(given.models, latency=_Quicker(given.models.latency, before, factor))
+    return dataclasses.replace(given, cluster=cluster, models=quicker)
 
 
 def _with_links(given: Prices, ends: _Pairs, factor: float) -> Prices:

@@ -1,7 +1,8 @@
 """The cost table: every range of layers on every submesh with every config, by prefix sums and array operations.
 
-An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. On unlike
-hosts a submesh stands with those that it is on, and what crosses from stage to stage apart: that depends on both.
+An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. What
+crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh stands with those that
+it is on.
 """
 
 from __future__ import annotations
@@ -16,14 +17,11 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._allowed_ranges import allowed_ranges
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu._site_prices import memory_limits, site_prices, slowest_device
-from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.crossing import Crossings, crossings
-from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.memory import StageMemory, successors_that_fit
 from alpa_dejavu.memory_margin import COUNTED, MemoryMargin
 from alpa_dejavu.placement import devices_of_kinds, kinds_of_sites
-from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import (
     Cluster,
     MeshConfig,
@@ -33,8 +31,8 @@ from alpa_dejavu.problem import (
     Sites,
     SlicingProblem,
     StageChoice,
-    Submesh,
 )
+from alpa_dejavu.stage_costs import KINDS, StageCostModel, StageDevices
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -47,26 +45,23 @@ class CostTable:
     Attributes:
         compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
         collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
-        boundary_forward_s, boundary_backward_s: taking in what neighbouring stages send, for one micro-batch; zero
-            where `crossings` has it.
         synchronisation_s, update_s: once a step: of gradients; the optimizer, and what the runtime adds.
         offered: whether the search may take the entry.
         max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
         memory: of submesh s with config c, None where there is no such config.
         memory_limit_bytes: of each device of submesh s, shape (S,).
         usable_bytes: what the margin leaves of it for stages whose peaks weren't measured, shape (S,).
-        pricing: what the entries are made of; None where they were made otherwise.
+        stage_costs: what the entries are made of; None where they were made otherwise.
+        devices: of each submesh, as `stage_costs` knows them.
+        transfer: what crosses from stage to stage; None: nothing.
+        interstage: the same from any submesh to any other.
         margin: by which `max_n_succ_stages` reckons with more memory than the analytic count, or leaves some free.
-        on_sites: on unlike hosts, what the entries of each submesh are made of.
-        crossings: on unlike hosts, what crosses from stage to stage.
     """
 
     compute_forward_s: FloatArray
     compute_backward_s: FloatArray
     collective_forward_s: FloatArray
     collective_backward_s: FloatArray
-    boundary_forward_s: FloatArray
-    boundary_backward_s: FloatArray
     synchronisation_s: FloatArray
     update_s: FloatArray
     offered: NDArray[np.bool_]
@@ -74,10 +69,11 @@ class CostTable:
     memory: tuple[tuple[StageMemory | None, ...], ...]
     memory_limit_bytes: FloatArray
     usable_bytes: FloatArray
-    pricing: Pricing | None = None
+    stage_costs: StageCostModel | None = None
+    devices: tuple[StageDevices, ...] = ()
+    transfer: InterstageTransfer | None = None
+    interstage: InterstageTable | None = None
     margin: MemoryMargin = COUNTED
-    on_sites: tuple[Pricing, ...] = ()
-    crossings: Crossings | None = None
 
     @property
     def compute_s(self) -> FloatArray:
@@ -90,61 +86,70 @@ class CostTable:
         return self.collective_forward_s + self.collective_backward_s
 
     @property
-    def boundary_s(self) -> FloatArray:
-        """Transfers from neighbours, forward and backward; see `taken_s` for those on unlike hosts."""
-        return self.boundary_forward_s + self.boundary_backward_s
-
-    @property
     def per_step_s(self) -> FloatArray:
         """What comes once a step."""
         return self.synchronisation_s + self.update_s
 
     @property
     def costs_s(self) -> FloatArray:
-        """Alpa's `compute_cost`: infinite where not offered, or where memory doesn't do."""
-        total = self.compute_s + self.collective_s + self.boundary_s
-        return np.where(self.offered & (self.max_n_succ_stages >= 0), total, np.inf)
+        """Computing and collectives of one micro-batch: infinite where not offered, or where memory doesn't do."""
+        return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
 
-    def pricing_of(self, submesh: int) -> Pricing:
-        """What the entries of a submesh are made of."""
-        assert self.pricing is not None, "a table that was priced keeps its prices"
-        return self.on_sites[submesh] if self.on_sites else self.pricing
+    @property
+    def compute_costs_s(self) -> FloatArray:
+        """Alpa's `compute_cost`: `costs_s` with what a stage would take in from one on a submesh like its own."""
+        if self.interstage is None:
+            return self.costs_s
+        alike = np.diagonal(self.interstage.links)
+        taken = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
+        return self.costs_s + taken[:, None, :, None]
+
+    def with_transfer(self, transfer: InterstageTransfer, space: SearchSpace) -> CostTable:
+        """The table with other prices of what crosses from stage to stage; `space` is its own."""
+        return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
 
     def taken_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
     ) -> list[tuple[float, float]]:
-        """What each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
+        """Seconds that each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
 
         Args:
             stages: of a slicing.
             space: of the table.
-            hosts: of each stage; used where hosts are unlike. None: any of their submeshes' kinds.
+            hosts: of each stage; None: any of their submeshes' kinds, and where there are several hosts, others than
+                their neighbours'.
         """
-        if self.crossings is None:
-            entries = [stage.entry for stage in stages]
-            return [(float(self.boundary_forward_s[e]), float(self.boundary_backward_s[e])) for e in entries]
         crossed = [(0.0, 0.0)]
-        if hosts is None:
+        if self.interstage is None:
+            crossed += [(0.0, 0.0)] * (len(stages) - 1)
+        elif hosts is None or self.transfer is None:
             for one, other in itertools.pairwise(stages):
-                crossed.append(self.crossings.expected_s(other.first, one.submesh, other.submesh))
+                crossed.append(self.interstage.seconds(other.first, one.submesh, other.submesh))
         else:
-            assert self.pricing is not None, "crossings were priced"
-            places = [(space.submeshes[stage.submesh], on) for stage, on in zip(stages, hosts, strict=True)]
-            for n, (before, after) in enumerate(itertools.pairwise(places), 1):
-                crossed.append(self.crossings.placed_s(self.pricing, stages[n].first, before, after))
+            each = [space.submeshes[stage.submesh].devices_per_host for stage in stages]
+            places = [[host for host in on for _ in range(n)] for on, n in zip(hosts, each, strict=True)]
+            for stage, (before, after) in zip(stages[1:], itertools.pairwise(places), strict=True):
+                crossed.append(self.transfer.between(stage.first, before, after))
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
     def part(self, submeshes: Sequence[int]) -> CostTable:
-        """The table of some of its submeshes, by their index; of alike hosts alone, since others stand for kinds."""
+        """The table of some of its submeshes, by their index."""
         chosen = list(submeshes)
         columns = {name: getattr(self, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
-        memory, limits = tuple(self.memory[s] for s in chosen), self.memory_limit_bytes[chosen]
-        return dataclasses.replace(self, **columns, memory=memory, memory_limit_bytes=limits)
+        return dataclasses.replace(
+            self,
+            **columns,
+            memory=tuple(self.memory[s] for s in chosen),
+            memory_limit_bytes=self.memory_limit_bytes[chosen],
+            usable_bytes=self.usable_bytes[chosen],
+            devices=tuple(self.devices[s] for s in chosen),
+            interstage=self.interstage and self.interstage.of(chosen),
+        )
 
     def slicing_problem(
         self, cluster: Cluster, space: SearchSpace, run: Run, hosts: Sequence[int] | None = None
     ) -> SlicingProblem:
-        """What a slicer is asked.
+        """The problem that a slicer is asked.
 
         On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
 
@@ -155,7 +160,9 @@ class CostTable:
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         objective = "inference" if run.schedule == "inference" else "training"
+        known = space.hosts is not None
         available = devices_of_kinds(cluster, hosts)
+        available = available if known else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         return SlicingProblem(
             costs_s=self.costs_s * share,
@@ -163,23 +170,25 @@ class CostTable:
             num_devices=int(available.sum()),
             num_micro_batches=run.num_micro_batches,
             max_n_succ_stages=self.max_n_succ_stages,
-            per_step_s=self.per_step_s * share + self.boundary_s * (1 - share),
-            devices="exactly" if self.crossings is None or cluster.shared else "at most",
+            per_step_s=self.per_step_s * share,
+            devices="at most" if known and not cluster.shared else "exactly",
             objective="work" if cluster.shared else objective,
-            sites=None if self.crossings is None else self._sites(self.crossings, cluster, space, run, available),
+            sites=None if self.interstage is None else self._sites(self.interstage, cluster, space, run, available),
         )
 
     def _sites(
-        self, crossed: Crossings, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
+        self, table: InterstageTable, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
     ) -> Sites:
         """Where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
-        links, seconds = crossed.links, crossed.forward_s + crossed.backward_s
+        links, seconds = table.links, table.forward_s + table.backward_s
+        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         if cluster.shared:
-            share = np.array([submesh.num_devices / cluster.num_devices for submesh in space.submeshes])
+            share = sizes / cluster.num_devices
             counted = share + (1 - share) / run.num_micro_batches
             seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
             links = links * len(share) + np.arange(len(share))
-        return Sites(kinds_of_sites(space, cluster), available, links, seconds)
+        uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
+        return Sites(uses, available, links, seconds)
 
 
 def cost_table(
@@ -187,8 +196,7 @@ def cost_table(
     cluster: Cluster,
     space: SearchSpace,
     run: Run,
-    latency: LatencyModel,
-    communication: CommunicationModel,
+    models: CostModels,
     margin: MemoryMargin = COUNTED,
 ) -> CostTable:
     """The table of a model on a cluster; see `CostTable`.
@@ -196,42 +204,50 @@ def cost_table(
     Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory: of the hosts of their
     submesh where the space names them, else of all.
     """
-    pricing = Pricing(model, cluster, slowest_device(cluster.hosts), latency, communication)
-    on_sites = site_prices(pricing, space)
-    limits, usable = memory_limits(cluster, space, margin)
+    costs = StageCostModel(model, cluster, models)
+    named = space.hosts or [None] * len(space.submeshes)
+    devices = tuple(costs.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
+    limits, usable = _memory_limits(cluster, space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
-    known: dict[tuple[int, float, float, Submesh], int] = {}
-    for one in dict.fromkeys(on_sites or [pricing]):
-        one.prepare(_choices(space, [n for n in range(shape[2]) if not on_sites or on_sites[n] is one]))
+    known: dict[tuple[StageDevices, float, float], int] = {}
+    costs.prepare(_choices(space, devices))
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
-        here = on_sites[s] if on_sites else pricing
         allowed = allowed_ranges(model, submesh, cluster, space, s)
-        like = known.setdefault((id(here), float(limits[s]), float(usable[s]), submesh), s)
-        if on_sites and like < s and space.configs[like] == configs:
+        like = known.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
+        if like < s and space.configs[like] == configs:
             memory.append(memory[like])
             seconds[..., s, :], room[:, :, s] = seconds[..., like, :], room[:, :, like]
             offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
             continue
-        kept = [None if config is None else here.memory(config) for config in configs]
+        kept = [None if config is None else costs.memory(config) for config in configs]
         memory.append(tuple(kept))
         for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
             if config is None or stage is None:
                 continue
             offered[:, :, s, c] = allowed
-            seconds[..., s, c] = here.seconds(submesh, config)
+            seconds[..., s, c] = costs.seconds(devices[s], config)
             room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable[s]), run)
     priced = dict(zip(KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
-        usable_bytes=usable, pricing=pricing, margin=margin, on_sites=on_sites,
-        crossings=crossings(pricing, space) if on_sites else None,
-    )
+        usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
+        transfer=costs.interstage, interstage=costs.interstage.table(space),
+    )  # fmt: skip
 
 
-def _choices(space: SearchSpace, submeshes: Sequence[int]) -> Iterator[tuple[Submesh, MeshConfig]]:
-    for n in submeshes:
-        yield from ((space.submeshes[n], config) for config in space.configs[n] if config is not None)
+def _choices(space: SearchSpace, devices: Sequence[StageDevices]) -> Iterator[tuple[StageDevices, MeshConfig]]:
+    for on, configs in zip(devices, space.configs, strict=True):
+        yield from ((on, config) for config in configs if config is not None)
+
+
+def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
+    """The memory that each submesh's smallest device has, and that the margin leaves of one; each of shape (S,)."""
+    every = range(len(cluster.hosts))
+    used = [every] * len(space.submeshes) if space.hosts is None else space.hosts
+    has, leaves = [host.device.memory_bytes for host in cluster.hosts], list(map(margin.usable_bytes, cluster.hosts))
+    least = [(min(has[host] for host in hosts), min(leaves[host] for host in hosts)) for hosts in used]
+    return np.array([has for has, _ in least]), np.array([leaves for _, leaves in least])

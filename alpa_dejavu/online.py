@@ -217,7 +217,7 @@ def _by_step(costs: Costs) -> SlicingProblem:
     problem, table = costs.problem, costs.table
     if problem.objective != "training":
         return problem
-    forward_s = table.compute_forward_s + table.collective_forward_s + table.boundary_forward_s
+    forward_s = table.compute_forward_s + table.collective_forward_s
     return dataclasses.replace(problem, objective=Makespan(forward_s, costs.run.schedule))
 
 

@@ -92,8 +92,8 @@ class PlanEstimator:
             given_stages(plan),
             name=self._source.name,
             batch=plan.batch,
-            latency=self.prices.latency,
-            communication=self.prices.communication,
+            latency=self.prices.models.latency,
+            communication=self.prices.models.communication,
         )
         self._source.keep()
         known = dataclasses.replace(

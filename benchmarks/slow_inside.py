@@ -26,11 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import communication_model
-from alpa_dejavu.latency import latency_model
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.planning import PlanningResult, plan_model
 from alpa_dejavu.planning._candidate import timeline_of
-from alpa_dejavu.planning._result import PlanningResult
 from alpa_dejavu.problem import Cluster, Plan, Run
 from alpa_dejavu.strategies import Task
 from alpa_dejavu.strategies._searched import pipeline_of
@@ -97,9 +95,8 @@ def on_these_links(planned: PlanningResult, cluster: Cluster) -> tuple[float, fl
     plan = planned.plan
     micro_batch = (plan.batch or 0) // plan.num_micro_batches
     pipeline = pipeline_of(plan, cluster, micro_batch)
-    models = latency_model("analytic"), communication_model("links")
-    task = Task(planned.model, micro_batch, cluster, pipeline.samples, *models)
-    times = task.pricing(micro_batch).stage_times(pipeline.stages)
+    task = Task(planned.model, micro_batch, cluster, pipeline.samples, CostModels.named("analytic", "links"))
+    times = task.stage_times(pipeline.stages, micro_batch)
     step_s = timeline_of(times, cluster, Run(pipeline.num_micro_batches)).step_s
     busy: collections.Counter[tuple[int, str]] = collections.Counter()
     for (one, here), (two, there) in itertools.pairwise(zip(pipeline.stages, times, strict=True)):

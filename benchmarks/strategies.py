@@ -23,7 +23,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.latency import LatencyModel, latency_model
 from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.strategies import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Pipeline, Strategy, StrategyPlan, Task
@@ -80,7 +80,7 @@ def _case(case: Case, latency: LatencyModel, profiles: Path | None) -> dict[str,
         row["over_megatron"] = row["samples_per_s"] / expert if expert and "samples_per_s" in row else None
     result = {"cluster": cluster.name, "batch": case.batch, "amp_says": case.amp_says, "strategies": rows}
     if profiles is not None and case.name in LOGGED:
-        task = Task(model, 1, cluster, case.batch, latency, communication_model("alpha-beta"))
+        task = Task(model, 1, cluster, case.batch, CostModels.named(latency))
         result["logged_estimates"] = _logged(task, profiles / LOGGED[case.name])
     return result
 

@@ -51,7 +51,6 @@ def get_compute_cost(
         priced.cluster,
         space_of(submesh_choices, autosharding_configs, tolerance, default_as_option),
         Run(num_micro_batches, "inference" if inference_mode else "1f1b"),
-        priced.latency,
-        priced.communication,
+        priced.models,
     )
-    return table.costs_s, None if inference_mode else table.max_n_succ_stages
+    return table.compute_costs_s, None if inference_mode else table.max_n_succ_stages

@@ -108,7 +108,8 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         return whole
     from alpa_dejavu.history import Correction, Origin, corrected
 
-    option.last_origin = Origin.of(model, priced.cluster, priced.latency, priced.communication, priced.calibration)
+    models = priced.models
+    option.last_origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
     return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
 
 

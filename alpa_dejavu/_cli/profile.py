@@ -77,7 +77,7 @@ def profile(
         to.print(line, soft_wrap=True)
     if store is not None:
         by = estimator.prices
-        runs = store.append(past_run(planned, found, by.latency, by.communication, by.calibration))
+        runs = store.append(past_run(planned, found, by.models.latency, by.models.communication, by.calibration))
         to.print(f"appended to {store.path}, which has {counted(runs, 'run')} now; --no-history leaves it out")
     if html_path is not None:
         from alpa_dejavu.report import html_report

@@ -9,6 +9,7 @@ from typing import final
 from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.communication import CommunicationModel, communication_model, communication_name
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.latency import LatencyModel, latency_model, latency_name
 from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, PricedBy
@@ -24,8 +25,7 @@ class Prices:
     """What a plan's costs follow from, and the calibration that it is from, if there is one."""
 
     cluster: Cluster
-    latency: LatencyModel
-    communication: CommunicationModel
+    models: CostModels
     calibration: Calibration | None = None
 
     def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
@@ -36,8 +36,8 @@ class Prices:
         """What a plan says that it was priced by, with the other options that are asked for."""
         return dataclasses.replace(
             asked or PricedBy(),
-            latency=latency_name(self.latency),
-            communication=communication_name(self.communication),
+            latency=latency_name(self.models.latency),
+            communication=communication_name(self.models.communication),
             calibration="" if self.calibration is None else self.calibration.name,
         )
 
@@ -88,7 +88,7 @@ def prices(
     """
     known = check_choice(calibration, latency, communication)
     if known is None:
-        return Prices(cluster, latency_model(latency), communication_model(communication))
+        return Prices(cluster, CostModels.named(latency, communication))
     by_links = communication == "links"
     model = communication_model(communication) if by_links else known.communication()
-    return Prices(known.applied_to(cluster), known.latency(), model, known)
+    return Prices(known.applied_to(cluster), CostModels(known.latency(), model), known)

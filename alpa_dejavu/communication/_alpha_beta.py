@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import final
 
 import numpy as np
@@ -17,7 +18,8 @@ class AlphaBeta(CommunicationModel):
     """Ring algorithms over the slowest link of the group; groups at a time share it where it joins hosts.
 
     With n devices, a ring all-reduce takes 2(n-1) rounds of 1/n of the bytes each; an all-gather, a reduce-scatter and
-    an all-to-all take n-1 of them. A send is one message.
+    an all-to-all take n-1 of them. A ring leaves each host once, but in an all-to-all a host's m devices send to all
+    n-m others, and its link carries m(n-m) of the shares. A send is one message.
 
     References:
         Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH,
@@ -36,7 +38,9 @@ class AlphaBeta(CommunicationModel):
         rounds = (group.size - 1) * (2 if collective == "all_reduce" else 1)
         if rounds == 0:
             return np.zeros_like(sizes)
-        sharing = group.concurrent if len(set(group.hosts)) > 1 else 1
+        members = Counter(group.hosts).values()
+        sharing = group.concurrent if len(members) > 1 else 1
+        leaving = max(here * (group.size - here) for here in members) if len(members) > 1 else rounds
+        shares = leaving if collective == "all_to_all" else rounds
         rate = link.group_bytes_per_s(group.size)
-        once = link.latency_s + sizes / group.size * sharing / rate
-        return np.where(sizes > 0, rounds * once, 0.0)
+        return np.where(sizes > 0, rounds * link.latency_s + shares * sizes / group.size * sharing / rate, 0.0)

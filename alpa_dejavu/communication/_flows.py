@@ -20,8 +20,9 @@ Lines: TypeAlias = NDArray[np.float64]
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
     """What messages take that all go at a time.
 
-    A link that shares nothing is divided among the groups that communicate at a time, if it joins hosts. What links
-    share is divided among all messages that go over any of them.
+    A link that shares nothing is divided among the messages that go over it, of all groups that communicate at a time,
+    if it joins hosts; and so is a host's card, one for each way, which is as fast as the fastest of the links that are
+    in use there. What links share is divided among all messages that go over any of them.
 
     Args:
         cluster: with the links.
@@ -35,18 +36,29 @@ def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], con
         for medium in cluster.links[a][b].shares:
             over[medium] += count * concurrent
     size = sum(members.values())
-    found = [_line(cluster, hop, members[hop[0]] if hop[0] == hop[1] else size, concurrent, over) for hop in counted]
+    cards = _cards(cluster, counted, size)
+    found = []
+    for hop, count in counted.items():
+        link = cluster.links[hop[0]][hop[1]]
+        rate = link.group_bytes_per_s(members[hop[0]] if hop[0] == hop[1] else size)
+        if link.shares:
+            rate = min(rate, *(cluster.media.get(medium, link.bytes_per_s) / over[medium] for medium in link.shares))
+        elif hop[0] != hop[1]:
+            rate = min(rate / count, cards[hop[0], "out"], cards[hop[1], "in"]) / concurrent
+        found.append((link.latency_s, 1 / rate))
     return _longest(found)
 
 
-def _line(cluster: Cluster, hop: Hop, size: int, concurrent: int, over: Counter[str]) -> tuple[float, float]:
-    link = cluster.links[hop[0]][hop[1]]
-    rate = link.group_bytes_per_s(size)
-    if link.shares:
-        rate = min(rate, *(cluster.media.get(medium, link.bytes_per_s) / over[medium] for medium in link.shares))
-    elif hop[0] != hop[1]:
-        rate /= concurrent
-    return link.latency_s, 1 / rate
+def _cards(cluster: Cluster, counted: Counter[Hop], size: int) -> dict[tuple[int, str], float]:
+    """Bytes per second of each message out of a host, and into one: its fastest link's for all of a group's."""
+    messages, fastest = Counter[tuple[int, str]](), dict[tuple[int, str], float]()
+    for (a, b), count in counted.items():
+        link = cluster.links[a][b]
+        if a != b and not link.shares:
+            for card in ((a, "out"), (b, "in")):
+                messages[card] += count
+                fastest[card] = max(fastest.get(card, 0.0), link.group_bytes_per_s(size))
+    return {card: fastest[card] / count for card, count in messages.items()}
 
 
 def _longest(found: Sequence[tuple[float, float]]) -> Lines:

@@ -48,8 +48,8 @@ class Kept:
         Raises:
             ValueError: they aren't.
         """
-        pricing, batch = planned.table.pricing, planned.plan.batch
-        if pricing is None or batch is None:
+        costs, batch = planned.table.stage_costs, planned.plan.batch
+        if costs is None or batch is None:
             raise ValueError("what the plan was made from isn't known: its batch, or its costs")
         configs = [config for row in planned.space.configs for config in row if config is not None]
         return cls(
@@ -60,7 +60,7 @@ class Kept:
             remat=tuple(dict.fromkeys(config.remat for config in configs)),
             zero=tuple(sorted({config.zero for config in configs})),
             imbalance=planned.space.allowed_imbalance,
-            models=(type(pricing.latency).__name__, type(pricing.communication).__name__),
+            models=costs.models.names,
             memory_margin=planned.table.margin.free_share,
         )
 

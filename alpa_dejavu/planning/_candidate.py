@@ -161,7 +161,12 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
 
 def simulated(candidate: Candidate) -> Candidate:
     """The candidate with its timeline."""
-    hosts = None if candidate.space.hosts is None else candidate.placed
+    try:
+        hosts = candidate.placed
+    except NoPlanError:
+        if candidate.space.hosts is not None:
+            raise
+        hosts = None  # a neighbour that nobody has seen to that it packs; it isn't to be run
     times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import COUNTED
 from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._given import GivenStage, GivenStages
@@ -48,7 +49,7 @@ def estimate(
     """
     task = PlanningTask(
         source=GivenModel(model, 1 if batch is None else batch // run.num_micro_batches, name),
-        prices=Prices(cluster, latency_model(latency), communication_model(communication)),
+        prices=Prices(cluster, CostModels.named(latency, communication)),
         batch=batch,
         layers=(model.num_layers,),
         micro_batches=(run.num_micro_batches,),

@@ -94,9 +94,7 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
         tuple((*row, *[None] * (width - len(row))) for row in rows),
         hosts=tuple(on for _, on in sites) if unlike else None,
     )
-    table = task.adjusted(
-        cost_table(model, cluster, space, run, task.prices.latency, task.prices.communication, task.margin)
-    )
+    table = task.adjusted(cost_table(model, cluster, space, run, task.prices.models, task.margin))
     choices = tuple(
         StageChoice(stage.first, stage.last, n, rows[n].index(stage.config))
         for stage, place in zip(stages, places, strict=True)

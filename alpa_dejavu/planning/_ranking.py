@@ -57,8 +57,8 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
     if task.correction is not None:
         from alpa_dejavu.history import Origin, corrected
 
-        prices = task.prices
-        origin = Origin.of(each[0].model, task.cluster, prices.latency, prices.communication, prices.calibration)
+        models, calibration = task.prices.models, task.prices.calibration
+        origin = Origin.of(each[0].model, task.cluster, models.latency, models.communication, calibration)
         plans = [corrected(plan, task.correction.of(origin, plan)) for plan in plans]
     chooses_itself = found.strategy or (task.objective == "time" and task.correction is None)
     order = list(range(len(plans))) if chooses_itself else ordered(plans, task.cluster, task.objective)

@@ -158,8 +158,7 @@ class Bench:
         if model.sharding is not None:
             model.sharding.prepare(config for row in space.configs for config in row if config is not None)
             self.clock.lap("sharding")
-        prices = task.prices.latency, task.prices.communication
-        table = task.adjusted(cost_table(model, task.cluster, space, run, *prices, task.margin))
+        table = task.adjusted(cost_table(model, task.cluster, space, run, task.prices.models, task.margin))
         self.clock.lap("cost table")
         return Costs(model, task.cluster, space, run, table, exact)
 

@@ -71,18 +71,6 @@ class MeshConfig:
         """Whether the batch must be cut by the first axis; else the auto-sharding pass is free to cut what it likes."""
         return "force_batch_dim_to_mesh_dim" in self.options
 
-    def groups(self, submesh: Submesh) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """For one data-parallel and one tensor-parallel group: the host (counted from 0 in the submesh) of each device.
-
-        Devices are numbered row by row, tensor-parallel neighbours next to each other.
-
-        >>> MeshConfig((2, 2), 2, 2).groups(Submesh(2, 2))
-        ((0, 1), (0, 0))
-        """
-        across = tuple(i * self.tensor_parallel // submesh.devices_per_host for i in range(self.data_parallel))
-        along = tuple(i // submesh.devices_per_host for i in range(self.tensor_parallel))
-        return across, along
-
 
 @final
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where submeshes may be, on hosts that are not all alike."""
+"""Where submeshes may be, and what crosses between the stages on them."""
 
 from __future__ import annotations
 
@@ -59,6 +59,11 @@ class Sites:
             raise ValueError(f"sites: links has numbers outside 0..{self.crossing_s.shape[1] - 1}")
         if not (self.crossing_s >= 0).all():
             raise ValueError("sites: crossing_s has NaN or negative entries")
+
+    @property
+    def alike(self) -> bool:
+        """Whether all hosts are: then a submesh may be on any of them."""
+        return self.uses.shape[1] == 1
 
     def crossing(self, layer: int, before: int, after: int) -> float:
         """Seconds from a stage on one submesh to the next, which begins with `layer`, on another."""

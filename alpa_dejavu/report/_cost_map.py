@@ -51,7 +51,7 @@ def cost_map(planned: PlanningResult) -> dict[str, Any]:
 
 def _map(planned: PlanningResult, submesh: int) -> dict[str, Any]:
     table, configs = planned.table, planned.space.configs[submesh]
-    costs = table.costs_s[:, :, submesh, :]
+    costs = table.compute_costs_s[:, :, submesh, :]
     best = np.argmin(costs, axis=2)
     least = np.take_along_axis(costs, best[..., None], axis=2)[..., 0]
     named = np.array([_config(config) for config in configs])

@@ -197,7 +197,7 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
         if not count:
             continue
         alike = [submesh for submesh, each in enumerate(sizes) if each == size]
-        if problem.sites is None:
+        if problem.sites is None or problem.sites.alike:
             yield from ([submesh] * count for submesh in alike)
             continue
         uses, available = problem.sites.uses.tolist(), problem.sites.available.tolist()

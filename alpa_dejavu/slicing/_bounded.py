@@ -1,27 +1,50 @@
 """The least sum of stage weights when no stage costs more than a bound.
 
 First what no sum is below, by a price on each device; then by dynamic programming, over the stages that this leaves.
-How many stages may follow one for memory's sake is left aside until a slicing breaks that rule.
+How many stages may follow one for memory's sake, and from what stage it takes in, is left aside until a slicing breaks
+the former rule or pays more for the latter: then it is looked for in a graph that has these details in its nodes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._branch import Answer
 from alpa_dejavu.slicing._corridor import Corridor
-from alpa_dejavu.slicing._graph import Graph, by_count
+from alpa_dejavu.slicing._graph import Graph, by_count, by_group
 from alpa_dejavu.slicing._priced import affordable, best_price, may_use
-from alpa_dejavu.slicing._stages import FloatArray, IntArray, stages_of
+from alpa_dejavu.slicing._stages import FloatArray, IntArray, Stages, stages_of
 from alpa_dejavu.slicing._table import fits, least_sum
 
 LITTLE = 10_000_000
 """So many sums are made in less time than prices take."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Details:
+    """Of what counts in a slicing, what is in the nodes of a graph beside their layers.
+
+    Attributes:
+        followers: how many stages there are from a layer on, for their memory's sake, or since so many are asked for.
+        before: the group of the stage before, for what comes from it.
+    """
+
+    followers: bool = False
+    before: bool = False
+
+    def __bool__(self) -> bool:
+        return self.followers or self.before
+
+    def __or__(self, other: Details) -> Details:
+        return Details(self.followers or other.followers, self.before or other.before)
 
 
 @final
@@ -32,7 +55,7 @@ class BoundedSearch:
         self._stages = stages = stages_of(problem)
         self._num_stages, self._exactly = problem.num_stages, problem.devices == "exactly"
         self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
-        self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else np.unique(stages.cost_s)
+        self.bounds: FloatArray = np.zeros(0) if left_over and self._exactly else _different_costs(stages)
         num_layers = problem.num_layers
         self._graph = Graph(
             layers=np.arange(num_layers + 1),
@@ -44,31 +67,30 @@ class BoundedSearch:
             stage=np.arange(len(stages.first)),
         )
         self._whole = Corridor.whole(self._graph, self._num_devices, self._exactly)
-        # Whether the graph has to have numbers of stages in its nodes.
-        self._counted = problem.num_stages is not None
+        self._details = Details(followers=problem.num_stages is not None)
         sums = len(self._graph) * (self._num_devices + 1)
-        self.is_little = sums * (num_layers if self._counted or stages.limited else 1) <= LITTLE
+        self.is_little = sums * (num_layers if self._details or stages.limited else 1) <= LITTLE
         self._prices: dict[float, float] = {}
-        self._price, self._counted_price = 0.0, 0.0
+        self._price, self._detailed_price = 0.0, 0.0
 
     def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
         """What no sum within the bound is below, as far as prices tell: up to about `enough`.
 
-        If memory has been in the way, it counts here too, as far as sums below `below` go.
+        If memory or what crosses has been in the way, it counts here too, as far as sums below `below` go.
         """
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
         self._price = self._prices[bound] = price
-        if self._counted and least < min(below, enough):
+        if self._details and least < min(below, enough):
             _, graph = affordable(graph, self._num_devices, price, below)
-            counted = self._by_count(graph)
-            least = least if counted is None else max(least, self._counted_bound(counted, below))
+            detailed = self._detailed(graph, bound, self._details)
+            least = least if detailed is None else max(least, self._detailed_bound(detailed, below))
         return least
 
     def solve(self, bound: float, below: float) -> Answer:
         """The least sum within the bound and its slicing, if it is below `below`; if not, what no sum is below.
 
-        That is less than `below` only where memory counts and a graph or a table would be too large.
+        That is less than `below` only where a graph with all details or a table would be too large.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:
@@ -77,60 +99,101 @@ class BoundedSearch:
             least, graph = affordable(graph, self._num_devices, self._prices[bound], below)
         if least >= below:
             return least, ()
-        if not self._counted:
+        details = self._details
+        if not details:
             corridor = self._narrowed(self._whole.of(graph), self._prices.get(bound, 0.0), below)
             value, arcs = least_sum(corridor)
-            if value >= below or self._suits(corridor.graph, arcs):
+            details = self._missed(corridor.graph, arcs)
+            if value >= below or not details:
                 return self._answer(corridor.graph, value, arcs, below)
-            self._counted = not self.is_little
-        return self._solve_counted(graph, least, below)
+        while True:
+            if not self.is_little:
+                self._details = details
+            least, chosen, arcs = self._solve_detailed(graph, bound, least, below, details)
+            if chosen is None or least >= below:
+                return least, ()
+            more = self._missed(chosen, arcs) | details
+            if more == details:
+                return self._answer(chosen, least, arcs, below)
+            details = more
 
-    def _solve_counted(self, graph: Graph, least: float, below: float) -> Answer:
-        """The same in the graph that is left within a bound, where memory counts."""
-        counted = self._by_count(graph)
-        if counted is None:
-            return least, ()
+    def _solve_detailed(
+        self, graph: Graph, bound: float, least: float, below: float, details: Details
+    ) -> tuple[float, Graph | None, IntArray]:
+        """The least sum with some details in a graph that is left within a bound, or what no sum is below; its arcs."""
+        nothing = np.zeros(0, dtype=np.int64)
+        detailed = self._detailed(graph, bound, details)
+        if detailed is None:
+            return least, None, nothing
         if not self.is_little:
-            least = max(least, self._counted_bound(counted, below))
-            _, counted = affordable(counted, self._num_devices, self._counted_price, below)
+            least = max(least, self._detailed_bound(detailed, below))
+            _, detailed = affordable(detailed, self._num_devices, self._detailed_price, below)
         if least >= below:
-            return least, ()
-        corridor = self._narrowed(Corridor.whole(counted, self._num_devices, self._exactly), self._counted_price, below)
+            return least, None, nothing
+        whole = Corridor.whole(detailed, self._num_devices, self._exactly)
+        corridor = self._narrowed(whole, self._detailed_price, below)
         if not fits(corridor):
-            return least, ()
+            return least, None, nothing
         value, arcs = least_sum(corridor)
-        return self._answer(corridor.graph, value, arcs, below)
+        return min(value, below), corridor.graph, arcs
 
     @functools.cached_property
     def possible(self) -> bool:
         """Whether there may be a slicing: its devices are between the fewest and the most that are taken."""
         limited = self._stages.limited or self._num_stages is not None
-        graph = self._by_count(self._graph) if limited else self._graph
+        graph = self._detailed(self._graph, math.inf, Details(followers=limited))
         return graph is None or may_use(graph, self._num_devices, self._exactly)
 
     def _within(self, bound: float) -> Graph:
         return self._graph if bound >= self.bounds[-1] else self._graph.of(self._stages.cost_s <= bound)
 
-    def _by_count(self, graph: Graph) -> Graph | None:
-        stages = self._stages
-        return by_count(graph, stages.covered[graph.stage], stages.room[graph.stage], self._num_stages)
+    def _detailed(self, graph: Graph, bound: float, details: Details) -> Graph | None:
+        """A graph of layers with some details in its nodes; None if that would be too large."""
+        stages, found = self._stages, graph
+        if details.before:
+            own = graph.stage
 
-    def _counted_bound(self, graph: Graph, below: float) -> float:
-        """What no sum in a graph with numbers of stages is below, up to `below`: others may have been left out."""
-        least, price = best_price(graph, self._num_devices, self._exactly, self._counted_price, below)
-        self._counted_price = price
+            def weights(which: IntArray, before: IntArray) -> tuple[NDArray[np.bool_], FloatArray]:
+                costs = stages.after(own[which], before)
+                more = stages.per_transfer * (costs - stages.cost_s[own[which]])
+                return costs <= bound, graph.weight[which] + more
+
+            grouped = by_group(graph, stages.transfers.group[stages.submeshes(own)], weights)
+            if grouped is None:
+                return None
+            found = grouped
+        if not details.followers:
+            return found
+        # What another stage of the same layers and devices covers, it covers after any stage: they take in alike.
+        return by_count(found, stages.covered[found.stage], stages.room[found.stage], self._num_stages)
+
+    def _detailed_bound(self, graph: Graph, below: float) -> float:
+        """What no sum in a graph with details is below, up to `below`: others may have been left out."""
+        least, price = best_price(graph, self._num_devices, self._exactly, self._detailed_price, below)
+        self._detailed_price = price
         return min(least, below)
 
     def _narrowed(self, whole: Corridor, price: float, below: float) -> Corridor:
         """Where sums below `below` may be, as far as it pays to know."""
         return whole.narrowed(price, below) if len(whole.graph) * (self._num_devices + 1) > LITTLE else whole
 
-    def _suits(self, graph: Graph, arcs: IntArray) -> bool:
-        """Whether memory has room for as many stages as follow each."""
-        room = self._stages.room
-        return not self._stages.limited or bool((room[graph.stage[arcs]] >= np.arange(len(arcs))[::-1]).all())
+    def _missed(self, graph: Graph, arcs: IntArray) -> Details:
+        """What a way doesn't keep to: memory for as many stages as follow each, or the price of what comes to each."""
+        stages = self._stages
+        own = graph.stage[arcs]
+        sending = stages.transfers.group[stages.submeshes(own)]
+        dearer = stages.after(own[1:], sending[:-1]) > stages.cost_s[own[1:]]
+        full = stages.limited and bool((stages.room[own] < np.arange(len(arcs))[::-1]).any())
+        return Details(full, bool(dearer.any()))
 
     def _answer(self, graph: Graph, least: float, arcs: IntArray, below: float) -> Answer:
         if least >= below:
             return below, ()
         return least, tuple(self._stages.chosen(stage) for stage in graph.stage[arcs].tolist())
+
+
+def _different_costs(stages: Stages) -> FloatArray:
+    """What stages cost after stages of any group, ascending."""
+    every = np.arange(len(stages.own_s))
+    groups = range(stages.transfers.seconds.shape[1])
+    return np.unique(np.concatenate([stages.after(every, np.full_like(every, group)) for group in groups]))

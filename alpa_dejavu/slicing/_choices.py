@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_links
 
 MOST_BOUNDS = 2_000_000
 """With more different stage costs than that, neighbours are taken together."""
@@ -40,9 +38,9 @@ class Choices:
 
     def __init__(self, problem: SlicingProblem, sites: Sites) -> None:
         self.num_layers, self._num_configs = problem.num_layers, problem.costs_s.shape[3]
-        links = _unlike_links(sites)
-        group = _numbered(links)
-        alike = _numbered(np.column_stack([sites.uses, group, links.T]))
+        links = unlike_links(sites)
+        group = numbered(links)
+        alike = numbered(np.column_stack([sites.uses, group, links.T]))
         self._members = _members(alike)
         first = self._members[:, 0]
         self.group: IntArray = group[first]
@@ -113,17 +111,6 @@ def _buckets(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * BUCKETS_PER_E)
     starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
     return values[np.append(starts[1:], len(values)) - 1], values[starts]
-
-
-def _unlike_links(sites: Sites) -> IntArray:
-    """`Sites.links`, with links that cost the same at every cut numbered the same; shape (S, S)."""
-    return _numbered(sites.crossing_s[1:].T)[sites.links]
-
-
-def _numbered(rows: NDArray[Any]) -> IntArray:
-    """A number for each row, the same for equal ones."""
-    known: dict[bytes, int] = {}
-    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=np.int64)
 
 
 def _members(of_class: IntArray) -> IntArray:

@@ -10,9 +10,7 @@ import dataclasses
 import math
 from typing import final
 
-import numpy as np
-
-from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+from alpa_dejavu.problem import SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 from alpa_dejavu.slicing._intervals import Intervals
 from alpa_dejavu.slicing._placed import Effort, placed
@@ -24,9 +22,9 @@ from alpa_dejavu.slicing._uniform import Uniform
 class Dynamic(Slicer):
     """Exact, in float64; of slicings that cost the same it always takes the same one.
 
-    With `SlicingProblem.sites` it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
-    Without them it always is, but where memory matters on so many devices that tables would take gigabytes: then there
-    may be no better slicing than equal stages, and a gap.
+    On hosts of unlike kinds it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
+    On alike hosts it always is, but where memory, or what stages take in after others, matters on so many devices that
+    tables would take gigabytes: then there may be no better slicing than equal stages, and a gap.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.
@@ -37,24 +35,9 @@ class Dynamic(Slicer):
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         check_has_recurrence("dynamic", problem)
-        if problem.sites is not None:
-            if not _alike(problem.sites):
-                return placed(problem, problem.sites, self.effort)
-            problem = _anywhere(problem, problem.sites)
+        if problem.sites is not None and not problem.sites.alike:
+            return placed(problem, problem.sites, self.effort)
         stages, at_least, rounds = Intervals(problem).run()
         if not stages and math.isfinite(at_least):
             stages = Uniform().slice(problem).stages
         return stages, at_least, rounds
-
-
-def _alike(sites: Sites) -> bool:
-    """Whether it makes no difference where stages are."""
-    crossing = sites.crossing_s[1:, np.unique(sites.links)]
-    return sites.uses.shape[1] == 1 and bool((crossing == crossing[:, :1]).all())
-
-
-def _anywhere(problem: SlicingProblem, sites: Sites) -> SlicingProblem:
-    """The same problem without sites: what comes from the stage before is part of a stage's cost."""
-    crossing = sites.crossing_s[:, int(sites.links[0, 0])].copy()
-    crossing[0] = 0.0
-    return dataclasses.replace(problem, costs_s=problem.costs_s + crossing[:, None, None, None], sites=None)

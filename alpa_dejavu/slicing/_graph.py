@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
@@ -20,10 +20,10 @@ _Parts = list[tuple[slice, IntArray, IntArray]]
 
 @final
 class Graph:
-    """A arcs between N nodes. A node is a layer, or a layer and how many stages there are from it on.
+    """A arcs between N nodes. A node is a layer; with it may go how many stages there are from it on, and the group of
+    the stage before it.
 
-    Nodes are in the order of their layers, arcs in that of their tails, then their heads. Arcs that leave one layer and
-    have the same head have the same tail.
+    Nodes are in the order of their layers, arcs in that of their tails.
 
     Attributes:
         layers: shape (N,), of each node; `num_layers` behind the last layer.
@@ -82,7 +82,7 @@ class Graph:
         sums = np.full(len(self.layers), np.inf)
         sums[: self.num_starts] = 0.0
         for part, nodes, starts in self._by_head:
-            sums[nodes] = np.minimum(sums[nodes], np.minimum.reduceat(keys[part] + sums[self.tail[part]], starts))
+            np.minimum.at(sums, nodes, np.minimum.reduceat(keys[part] + sums[self.tail[part]], starts))
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
@@ -144,7 +144,7 @@ def _copy(
 
 
 def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph | None:
-    """A graph of layers as one of layers and numbers of stages; None if that would be too large.
+    """A graph with the numbers of stages in its nodes, too; None if that would be too large.
 
     A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
     certain number of stages, there are no other ways.
@@ -159,16 +159,47 @@ def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | Non
     nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
     followers = fewest[which].astype(np.int64) + nth
     if num_stages is not None:
-        suits = (graph.tail[which] > 0) | (followers + 1 == num_stages)
+        suits = (graph.layers[graph.tail[which]] > 0) | (followers + 1 == num_stages)
         which, followers = which[suits], followers[suits]
     width = int(followers.max(initial=0)) + 2
     tail, head = graph.tail[which] * width + followers + 1, graph.head[which] * width + followers
     # Short numbers are sorted by their digits, which is much faster.
     order = np.argsort(tail.astype(np.min_scalar_type(tail.max(initial=0))), kind="stable")
     which, tail, head = which[order], tail[order], head[order]
-    used = np.zeros(width * graph.num_layers + 1, dtype=np.bool_)
+    arrays: Iterator[Any] = (array[which] for array in (graph.size, graph.weight, graph.stage))
+    return _renumbered(graph, width, tail, head, *arrays)
+
+
+def by_group(
+    graph: Graph, groups: IntArray, weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]]
+) -> Graph | None:
+    """A graph of layers as one of layers and the group of the stage before; None if that would be too large.
+
+    `groups`, of shape (A,), are those of the arcs' own stages. `weights` is asked which of some arcs there are after
+    stages of some groups, and what they weigh.
+    """
+    width = int(groups.max(initial=0)) + 1
+    arrives = np.zeros((graph.num_layers + 1, width), dtype=np.bool_)
+    arrives[graph.head, groups] = True
+    arrives[0, 0] = True
+    if np.count_nonzero(arrives[graph.tail]) > MOST_ARCS:
+        return None
+    which, before = np.nonzero(arrives[graph.tail])
+    there, weight = weights(which, before)
+    which, before, weight = which[there], before[there], weight[there]
+    own = np.where(graph.head[which] == graph.num_layers, 0, groups[which])
+    tail, head = graph.tail[which] * width + before, graph.head[which] * width + own
+    order = np.lexsort((head, tail))
+    which, weight = which[order], weight[order]
+    return _renumbered(graph, width, tail[order], head[order], graph.size[which], weight, graph.stage[which])
+
+
+def _renumbered(
+    graph: Graph, width: int, tail: IntArray, head: IntArray, size: IntArray, weight: FloatArray, stage: IntArray
+) -> Graph:
+    """A graph of the nodes that are used, where each of the former ones was `width` of them."""
+    used = np.zeros(width * len(graph.layers), dtype=np.bool_)
     used[tail] = used[head] = True
     number = np.cumsum(used) - 1
-    layers = np.flatnonzero(used) // width
-    arrays: Iterator[Any] = (array[which] for array in (graph.size, graph.weight, graph.stage))
-    return Graph(layers, graph.num_layers, number[tail], number[head], *arrays)
+    layers = graph.layers[np.flatnonzero(used) // width]
+    return Graph(layers, graph.num_layers, number[tail], number[head], size, weight, stage)

@@ -1,16 +1,19 @@
-"""The stages that a slicing may be made of, without those that another one beats in everything."""
+"""The stages that a slicing may be made of, without those that another one beats in everything.
+
+What comes to a stage from the one before counts at its least; `Stages.more_s` says how much more it is after each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._compiled import compiled
-from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -25,11 +28,14 @@ class Stages:
         first: shape (A,), the first layer.
         last: shape (A,), the last layer.
         size: shape (A,), how many times `unit` devices it takes.
-        cost_s: shape (A,).
+        own_s: shape (A,), what it costs without what comes from the stage before.
+        cost_s: shape (A,), with that at its least.
         weight: shape (A,), what is summed over the stages of a slicing.
         room: shape (A,), how many stages may follow.
         covered: shape (A,), with so many followers or fewer another one of the same layers and devices costs no more.
         choice: shape (A,), its place among the problem's submeshes and configs.
+        transfers: what comes from the stage before.
+        per_transfer: what a second of that adds to a weight.
         unit: a number of devices that the sizes of all submeshes are multiples of.
         limited: whether room is less than what may follow anyway for some of them.
         num_configs: C.
@@ -38,14 +44,26 @@ class Stages:
     first: IntArray
     last: IntArray
     size: IntArray
+    own_s: FloatArray
     cost_s: FloatArray
     weight: FloatArray
     room: IntArray
     covered: IntArray
     choice: IntArray
+    transfers: Transfers
+    per_transfer: float
     unit: int
     limited: bool
     num_configs: int
+
+    def submeshes(self, stages: IntArray) -> IntArray:
+        """The submesh of each of some stages, in the problem's own numbers."""
+        return self.choice[stages] // self.num_configs
+
+    def after(self, stages: IntArray, before: IntArray) -> FloatArray:
+        """What some stages cost after stages of some groups, exactly as the problem has it."""
+        of_class = self.transfers.of_class[self.submeshes(stages)]
+        return self.own_s[stages] + self.transfers.seconds[self.first[stages], before, of_class]
 
     def chosen(self, stage: int) -> StageChoice:
         """A stage in the problem's own numbers."""
@@ -59,12 +77,16 @@ def stages_of(problem: SlicingProblem) -> Stages:
     One beats another if it costs no more, weighs no more and leaves as much room; of equals the first one is kept.
     """
     num_layers, num_configs = problem.num_layers, problem.costs_s.shape[3]
-    sizes, columns = _by_size(problem)
-    costs = np.array(problem.costs_s, order="C").reshape(num_layers, num_layers, -1)
+    transfers = Transfers.of(problem)
+    sizes, columns = _by_size(problem, transfers)
+    own = problem.costs_s.reshape(num_layers, num_layers, -1)
+    least = np.repeat(transfers.least[:, transfers.of_class], num_configs, axis=1)
+    costs: FloatArray = np.ascontiguousarray(own + least[:, None, :])
     room = np.array(problem.room, order="C").reshape(costs.shape)
-    weights = problem.num_micro_batches * costs if problem.objective == "work" else costs
+    weights: FloatArray = problem.num_micro_batches * costs if problem.objective == "work" else costs
     if problem.per_step_s is not None:
         weights = np.ascontiguousarray(weights + problem.per_step_s.reshape(costs.shape))
+    per_transfer = {"inference": 0.0, "work": float(problem.num_micro_batches)}.get(str(problem.objective), 1.0)
     if problem.objective == "inference":
         weights = np.ones_like(costs)
     first, last, size, cost, weight, after, covered, choice, limited = _unbeaten(
@@ -75,15 +97,63 @@ def stages_of(problem: SlicingProblem) -> Stages:
         first=first,
         last=last,
         size=size // unit,
+        own_s=own[first, last, choice],
         cost_s=cost,
         weight=weight,
         room=after,
         covered=covered,
         choice=choice,
+        transfers=transfers,
+        per_transfer=per_transfer,
         unit=unit,
         limited=limited,
         num_configs=num_configs,
     )
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transfers:
+    """What comes to a stage from the one before, by G groups of submeshes that send and Q classes that take in.
+
+    Attributes:
+        group: shape (S,), of each submesh.
+        of_class: shape (S,), likewise.
+        seconds: shape (L, G, Q), to a stage that begins with a layer; row 0 is zero.
+    """
+
+    group: IntArray
+    of_class: IntArray
+    seconds: FloatArray
+
+    @classmethod
+    def of(cls, problem: SlicingProblem) -> Transfers:
+        """By a problem's sites; without them nothing comes."""
+        nowhere = np.zeros(len(problem.submesh_sizes), dtype=np.int64)
+        if problem.sites is None:
+            return cls(nowhere, nowhere, np.zeros((problem.num_layers, 1, 1)))
+        links = unlike_links(problem.sites)
+        group, of_class = numbered(links), numbered(links.T)
+        sending, taking = (np.unique(each, return_index=True)[1] for each in (group, of_class))
+        seconds = problem.sites.crossing_s[:, problem.sites.links[np.ix_(sending, taking)]]
+        seconds[0] = 0.0
+        return cls(group, of_class, seconds)
+
+    @property
+    def least(self) -> FloatArray:
+        """After the best group, shape (L, Q)."""
+        return np.asarray(self.seconds.min(axis=1))
+
+
+def unlike_links(sites: Sites) -> IntArray:
+    """`Sites.links`, with links that cost the same at every cut numbered the same; shape (S, S)."""
+    return numbered(sites.crossing_s[1:].T)[sites.links]
+
+
+def numbered(rows: NDArray[Any]) -> IntArray:
+    """A number for each row, the same for equal ones."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=np.int64)
 
 
 @compiled("(f8[:, :, ::1], f8[:, :, ::1], i8[:, :, ::1], i8[::1], i8[:, ::1], i8)")
@@ -137,11 +207,20 @@ def _unbeaten(
     )  # fmt: skip
 
 
-def _by_size(problem: SlicingProblem) -> tuple[IntArray, IntArray]:
-    """The different numbers of devices, and the choices that have each, filled up with -1; shape (sizes, most)."""
-    of_choice = [size for size in problem.submesh_sizes.tolist() for _ in range(problem.costs_s.shape[3])]
-    sizes = sorted({size for size in of_choice if size <= problem.num_devices})
-    members = [[choice for choice, each in enumerate(of_choice) if each == size] for size in sizes]
-    most = max([1, *map(len, members)])
-    columns = [each + [-1] * (most - len(each)) for each in members]
+def _by_size(problem: SlicingProblem, transfers: Transfers) -> tuple[IntArray, IntArray]:
+    """Numbers of devices, ascending, and the choices of each that send and take in alike, filled up with -1.
+
+    The latter's shape is (rows, most).
+    """
+    rows: dict[tuple[int, int, int], list[int]] = {}
+    num_configs = problem.costs_s.shape[3]
+    for s, key in enumerate(zip(problem.submesh_sizes, transfers.group, transfers.of_class, strict=True)):
+        if key[0] <= problem.num_devices:
+            rows.setdefault((int(key[0]), int(key[1]), int(key[2])), []).extend(
+                range(s * num_configs, (s + 1) * num_configs)
+            )
+    keys = sorted(rows)
+    most = max([1, *map(len, rows.values())])
+    columns = [rows[key] + [-1] * (most - len(rows[key])) for key in keys]
+    sizes = [size for size, *_ in keys]
     return np.array(sizes, dtype=np.int64), np.array(columns, dtype=np.int64).reshape(-1, most)

@@ -28,7 +28,8 @@ class Uniform(Slicer):
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
-        rows = _rows(problem) if problem.sites is None else _site_rows(problem.sites, problem.num_stages)
+        sites = problem.sites
+        rows = _rows(problem) if sites is None or sites.alike else _site_rows(sites, problem.num_stages)
         for row, c in itertools.product(rows, range(problem.costs_s.shape[3])):
             if not 1 <= len(row) <= problem.num_layers:
                 continue

@@ -53,7 +53,7 @@ class AmpCosts:
     def __init__(self, task: Task, degrees: Degrees, ranks: tuple[int, ...], variant: str) -> None:
         self.degrees, self.num_layers = degrees, task.model.num_layers
         self._variant, self._ranks, self._cluster = variant, ranks, task.cluster
-        self._pricing = task.pricing(degrees.data * degrees.each)
+        self._costs = task.stage_costs(degrees.data * degrees.each)
         self._config = config_of(degrees.data, degrees.tensor)
 
     def hosts(self, stage: int) -> tuple[int, ...]:
@@ -82,8 +82,8 @@ class AmpCosts:
 
     def _on_host_s(self, host: int) -> FloatArray:
         """Layers i..j on a host's devices: computing, and summing among its tensor-parallel devices; shape (L, L)."""
-        known = self._cluster.hosts[host]
-        compute = self._pricing.compute_s(known.device, self._config)
+        forward, backward, _ = self._costs.computed_s(self._costs.on((host,)), self._config)
+        compute = forward + backward
         if self.degrees.tensor == 1:
             return compute
         rate = self._cluster.links[host][host].group_bytes_per_s(self.degrees.tensor)
@@ -92,7 +92,7 @@ class AmpCosts:
     @functools.cached_property
     def _summed_bytes(self) -> FloatArray:
         """What each layer sends through each tensor-parallel device's link for a micro-batch, shape (L,)."""
-        size, division = self.degrees.tensor, self._pricing.division(self._config)
+        size, division = self.degrees.tensor, self._costs.division(self._config)
         found = np.zeros(self.num_layers)
         for n in range(self.num_layers):
             for phase in PHASES[:2]:
@@ -105,8 +105,8 @@ class AmpCosts:
     @functools.cached_property
     def _cut_s(self) -> FloatArray:
         """Shape (K - 1, L): forward activations of one replica, each device of it sending all to its like."""
-        degrees, last = self.degrees, self.num_layers - 1
-        num_bytes = self._pricing.boundary.forward_bytes[:, last] / degrees.data
+        degrees = self.degrees
+        num_bytes = self._costs.interstage.bytes.forward_bytes / degrees.data
         rows = []
         for n in range(degrees.pipeline - 1):
             pairs = [
@@ -123,7 +123,7 @@ class AmpCosts:
             return 0.0
         ends, found = [*starts[1:], self.num_layers], []
         for n, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            num_bytes = float(self._pricing.gradient_bytes[start, end - 1]) / degrees.tensor
+            num_bytes = float(self._costs.gradient_bytes[start, end - 1]) / degrees.tensor
             for k in range(degrees.tensor):
                 ring = self.hosts(n)[k :: degrees.tensor]
                 rates = [self._rate(*pair) for pair in zip(ring, (*ring[1:], ring[0]), strict=True)]

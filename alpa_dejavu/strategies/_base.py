@@ -7,8 +7,9 @@ import dataclasses
 import time
 from typing import final
 
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.problem import Cluster, Model
 from alpa_dejavu.strategies._stages import Pipeline
@@ -106,8 +107,8 @@ class Strategy(abc.ABC):
             NoPlanError: it finds no plan.
         """
         started = time.perf_counter()
-        models = latency_model(latency), communication_model(communication)
-        task = Task(model, samples, cluster, batch, *models, micro_batches, margin)
+        models = CostModels.named(latency, communication)
+        task = Task(model, samples, cluster, batch, models, micro_batches, margin)
         choice = self._choose(task)
         seconds, pipelines = time.perf_counter() - started, choice.pipelines
         alone = len(pipelines) == 1

@@ -9,8 +9,9 @@ from typing import final
 
 from alpa_dejavu._ties import ordered
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.communication import CommunicationModel, communication_model
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.communication import CommunicationModel
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._candidate import Candidate
@@ -70,8 +71,8 @@ class ByStrategy(Chooser):
         samples = task.micro_batch(count or task.micro_batches[len(task.micro_batches) // 2])
         model = task.source.exact(layers, samples)
         made = self.strategy.plan(
-            model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.latency,
-            communication=task.prices.communication, margin=task.margin,
+            model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.models.latency,
+            communication=task.prices.models.communication, margin=task.margin,
         )  # fmt: skip
         return made, _candidate(task, made)
 
@@ -124,7 +125,7 @@ def as_planned(
     """
     task = PlanningTask(
         source=GivenModel(model, samples, name),
-        prices=Prices(cluster, latency_model(latency), communication_model(communication)),
+        prices=Prices(cluster, CostModels.named(latency, communication)),
         batch=made.batch,
         layers=(model.num_layers,),
         micro_batches=(_whole_pipeline(made).num_micro_batches,),

@@ -12,9 +12,9 @@ import numpy as np
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.problem import NoPlanError, Run, _check, host_kinds
+from alpa_dejavu.stage_costs import StageCostModel
 from alpa_dejavu.strategies._base import Choice, Strategy
 from alpa_dejavu.strategies._divide import orders_of
-from alpa_dejavu.strategies._pricing import SitePricing
 from alpa_dejavu.strategies._stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.strategies._task import Task
 from alpa_dejavu.strategies._virtual_workers import ALLOCATIONS, virtual_workers
@@ -113,7 +113,7 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
         hosts = [next(left[kind]) for kind in order]
         for each in task.cuts(share):
             tried += 1
-            slowest, stages = _fastest(task.pricing(each), hosts, Run(share // each), task.margin)
+            slowest, stages = _fastest(task.stage_costs(each), hosts, Run(share // each), task.margin)
             if stages and (best is None or slowest * (share // each) < best[0]):
                 best = slowest * (share // each), Pipeline(stages, each, share // each)
     if best is None:
@@ -126,14 +126,15 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
 
 
 def _fastest(
-    pricing: SitePricing, hosts: list[int], run: Run, margin: MemoryMargin
+    costs_of: StageCostModel, hosts: list[int], run: Run, margin: MemoryMargin
 ) -> tuple[float, tuple[PlacedStage, ...]]:
     """The least slowest stage, and the stages, each a device of these hosts in order; none if memory doesn't do."""
-    config, num_layers = config_of(1, 1), pricing.model.num_layers
-    costs, memory = [], margin.needed(pricing.memory(config))
+    config, num_layers = config_of(1, 1), costs_of.model.num_layers
+    costs, memory = [], margin.needed(costs_of.memory(config))
     for n, host in enumerate(hosts):
-        needed, on = memory.peak(run.in_flight(len(hosts) - 1 - n)), pricing.cluster.hosts[host]
-        compute = pricing.compute_s(on.device, config) + _taken_s(pricing, hosts, n)
+        needed, on = memory.peak(run.in_flight(len(hosts) - 1 - n)), costs_of.cluster.hosts[host]
+        forward, backward, _ = costs_of.computed_s(costs_of.on((host,)), config)
+        compute = forward + backward + _taken_s(costs_of, hosts, n)
         fits = (needed <= margin.usable_bytes(on)) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
         costs.append(np.where(fits, compute, np.inf))
     done = np.full(num_layers + 1, np.inf)
@@ -154,12 +155,13 @@ def _fastest(
     )
 
 
-def _taken_s(pricing: SitePricing, hosts: list[int], stage: int) -> FloatArray:
+def _taken_s(costs_of: StageCostModel, hosts: list[int], stage: int) -> FloatArray:
     """What a stage takes in from both neighbours of a micro-batch, by its layers i..j; shape (L, L)."""
-    bound = pricing.boundary
-    total = np.zeros_like(bound.forward_bytes)
-    for num_bytes, neighbour in ((bound.forward_bytes, stage - 1), (bound.backward_bytes, stage + 1)):
+    sent, num_layers = costs_of.interstage.bytes, costs_of.model.num_layers
+    total = np.zeros((num_layers, num_layers))
+    ways = (sent.forward_bytes[:, None], stage - 1), (np.append(sent.backward_bytes[1:], 0.0)[None], stage + 1)
+    for num_bytes, neighbour in ways:
         if 0 <= neighbour < len(hosts):
-            latency_s, rate = pricing.cluster.links[hosts[neighbour]][hosts[stage]].sending
+            latency_s, rate = costs_of.cluster.links[hosts[neighbour]][hosts[stage]].sending
             total = total + np.where(num_bytes > 0, latency_s + num_bytes / rate, 0.0)
     return total

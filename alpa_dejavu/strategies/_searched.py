@@ -99,7 +99,7 @@ def _searched(
     counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
     question = PlanningTask(
         source=GivenModel(task.model, task.samples),
-        prices=Prices(cluster, task.latency, task.communication),
+        prices=Prices(cluster, task.models),
         batch=task.batch,
         layers=(task.model.num_layers,),
         micro_batches=counts,

@@ -57,16 +57,6 @@ class PlacedStage:
                 f"times {self.config.tensor_parallel} tensor-parallel ones; give as many"
             )
 
-    def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
-        """The hosts of each group of devices along an axis (0: data-parallel, 1: tensor-parallel), alike ones once.
-
-        >>> PlacedStage(0, 0, (0, 0, 1, 1), config_of(2, 2)).groups(0)
-        ((0, 1),)
-        """
-        along = self.config.tensor_parallel
-        rows = [self.hosts[n : n + along] for n in range(0, len(self.hosts), along)]
-        return tuple(dict.fromkeys(rows if axis == 1 else zip(*rows, strict=True)))
-
     @property
     def is_submesh(self) -> bool:
         """Whether Alpa can make its mesh: it has equally many devices of each of its hosts."""

@@ -6,21 +6,24 @@ import collections
 import dataclasses
 import itertools
 import math
+import types
 from collections.abc import Mapping, Sequence
 from typing import final
 
-from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.latency import LatencyModel
+from alpa_dejavu.communication import Group
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.planning._candidate import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, _check
 from alpa_dejavu.simulate import StageTimes
+from alpa_dejavu.stage_costs import KINDS, StageCostModel
 from alpa_dejavu.strategies._divide import divisors
-from alpa_dejavu.strategies._pricing import NOBODY, SitePricing
-from alpa_dejavu.strategies._stages import Pipeline
+from alpa_dejavu.strategies._stages import Pipeline, PlacedStage
 
 __all__ = ["Task"]
+
+_ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 
 
 @final
@@ -33,7 +36,7 @@ class Task:
         samples: of that micro-batch.
         cluster: as it is.
         batch: samples of a step.
-        latency, communication: by which everything is priced.
+        models: by which everything is priced.
         micro_batches: so many there must be of a pipeline; None: a strategy chooses.
         margin: of memory.
 
@@ -44,11 +47,10 @@ class Task:
     samples: int
     cluster: Cluster
     batch: int
-    latency: LatencyModel
-    communication: CommunicationModel
+    models: CostModels
     micro_batches: int | None = None
     margin: MemoryMargin = UNMEASURED
-    _pricings: dict[int, SitePricing] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _costs: dict[int, StageCostModel] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check.positive("strategy", "samples", self.samples)
@@ -75,12 +77,50 @@ class Task:
         """Samples of a micro-batch, of which so many make up a replica's share of the batch, ascending."""
         return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
 
-    def pricing(self, micro_batch: int) -> SitePricing:
-        """Of a micro-batch of so many samples."""
-        if micro_batch not in self._pricings:
-            model = self.of(micro_batch)
-            self._pricings[micro_batch] = SitePricing(model, self.cluster, self.latency, self.communication)
-        return self._pricings[micro_batch]
+    def stage_costs(self, micro_batch: int) -> StageCostModel:
+        """The costs of stages for a micro-batch of so many samples."""
+        if micro_batch not in self._costs:
+            self._costs[micro_batch] = StageCostModel(self.of(micro_batch), self.cluster, self.models)
+        return self._costs[micro_batch]
+
+    def stage_times(
+        self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
+    ) -> tuple[StageTimes, ...]:
+        """What the simulation needs to know of a pipeline's stages, on the very devices that they are on.
+
+        `at_a_time` says how many pipelines send from one host to another, where there are several.
+        """
+        transfer = self.stage_costs(micro_batch).interstage
+        pairs = itertools.pairwise(stages)
+        sent = [transfer.between(after.first, before.hosts, after.hosts, at_a_time) for before, after in pairs]
+        ends = zip([*sent, (0.0, 0.0)], [(0.0, 0.0), *sent], strict=True)
+        return tuple(
+            dataclasses.replace(self._alone(stage, micro_batch), forward_send_s=ahead, backward_send_s=back)
+            for stage, ((ahead, _), (_, back)) in zip(stages, ends, strict=True)
+        )
+
+    def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
+        """A stage without what it sends to others."""
+        costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
+        seconds = costs.seconds(costs.on(stage.hosts), stage.config)[:, stage.first, stage.last]
+        took = dict(zip(KINDS, seconds.tolist(), strict=True))
+        forward, backward = took["collective_forward_s"], took["collective_backward_s"]
+        memory = costs.memory(stage.config)
+        return StageTimes(
+            forward_s=took["compute_forward_s"] + forward,
+            backward_s=took["compute_backward_s"] + backward,
+            per_step_s=took["update_s"] + took["synchronisation_s"],
+            forward_send_s=0.0,
+            backward_send_s=0.0,
+            forward_collective_s=forward,
+            backward_collective_s=backward,
+            synchronisation_s=took["synchronisation_s"],
+            activation_bytes=float(memory.per_micro_batch[where]),
+            resident_bytes=float(memory.resident[where]),
+            temporary_bytes=float(memory.temporary[where]),
+            memory_limit_bytes=min(self.cluster.hosts[host].device.memory_bytes for host in stage.hosts),
+            devices=len(stage.hosts),
+        )
 
     def step_s(self, pipeline: Pipeline) -> float:
         """Seconds of a step of one pipeline, simulated in 1F1B order."""
@@ -122,8 +162,8 @@ class Task:
 
     def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
         """What one sum of the gradients takes among pipelines: all stages at a time, the slowest counts."""
-        pricing = self.pricing(pipelines[0].micro_batch)
-        bytes_of, at_a_time = pricing.gradient_bytes, max(len(pipeline.stages) for pipeline in pipelines)
+        bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
+        at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
         cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})
         slowest = 0.0
         for pipeline in pipelines:
@@ -132,14 +172,15 @@ class Task:
                 for first, end in zip(cuts, [*cuts[1:], self.model.num_layers], strict=True):
                     if stage.first <= first <= stage.last:
                         hosts = tuple(_holder(other, first) for other in pipelines)
-                        total += pricing.all_reduce_s(float(bytes_of[first, end - 1]), hosts, at_a_time)
+                        group = Group(self.cluster, hosts, at_a_time)
+                        total += float(self.models.communication.seconds("all_reduce", bytes_of[first, end - 1], group))
                 slowest = max(slowest, total)
         return slowest
 
     def _times(
-        self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = NOBODY
+        self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE
     ) -> tuple[StageTimes, ...]:
-        return self.pricing(pipeline.micro_batch).stage_times(pipeline.stages, at_a_time)
+        return self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
 
     def _simulated(self, times: tuple[StageTimes, ...], num_micro_batches: int) -> float:
         return timeline_of(times, self.cluster, Run(num_micro_batches)).step_s

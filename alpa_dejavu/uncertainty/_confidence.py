@@ -12,7 +12,7 @@ from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.problem import Confidence
 from alpa_dejavu.uncertainty._errors import Errors
 from alpa_dejavu.uncertainty._resolved import Resolver
-from alpa_dejavu.uncertainty._steps import resolved_stage, step_draws
+from alpa_dejavu.uncertainty._steps import meet_plan, step_draws
 
 __all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism"]
 
@@ -38,8 +38,7 @@ def confidence(
     """
     resolver = resolver or Resolver()
     for candidate in candidates:
-        for stage in candidate.stages:
-            resolved_stage(candidate, stage, resolver)
+        meet_plan(candidate, resolver)
     errors = errors or Errors.unmeasured(resolver)
     steps = step_draws(candidates, resolver, errors, errors.drawn(count))
     return confidence_of_draws(steps, resolver.source)

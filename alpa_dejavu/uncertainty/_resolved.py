@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.communication import Group
+from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.latency import Latency
-from alpa_dejavu.pricing import Pricing
-from alpa_dejavu.problem import Exchange, MeshConfig, Operators, Submesh
+from alpa_dejavu.problem import Device, Exchange, MeshConfig, Operators
+from alpa_dejavu.stage_costs import StageCostModel, StageDevices
 from alpa_dejavu.uncertainty._spreads import (
     CLASSES,
     COMPUTE,
@@ -55,14 +56,12 @@ class Resolved:
         own: of each variant, the number of its own error, shape (V,).
         of_stages: as `stage_sum` takes it.
         micro_batch: forward and backward of one micro-batch, collectives included.
-        boundary: of one micro-batch, what comes from the neighbours; nothing where it depends on their hosts.
         step: what comes once a step.
     """
 
     own: NDArray[np.intp]
     of_stages: NDArray[np.intp] | None
     micro_batch: Seconds
-    boundary: Seconds
     step: Seconds
 
 
@@ -76,9 +75,10 @@ class Resolver:
     def __init__(self) -> None:
         self._own: dict[Hashable, int] = {}
         self._known: dict[Hashable, Resolved] = {}
-        self._rows: dict[tuple[int, int], tuple[Operators, FloatArray]] = {}
+        self._rows: dict[tuple[int, Device, int], tuple[Operators, FloatArray]] = {}
         self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
-        self._pricings: dict[int, Pricing] = {}
+        self._kept: dict[int, object] = {}
+        self._sent: set[tuple[int, int]] = set()
         self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
         self._said_by: dict[str, None] = {}
 
@@ -102,92 +102,99 @@ class Resolver:
         """Where the spread is from."""
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
-    def resolved(self, pricing: Pricing, submesh: Submesh, config: MeshConfig) -> Resolved:
-        """What a table's entries on a submesh with a config are made of."""
-        key = id(pricing), submesh, _mesh(config), config.zero, config.remat
+    def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
+        """What a table's entries on some devices with a config are made of."""
+        key = id(costs), devices, _mesh(config), config.zero, config.remat
         if key not in self._known:
-            self._pricings[id(pricing)] = pricing  # kept, so that its id stays its own
-            division = pricing.division(config)
+            self._kept[id(costs)] = costs  # so that its id stays its own
+            division = costs.division(config)
             forward = [division.operators(n, "forward") for n in range(len(division.variants))]
             self._known[key] = Resolved(
                 own=np.array([self._own_of(each, config) for each in forward], dtype=np.intp),
                 of_stages=division.of_stages,
-                micro_batch=self._micro_batch(pricing, submesh, config),
-                boundary=self._boundary(pricing, submesh),
-                step=self._step(pricing, submesh, config),
+                micro_batch=self._micro_batch(costs, devices, config),
+                step=self._step(costs, devices, config),
             )
         return self._known[key]
 
-    def _micro_batch(self, pricing: Pricing, submesh: Submesh, config: MeshConfig) -> Seconds:
-        forward = self._layers(pricing, submesh, config, "forward")
+    def sent(self, table: CostTable, link: int) -> int:
+        """The class of what crosses from stage to stage over a kind of link of a table, noted."""
+        between, transfer, costs = table.interstage, table.transfer, table.stage_costs
+        assert between is not None, "a table that was priced keeps what crosses"
+        assert transfer is not None, "a table that was priced keeps what crosses"
+        assert costs is not None, "a table that was priced keeps its prices"
+        ends, key = between.ends[link], (id(between), link)
+        if key not in self._sent:
+            self._sent.add(key)
+            self._kept[id(between)] = between
+            largest = Exchange("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
+            seconds = between.forward_s[:, link] + between.backward_s[:, link]
+            self._noted(costs, Group(costs.cluster, ends), largest, seconds)
+        return link_class("send", ends)
+
+    def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        forward = self._layers(costs, devices, config, "forward")
         found, phases = forward, ["forward"]
-        if pricing.model.training:
-            found = found + self._layers(pricing, submesh, config, "backward")
+        if costs.model.training:
+            found = found + self._layers(costs, devices, config, "backward")
             if config.remat == "layer":
-                found = found + forward * pricing.trains(config)[:, None]
+                found = found + forward * costs.trains(config)[:, None]
             phases.append("backward")
-        starts = np.full((pricing.model.num_layers,) * 2, len(phases) * pricing.device.dispatch_s)
-        self._note_launches(pricing, "dispatch_s", starts[0, 0])
-        return Seconds(found, {LAUNCHES: starts} | self._combined(pricing, submesh, config, phases))
+        starts = np.full((costs.model.num_layers,) * 2, len(phases) * devices.kinds[0].dispatch_s)
+        self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
+        return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
 
-    def _step(self, pricing: Pricing, submesh: Submesh, config: MeshConfig) -> Seconds:
-        starts = np.full((pricing.model.num_layers,) * 2, pricing.device.step_s)
-        self._note_launches(pricing, "step_s", starts[0, 0])
-        ranges = {LAUNCHES: starts} | self._combined(pricing, submesh, config, ["step"])
-        return Seconds(self._computed(pricing, config, "step"), ranges)
+    def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        starts = np.full((costs.model.num_layers,) * 2, devices.kinds[0].step_s)
+        self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
+        ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
+        return Seconds(self._computed(costs, devices, config, "step"), ranges)
 
-    def _boundary(self, pricing: Pricing, submesh: Submesh) -> Seconds:
-        if pricing.hosts is not None:
-            return Seconds(np.zeros((0, len(CLASSES))), {})
-        ends = (0, 0) if len(pricing.cluster.hosts) == 1 else (0, 1)
-        forward, backward = pricing.boundary_s(submesh)
-        largest = Exchange("send", 0, np.array([pricing.largest_sent(submesh)]), np.ones(1))
-        number = self._noted(pricing, Group(pricing.cluster, ends), largest, forward + backward)
-        return Seconds(np.zeros((0, len(CLASSES))), {number: forward + backward})
-
-    def _layers(self, pricing: Pricing, submesh: Submesh, config: MeshConfig, phase: str) -> FloatArray:
+    def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Operators and collectives of each variant, shape (V, N)."""
-        found = self._computed(pricing, config, phase)
-        division, known = pricing.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], FloatArray]]()
+        found = self._computed(costs, devices, config, phase)
+        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], FloatArray]]()
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
             key = tuple(map(id, exchanges))
             if key not in known:
                 row = np.zeros(len(CLASSES))
                 for one in exchanges:
-                    each = pricing.sent_s(submesh, config, one)
-                    row[self._noted(pricing, pricing.group(submesh, config, one.axis), one, each)] += each @ one.counts
+                    each = costs.sent_s(devices, config, one)
+                    group = costs.groups(devices, config, one.axis)[0]
+                    row[self._noted(costs, group, one, each)] += each @ one.counts
                 known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
             found[n] += known[key][1]
         return found
 
     def _combined(
-        self, pricing: Pricing, submesh: Submesh, config: MeshConfig, phases: Sequence[str]
+        self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phases: Sequence[str]
     ) -> dict[int, FloatArray]:
         found: dict[int, FloatArray] = {}
         for phase in phases:
-            for one, seconds in pricing.combined(submesh, config, phase):
-                number = self._noted(pricing, pricing.group(submesh, config, one.axis), one, seconds)
+            for one, seconds in costs.combined(devices, config, phase):
+                number = self._noted(costs, costs.groups(devices, config, one.axis)[0], one, seconds)
                 found[number] = found[number] + seconds if number in found else seconds
         return found
 
-    def _computed(self, pricing: Pricing, config: MeshConfig, phase: str) -> FloatArray:
+    def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Operators of each variant, shape (V, N)."""
-        division = pricing.division(config)
-        rows = [self._row(pricing, division.operators(n, phase)) for n in range(len(division.variants))]
-        return np.array(rows).reshape(len(rows), len(CLASSES)) * pricing.crowding(config)
+        division = costs.division(config)
+        slowest = devices.kinds[0]
+        rows = [self._row(costs, slowest, division.operators(n, phase)) for n in range(len(division.variants))]
+        return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
 
-    def _row(self, pricing: Pricing, operators: Operators) -> FloatArray:
-        key = id(pricing), id(operators)
+    def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
+        key, model = (id(costs), device, id(operators)), costs.models.latency
         if key not in self._rows:
-            latency, row = pricing.latency_of(operators), np.zeros(len(CLASSES))
+            latency, row = costs.latency_of(operators, device), np.zeros(len(CLASSES))
             for number, product in zip(COMPUTE, (True, False), strict=True):
                 chosen = operators.is_product == product
                 row[number] = latency.mean_s[chosen].sum()
                 of_kinds = np.bincount(self._kinds_of(operators)[0][chosen], weights=latency.mean_s[chosen])
                 alone = float(np.linalg.norm(of_kinds)) / row[number] if row[number] > 0 else 0.0
-                share = common_share(pricing.latency, product)
-                self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(pricing.latency))
+                share = common_share(model, product)
+                self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
             self._rows[key] = operators, row
         return self._rows[key][1]
 
@@ -203,9 +210,9 @@ class Resolver:
             self._kinds[id(records)] = records, np.array(each, dtype=np.intp), frozenset(numbers)
         return self._kinds[id(records)][1:]
 
-    def _noted(self, pricing: Pricing, group: Group, one: Exchange, seconds: FloatArray) -> int:
+    def _noted(self, costs: StageCostModel, group: Group, one: Exchange, seconds: FloatArray) -> int:
         """The class of an exchange, once what the model says of its spread is noted."""
-        number, model = link_class(one.kind, group.hosts), pricing.communication
+        number, model = link_class(one.kind, group.hosts), costs.models.communication
         sigma = 0.0
         largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
         if isinstance(model, KnowsInterval) and one.num_bytes.size:
@@ -214,10 +221,11 @@ class Resolver:
         self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
         return number
 
-    def _note_launches(self, pricing: Pricing, figure: str, seconds: float) -> None:
-        if isinstance(pricing.latency, KnowsFigures):
-            sigma = pricing.latency.figure_spread(pricing.device, figure)
-            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(pricing.latency))
+    def _note_launches(self, costs: StageCostModel, device: Device, figure: str, seconds: float) -> None:
+        model = costs.models.latency
+        if isinstance(model, KnowsFigures):
+            sigma = model.figure_spread(device, figure)
+            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(model))
 
     def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float, source: str) -> None:
         if seconds * sigma > 0:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.crossing import Crossings
+from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.uncertainty._errors import Errors, Factors, entry_seconds
 from alpa_dejavu.uncertainty._resolved import Resolved, Resolver
-from alpa_dejavu.uncertainty._spreads import link_class
 
-__all__ = ["closed_form", "resolved_stage", "step_draws"]
+__all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
 
 
 def step_draws(
@@ -58,9 +57,19 @@ def closed_form(
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
     """What a candidate's stage is made of."""
-    config, pricing = candidate.space.configs[stage.submesh][stage.config], candidate.table.pricing_of(stage.submesh)
+    config, table = candidate.space.configs[stage.submesh][stage.config], candidate.table
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
-    return resolver.resolved(pricing, candidate.space.submeshes[stage.submesh], config)
+    assert table.stage_costs is not None, "a table that was priced keeps its prices"
+    return resolver.resolved(table.stage_costs, table.devices[stage.submesh], config)
+
+
+def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
+    """Takes a candidate's stages apart, and notes what crosses between them, so that the errors of all can be drawn."""
+    for stage in candidate.slicing.stages:
+        resolved_stage(candidate, stage, resolver)
+    if candidate.table.interstage is not None:
+        for one, other in itertools.pairwise(candidate.slicing.stages):
+            resolver.sent(candidate.table, int(candidate.table.interstage.links[one.submesh, other.submesh]))
 
 
 def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> FloatArray:
@@ -68,19 +77,21 @@ def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> Float
     parts = np.zeros((3, len(factors), len(stages)))
     for n, stage in enumerate(stages):
         resolved = resolved_stage(candidate, stage, resolver)
-        for kind, seconds in enumerate((resolved.micro_batch, resolved.boundary, resolved.step)):
+        for kind, seconds in ((0, resolved.micro_batch), (2, resolved.step)):
             parts[kind, :, n] = entry_seconds(seconds, resolved, stage.first, stage.last, factors)
-    if candidate.table.crossings is not None:
-        for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
-            parts[1, :, n] = _crossing_s(candidate.table.crossings, before, stage, factors)
+    for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
+        parts[1, :, n] = _transfer_s(candidate.table, before, stage, resolver, factors)
     sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in stages])
     shares = sizes / cluster.num_devices if cluster.shared else None
     return closed_form(parts[0], parts[1], parts[2], candidate.run, shares)
 
 
-def _crossing_s(crossed: Crossings, before: StageChoice, stage: StageChoice, factors: Factors) -> FloatArray:
-    """From one stage to the next in each draw, shape (K,): over the link between the kinds of their hosts."""
-    link = crossed.links[before.submesh, stage.submesh]
-    seconds = crossed.forward_s[stage.first, link] + crossed.backward_s[stage.first, link]
-    drawn: FloatArray = seconds * factors.common[:, link_class("send", (0, int(crossed.between[link])))]
-    return drawn
+def _transfer_s(
+    table: CostTable, before: StageChoice, stage: StageChoice, resolver: Resolver, factors: Factors
+) -> FloatArray:
+    """Seconds from one stage to the next and back in each draw, shape (K,)."""
+    if table.interstage is None:
+        return np.zeros(len(factors))
+    ahead, back = table.interstage.seconds(stage.first, before.submesh, stage.submesh)
+    number = resolver.sent(table, int(table.interstage.links[before.submesh, stage.submesh]))
+    return np.asarray((ahead + back) * factors.common[:, number])

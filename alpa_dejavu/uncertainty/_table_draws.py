@@ -11,7 +11,6 @@ import numpy as np
 from alpa_dejavu._ranges import FloatArray, stage_sum
 from alpa_dejavu._ties import rounded
 from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.crossing import Crossings
 from alpa_dejavu.problem import SearchSpace
 from alpa_dejavu.uncertainty._errors import Factors
 from alpa_dejavu.uncertainty._resolved import Resolved, Resolver, Seconds
@@ -21,71 +20,66 @@ __all__ = ["class_table", "meet", "redrawn"]
 
 
 def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
-    """Takes every entry apart, so that the errors of all of them can be drawn."""
+    """Takes every entry and what crosses between stages apart, so that the errors of all of it can be drawn."""
     for _ in _configs(table, space, resolver):
         pass
+    for link in range(0 if table.interstage is None else len(table.interstage.ends)):
+        resolver.sent(table, link)
 
 
 def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
     """Seconds of one micro-batch by class, shape (N, L, L, S, C): they add up to what the table's entries are made of.
 
-    What crosses between stages on unlike hosts isn't in entries.
     Zero where the space has no config.
     """
     shape = table.offered.shape
     found = np.zeros((len(CLASSES), *shape))
     for s, c, resolved in _configs(table, space, resolver):
-        for part in (resolved.micro_batch, resolved.boundary):
-            for number in range(len(CLASSES)):
-                if len(part.of_variants) and part.of_variants[:, number].any():
-                    found[number, :, :, s, c] += stage_sum(part.of_variants[:, number], resolved.of_stages)
-            for number, ranges in part.of_ranges.items():
-                found[number, :, :, s, c] += ranges
+        part = resolved.micro_batch
+        for number in range(len(CLASSES)):
+            if part.of_variants[:, number].any():
+                found[number, :, :, s, c] += stage_sum(part.of_variants[:, number], resolved.of_stages)
+        for number, ranges in part.of_ranges.items():
+            found[number, :, :, s, c] += ranges
     return found
 
 
 def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
     """The table in one joint draw. What an entry's operators and collectives take grows by one factor."""
-    ratios = np.ones((3, *table.offered.shape))
+    ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
         variants = factors.of_variants(resolved, draw)
-        for n, part in enumerate((resolved.micro_batch, resolved.boundary, resolved.step)):
+        for n, part in enumerate((resolved.micro_batch, resolved.step)):
             before = _ranges(part, resolved, None, None)
             after = _ranges(part, resolved, variants, factors.common[draw])
             np.divide(after, before, out=ratios[n, :, :, s, c], where=before > 0)
     names = {
         0: ("compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s"),
-        1: ("boundary_forward_s", "boundary_backward_s"),
-        2: ("synchronisation_s", "update_s"),
+        1: ("synchronisation_s", "update_s"),
     }
     drawn: dict[str, Any] = {
         name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group
     }
-    return dataclasses.replace(table, **drawn, crossings=_redrawn_crossings(table.crossings, factors.common[draw]))
-
-
-def _redrawn_crossings(crossed: Crossings | None, common: FloatArray) -> Crossings | None:
-    if crossed is None:
-        return None
-    factor = np.array([common[link_class("send", (0, int(between)))] for between in crossed.between])
-    return dataclasses.replace(
-        crossed, forward_s=rounded(crossed.forward_s * factor), backward_s=rounded(crossed.backward_s * factor)
-    )
+    found = dataclasses.replace(table, **drawn)
+    if table.transfer is None:
+        return found
+    within, between = (float(factors.common[draw, link_class("send", ends)]) for ends in ((0, 0), (0, 1)))
+    return found.with_transfer(table.transfer.scaled(within, between), space)
 
 
 def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
     """Of layers i..j, shape (L, L)."""
-    found: FloatArray | float = 0.0
-    if len(part.of_variants):
-        rows = part.of_variants if variants is None else part.of_variants * variants
-        found = stage_sum(rows.sum(axis=1), resolved.of_stages)
+    rows = part.of_variants if variants is None else part.of_variants * variants
+    found = stage_sum(rows.sum(axis=1), resolved.of_stages)
     for number, ranges in part.of_ranges.items():
         found = found + ranges * (1.0 if common is None else common[number])
-    return np.asarray(found)
+    return found
 
 
 def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterator[tuple[int, int, Resolved]]:
-    for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
+    costs = table.stage_costs
+    assert costs is not None, "a table that was priced keeps its prices"
+    for s, (devices, configs) in enumerate(zip(table.devices, space.configs, strict=True)):
         for c, config in enumerate(configs):
             if config is not None and table.offered[:, :, s, c].any():
-                yield s, c, resolver.resolved(table.pricing_of(s), submesh, config)
+                yield s, c, resolver.resolved(costs, devices, config)

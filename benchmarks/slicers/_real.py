@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import latency_model
 from alpa_dejavu.layers import model_of_step, most_layers, trace
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, Run, SlicingProblem
@@ -38,7 +37,7 @@ def table_of(model: Model, cluster: Cluster, micro_batches: int) -> SlicingProbl
     space = search_space(cluster, micro_batch, remat=("none", "layer"))
     if sized.sharding is not None:
         sized.sharding.prepare(config for row in space.configs for config in row if config is not None)
-    table = cost_table(sized, cluster, space, run, latency_model("analytic"), communication_model("alpha-beta"))
+    table = cost_table(sized, cluster, space, run, CostModels.named())
     problem = table.slicing_problem(cluster, space, run)
     return SlicingProblem(
         np.ascontiguousarray(problem.costs_s), problem.submesh_sizes, problem.num_devices, micro_batches,

@@ -12,9 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import latency_model
 from alpa_dejavu.layers import TracedStep, model_of_step
 from alpa_dejavu.pictures import Curve, Frame, curves, strip
 from alpa_dejavu.problem import Run, SlicingProblem, StageChoice
@@ -51,15 +50,16 @@ Solve = Callable[[SlicingProblem], Answer]
 def question(step: TracedStep, num_layers: int, hosts: int, micro_batches: int) -> SlicingProblem:
     """The stages that a traced model may be cut into on hosts of 8 V100, each by its predicted seconds.
 
-    The step was traced with the samples of one micro-batch. What comes once a step is left out: Alpa's programs don't
-    know it.
+    The step was traced with the samples of one micro-batch. What Alpa's programs don't know is left out: what comes
+    once a step, and that what a stage takes in depends on the one before it. Each takes in from one like itself.
     """
     model, cluster = model_of_step(step, num_layers), named_cluster("p3.16xlarge", hosts)
     run, space = Run(micro_batches, "1f1b"), search_space(cluster, step.micro_batch, remat=("layer",))
     if model.sharding is not None:
         model.sharding.prepare(config for row in space.configs for config in row if config is not None)
-    table = cost_table(model, cluster, space, run, latency_model("analytic"), communication_model("alpha-beta"))
-    return dataclasses.replace(table.slicing_problem(cluster, space, run), per_step_s=None)
+    table = cost_table(model, cluster, space, run, CostModels.named())
+    problem = table.slicing_problem(cluster, space, run)
+    return dataclasses.replace(problem, costs_s=table.compute_costs_s, per_step_s=None, sites=None)
 
 
 def ours(choice: str | Slicer) -> Solve:

@@ -10,6 +10,7 @@ import strategies
 from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.strategies import Amp, HetPipe, Megatron, Task
@@ -96,6 +97,6 @@ def test_a_degree_that_wasnt_profiled_is_named(tmp_path):
 def test_the_released_variant_comes_out_with_what_amp_logged():
     model = model_of(UNEVEN.layers, UNEVEN.model_name, profiled=True)
     cluster, latency = without_starts(UNEVEN.cluster), ProfiledLayers.of(PROFILES)
-    task = Task(model, 1, cluster, UNEVEN.batch, latency, AlphaBeta())
+    task = Task(model, 1, cluster, UNEVEN.batch, CostModels(latency, AlphaBeta()))
     found = strategies._logged(task, PROFILES / strategies.LOGGED[UNEVEN.name])
     assert found["agree"] == found["logged"] == 56

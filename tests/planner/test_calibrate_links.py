@@ -296,9 +296,9 @@ def test_the_planner_takes_them(tmp_path):
     assert priced.cluster.links[0][0] == example_cluster().links[0][0]
     assert priced.cluster.media == {"wire": 2e8}
     assert priced.cluster.hosts == example_cluster().hosts
-    assert priced.communication == Links()
-    assert prices(example_cluster(), measured(), "auto", "auto").communication != Links()
-    assert prices(example_cluster(), measured(), "auto", "links").communication == Links()
+    assert priced.models.communication == Links()
+    assert prices(example_cluster(), measured(), "auto", "auto").models.communication != Links()
+    assert prices(example_cluster(), measured(), "auto", "links").models.communication == Links()
     with pytest.raises(ValueError, match="both a calibration and communication='free'"):
         prices(example_cluster(), path, "auto", "free")
 

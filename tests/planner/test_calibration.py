@@ -14,6 +14,7 @@ from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read
 from alpa_dejavu.calibration._file import calibration_text
 from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.communication import AlphaBeta, Group
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Host, Link, Operator, Operators
@@ -269,9 +270,9 @@ def test_a_devices_own_products_are_as_far_off_as_was_measured():
 def test_prices_are_the_calibrations_or_as_given():
     none = prices(EXAMPLE, None, "analytic", "free")
     assert none.cluster is EXAMPLE
-    assert none.latency == AnalyticLatency()
+    assert none.models.latency == AnalyticLatency()
     default = prices(EXAMPLE, None, "auto", "auto")
-    assert (default.latency, default.communication) == (AnalyticLatency(), AlphaBeta())
+    assert default.models == CostModels(AnalyticLatency(), AlphaBeta())
     given = MemoryResiduals({"peak": (0.1, 0.2)}, 2)
     assert (none.calibration, none.residuals(None), none.residuals(given)) == (None, None, given)
     own = prices(EXAMPLE, known := measured(), "auto", "auto")

@@ -7,9 +7,10 @@ import pytest
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta, Free
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.problem import Run
+from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.testing import example_cluster
 
 ONE_HOST = example_cluster(num_hosts=1)
@@ -17,7 +18,7 @@ RUN = Run(4)
 
 
 def table_of(model, cluster=ONE_HOST, choices=None, run=RUN, communication=None):
-    return cost_table(model, cluster, choices or space(), run, AnalyticLatency(), communication or Free())
+    return cost_table(model, cluster, choices or space(), run, CostModels(AnalyticLatency(), communication or Free()))
 
 
 def test_shapes_and_what_is_offered():
@@ -47,19 +48,28 @@ def test_tensor_parallelism_pays_per_micro_batch_and_data_parallelism_per_step()
     assert table.per_step_s[0, 1, 1, tensor] == 0
 
 
-def test_boundaries_cost_by_what_comes_in():
-    table = table_of(chain(3, activation_bytes=1e6), communication=AlphaBeta())
+def test_a_stage_takes_in_what_crosses_on_both_its_sides():
+    table, choices = table_of(chain(3, activation_bytes=1e6), communication=AlphaBeta()), space()
     once = 1e-5 + 1e6 / 1e10
-    assert table.boundary_s[0, 2, 0, 0] == 0
-    assert table.boundary_s[1, 1, 0, 0] == pytest.approx(2 * once)
-    assert table.boundary_s[0, 0, 0, 0] == pytest.approx(once)
+    stages = [StageChoice(n, n, 0, 0) for n in range(3)]
+    expected = [(0.0, once), (once, once), (once, 0.0)]
+    assert [pair == pytest.approx(one) for pair, one in zip(table.taken_s(stages, choices), expected, strict=True)]
+    assert table.costs_s[1, 1, 0, 0] + 2 * once == pytest.approx(table.compute_costs_s[1, 1, 0, 0])
+    assert table.costs_s[0, 2, 0, 0] == table.compute_costs_s[0, 2, 0, 0]
+    problem = table.slicing_problem(ONE_HOST, choices, RUN)
+    assert problem.stage_costs_s(stages)[1] == pytest.approx(table.compute_costs_s[1, 1, 0, 0])
 
 
 def test_between_hosts_sending_takes_longer():
     model = chain(3, activation_bytes=1e6)
     near = table_of(model, communication=AlphaBeta())
     far = table_of(model, example_cluster(2), space(hosts=2), communication=AlphaBeta())
-    assert far.boundary_s[1, 1, 0, 0] > near.boundary_s[1, 1, 0, 0]
+    assert far.interstage.seconds(1, 0, 0) > near.interstage.seconds(1, 0, 0)
+    # Once it is known where they are, two stages in one host send within it.
+    stages = [StageChoice(0, 0, 0, 0), StageChoice(1, 2, 0, 0)]
+    beside, apart = (far.taken_s(stages, space(hosts=2), hosts) for hosts in ([(1,), (1,)], [(0,), (1,)]))
+    assert beside == near.taken_s(stages, space())
+    assert apart == far.taken_s(stages, space(hosts=2))
 
 
 @pytest.mark.parametrize("imbalance", [0.0, 0.5, 1.0])
@@ -94,8 +104,10 @@ def test_devices_that_share_a_cpu_are_asked_for_their_work():
     problem = table.slicing_problem(shared, space(), RUN)
     assert problem.objective == "work"
     assert problem.costs_s[1, 1, 0, 0] == pytest.approx(table.costs_s[1, 1, 0, 0] / 4)
-    expected = table.per_step_s[1, 1, 0, 0] / 4 + table.boundary_s[1, 1, 0, 0] * 3 / 4
-    assert problem.once_s[1, 1, 0, 0] == pytest.approx(expected)
+    assert problem.once_s[1, 1, 0, 0] == pytest.approx(table.per_step_s[1, 1, 0, 0] / 4)
+    # What crosses counts by the share of the stage that takes it in, and the rest of it once for all micro-batches.
+    crossing = sum(table.interstage.seconds(1, 1, 0))
+    assert problem.sites.crossing(1, 1, 0) == pytest.approx(crossing * (1 / 4 + 3 / 4 / RUN.num_micro_batches))
     alone = table.slicing_problem(ONE_HOST, space(), RUN)
     assert alone.costs_s[1, 1, 0, 0] == table.costs_s[1, 1, 0, 0]
     assert alone.once_s[1, 1, 0, 0] == table.per_step_s[1, 1, 0, 0]

@@ -5,6 +5,7 @@ from alpa_dejavu.search import neighbours, proposed, simulated
 from models import chain
 
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.planning import GivenStage, estimate
@@ -19,7 +20,7 @@ MODEL = chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 
 def test_a_plan_of_ours_is_estimated_at_what_it_was_planned_at():
     run, space = Run(8), search_space(CLUSTER, 4, remat=("none", "layer"), zero=(0, 2))
-    table = cost_table(MODEL, CLUSTER, space, run, AnalyticLatency(), AlphaBeta())
+    table = cost_table(MODEL, CLUSTER, space, run, CostModels(AnalyticLatency(), AlphaBeta()))
     best = proposed(MODEL, table, CLUSTER, space, run, slicer("dynamic"))
     for candidate in [simulated(best, CLUSTER), *neighbours(best, CLUSTER, slicer("dynamic"))]:
         given = [

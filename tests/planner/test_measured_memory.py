@@ -8,6 +8,7 @@ from alpa_dejavu.decisive import decisive_plan
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
@@ -26,7 +27,7 @@ FOREIGN = MemoryResiduals({"peak": (0.03, -0.05, 0.04) * 8}, 8, "peaks elsewhere
 
 
 def table_of(cluster=ROOMY, run=RUN, margin=COUNTED, model=MODEL):
-    return cost_table(model, cluster, SPACE, run, AnalyticLatency(), AlphaBeta(), margin)
+    return cost_table(model, cluster, SPACE, run, CostModels(AnalyticLatency(), AlphaBeta()), margin)
 
 
 def counted_bytes(table, stage, in_flight=1):

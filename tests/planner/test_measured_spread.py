@@ -125,7 +125,7 @@ def spreads_of(calibration, hosts=1):
     model = chain(4, parameter_bytes=1e6, activation_bytes=1e6)
     priced = prices(example_cluster(hosts), calibration, "auto", "auto")
     choices = space(hosts)
-    table = cost_table(model, priced.cluster, choices, RUN, priced.latency, priced.communication)
+    table = cost_table(model, priced.cluster, choices, RUN, priced.models)
     resolver = Resolver()
     meet(table, choices, resolver)
     return resolver, table, choices
@@ -137,9 +137,8 @@ def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
     model, plain = chain(4, parameter_bytes=1e6, activation_bytes=1e6), None
     for calibration, said in ((None, "roofline"), (read_calibration(path), "spread of the calibration mine")):
         priced = prices(ONE, calibration, "auto", "auto")
-        made = alpa_dejavu.plan(
-            model, priced.cluster, space(), RUN, latency=priced.latency, communication=priced.communication
-        )
+        models = {"latency": priced.models.latency, "communication": priced.models.communication}
+        made = alpa_dejavu.plan(model, priced.cluster, space(), RUN, **models)
         assert said in made.confidence.spread_from
         low, high = made.confidence.interval_s
         plain = plain or high / low
@@ -154,7 +153,7 @@ def test_the_draws_have_the_spread_that_the_fit_found():
     assert spreads.common[number["launches"]] == pytest.approx(0.5)
     assert 0.2 < spreads.common[number["all_reduce within hosts"]] < np.hypot(FACTOR_OF_TWO, 0.3)
     assert spreads.said[[number["products"], number["launches"], number["send within hosts"]]].all()
-    resolved = resolver.resolved(table.pricing, choices.submeshes[0], choices.configs[0][0])
+    resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
     drawn = Errors.unmeasured(resolver).drawn(4000)
     logs = np.log(drawn.common)
     for name in ("products", "launches", "send within hosts"):

@@ -58,12 +58,6 @@ def test_slowest_link_joins_hosts_where_there_are_several():
         cluster.slowest_link(())
 
 
-def test_a_group_knows_its_hosts():
-    across, along = MeshConfig((4, 2), 4, 2).groups(Submesh(2, 4))
-    assert across == (0, 0, 1, 1)
-    assert along == (0, 0)
-
-
 def test_columns_split_evenly_and_sum_with_trips():
     product = Operator("dot", "dot_general", (), (), "float32", 10.0, count=3)
     add = Operator("elementwise", "add", (), (), "float32", 4.0)

@@ -130,7 +130,7 @@ def test_the_heat_map_is_the_cost_table_with_the_cut(planned, page):
     assert len(maps) == len(planned.space.submeshes)
     for s, trace in enumerate(maps):
         shown = np.array(trace["z"], dtype=float)
-        expected = planned.table.costs_s[:, :, s, :].min(axis=2) * 1e3
+        expected = planned.table.compute_costs_s[:, :, s, :].min(axis=2) * 1e3
         np.testing.assert_allclose(shown, np.where(np.isinf(expected), np.nan, expected))
     cut = [stage.layers for stage in planned.plan.stages]
     assert list(zip(marks[-1]["y"], marks[-1]["x"], strict=True)) == cut

@@ -6,6 +6,7 @@ from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, propos
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta, Free
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.problem import Run
@@ -19,7 +20,7 @@ MODEL = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 
 
 def table():
-    return cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    return cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 def test_counts_divide_the_batch():
@@ -43,7 +44,7 @@ def test_the_slicers_best_is_proposed_and_neighbouring_lengths_cost_no_less():
 
 def test_nothing_is_proposed_where_nothing_fits():
     full = chain(6, parameter_bytes=1e15)
-    table = cost_table(full, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(full, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     assert proposed(full, table, CLUSTER, SPACE, RUN, slicer("dynamic")) is None
 
 
@@ -52,16 +53,17 @@ def test_a_stage_sends_what_its_neighbour_takes_in():
     sliced = slicer("dynamic").slice(dataclasses.replace(problem, num_stages=2))
     two = Candidate(MODEL, table(), SPACE, RUN, sliced)
     one, other = stage_times(two.table, two.slicing.stages, SPACE)
-    entries = [(s.first, s.last, s.submesh, s.config) for s in two.slicing.stages]
-    assert one.forward_send_s == two.table.boundary_forward_s[entries[1]] > 0
-    assert other.backward_send_s == two.table.boundary_backward_s[entries[0]] > 0
+    before, after = two.slicing.stages
+    ahead, back = two.table.interstage.seconds(after.first, before.submesh, after.submesh)
+    assert one.forward_send_s == ahead > 0
+    assert other.backward_send_s == back > 0
     assert other.forward_send_s == one.backward_send_s == 0
 
 
 def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
     shared = dataclasses.replace(CLUSTER, cores=2)
     model = chain(6, flop=1e9)
-    free = cost_table(model, shared, SPACE, RUN, AnalyticLatency(), Free())
+    free = cost_table(model, shared, SPACE, RUN, CostModels(AnalyticLatency(), Free()))
     best = proposed(model, free, shared, SPACE, RUN, slicer("dynamic"))
     for candidate in [simulated(best, shared), *neighbours(best, shared, slicer("dynamic"))]:
         work = free.slicing_problem(shared, SPACE, RUN).total_s(candidate.slicing.stages)

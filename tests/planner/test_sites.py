@@ -1,6 +1,7 @@
 """Costs that know where they run: sites of unlike hosts, their prices, what crosses between them, and placement."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_tw
 
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.placement import kinds_of_sites, packs, place_stages
@@ -24,7 +26,7 @@ MODEL, RUN = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e6, excha
 
 
 def table_of(where, space=None, model=MODEL, run=RUN):
-    return cost_table(model, where, space or search_space(where, 8), run, AnalyticLatency(), AlphaBeta())
+    return cost_table(model, where, space or search_space(where, 8), run, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 def site(space, where, shape, kinds):
@@ -60,18 +62,17 @@ def test_hosts_of_a_kind_are_alike_and_the_sites_are_of_kinds_and_mixtures():
     assert all(sum(use) == s.num_devices for s, use in zip(space.submeshes, uses.tolist(), strict=True))
 
 
-def test_where_all_hosts_are_alike_nothing_is_said_of_them():
+def test_where_all_hosts_are_alike_stages_may_be_on_any():
     where = example_cluster(4)
     space = search_space(where, 8)
     assert space.hosts is None
     assert on_sites(space, where) is space
     table = table_of(where, space)
     problem = table.slicing_problem(where, space, RUN)
-    assert problem.sites is None
-    assert table.crossings is None
+    assert problem.sites.alike
+    assert problem.sites.available.tolist() == [where.num_devices]
     assert problem.devices == "exactly"
     assert np.array_equal(problem.costs_s, table.costs_s)
-    assert table.boundary_s.max() > 0
 
 
 def test_on_equal_hosts_a_site_costs_what_the_submesh_costs():
@@ -79,12 +80,10 @@ def test_on_equal_hosts_a_site_costs_what_the_submesh_costs():
     space = search_space(where, 8)
     hosts = tuple(tuple(range(submesh.num_hosts)) for submesh in space.submeshes)
     known, anywhere = table_of(where, dataclasses.replace(space, hosts=hosts)), table_of(where, space)
-    for name in ("compute_s", "collective_s", "per_step_s", "offered", "max_n_succ_stages"):
+    for name in ("compute_s", "collective_s", "per_step_s", "offered", "max_n_succ_stages", "compute_costs_s"):
         assert np.array_equal(getattr(known, name), getattr(anywhere, name)), name
-    assert not known.boundary_s.any()
-    layers = (known.crossings.forward_s + known.crossings.backward_s)[1:, known.crossings.links[0, 0]]
-    ends = anywhere.boundary_s[range(1, 5), range(1, 5), 0, 0]
-    assert layers[:-1] == pytest.approx(ends), "a layer takes in one tensor from each side, as cuts are crossed by two"
+    for a, b in itertools.product(range(len(hosts)), repeat=2):
+        assert known.interstage.seconds(3, a, b) == anywhere.interstage.seconds(3, a, b)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
@@ -172,26 +171,26 @@ def test_a_tensor_parallel_group_in_each_host_waits_for_the_slowest():
 
 def test_what_crosses_goes_over_the_link_between_the_two_stages():
     where, space = islands(), search_space(islands(), 8)
-    crossed = table_of(where).crossings
+    crossed = table_of(where).interstage
     a, b = (site(space, where, (1, 2), (kind,)) for kind in (0, 1))
     near, far = crossed.links[a, a], crossed.links[a, b]
     sending = [(latency + 1e6 / rate) for latency, rate in (FAST.sending, SLOW.sending)]
     assert crossed.forward_s[3, [near, far]] == pytest.approx(sending)
     assert crossed.backward_s[3, [near, far]] == pytest.approx(sending)
     assert not crossed.forward_s[0].any(), "nothing comes before layer 0"
-    assert crossed.between[[near, far]].all()
+    assert all(a != b for a, b in (crossed.ends[near], crossed.ends[far]))
     both = site(space, where, (2, 2), (0, 0))
     wide = crossed.forward_s[3, crossed.links[both, both]]
     assert wide == pytest.approx(FAST.sending[0] + 1e6 / 2 / FAST.bytes_per_s), "two hosts send at a time"
 
 
 def test_all_that_was_made_before_a_cut_and_is_used_behind_it_crosses():
-    from alpa_dejavu.crossing import Crossing
+    from alpa_dejavu.interstage import CutBytes
     from alpa_dejavu.problem import Model, Tensor
 
     model = chain(4, activation_bytes=10.0)
     skips = (Tensor(7.0, "activation", 0, (3, 4)), Tensor(3.0, "activation", 4, (7,)))
-    crossed = Crossing.of(Model(model.layers, (*model.tensors, *skips)))
+    crossed = CutBytes.of(Model(model.layers, (*model.tensors, *skips)))
     assert crossed.forward_bytes.tolist() == [0.0, 17.0, 17.0, 17.0]
     assert crossed.forward_tensors.tolist() == [0.0, 2.0, 2.0, 2.0]
     assert crossed.backward_bytes.tolist() == [0.0, 13.0, 13.0, 13.0]
@@ -219,7 +218,7 @@ def test_entries_of_like_sites_are_priced_once():
     space = search_space(where, 8)
     table = table_of(where, space)
     a, b = (site(space, where, (2, 2), kinds) for kinds in ((0, 0), (1, 1)))
-    assert table.pricing_of(a) is table.pricing_of(b)
+    assert table.devices[a] is table.devices[b]
     assert np.array_equal(table.costs_s[:, :, a], table.costs_s[:, :, b])
     assert table.memory[a] is table.memory[b]
 
@@ -307,7 +306,7 @@ def test_no_worse_than_a_plan_found_blind_at_its_true_price(slow):
     model = chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
     alike = blind(where)
     space = search_space(alike, 8)
-    table = cost_table(model, alike, space, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(model, alike, space, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     seen = simulated(proposed(model, table, alike, space, RUN, Exhaustive()), alike)
     stages = [
         GivenStage(

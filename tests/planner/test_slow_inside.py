@@ -13,6 +13,7 @@ from unlike import device
 
 from alpa_dejavu._slow_inside import slow_inside
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
@@ -93,7 +94,7 @@ def test_submeshes_of_a_set_that_fills_hosts_do(hosts, devices):
 def test_what_doesnt_pack_is_searched_for_again():
     cluster, problem_of = cluster_of(2, 2), chain(3)
     space = search_space(cluster, 4)
-    table = cost_table(problem_of, cluster, space, Run(4), AnalyticLatency(), AlphaBeta())
+    table = cost_table(problem_of, cluster, space, Run(4), CostModels(AnalyticLatency(), AlphaBeta()))
     problem = table.slicing_problem(cluster, space, Run(4))
     costs = np.full_like(problem.costs_s, np.inf)
     names = {(s.num_hosts, s.devices_per_host): n for n, s in enumerate(space.submeshes)}
@@ -114,17 +115,17 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
     cluster, model = cluster_of(2, 2), chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6, exchanged=(1e5,))
     config, cuts = MeshConfig(shape, *shape), [(0, 1), (2, 3)]
     stages = tuple(PlacedStage(*cut, (0, 1), config) for cut in cuts)
-    task = Task(model, 1, cluster, 8, AnalyticLatency(), AlphaBeta())
+    task = Task(model, 1, cluster, 8, CostModels(AnalyticLatency(), AlphaBeta()))
     given = [GivenStage(*cut, Submesh(2, 1), config) for cut in cuts]
     theirs = estimate(with_micro_batch(model, 2), cluster, Run(4), given)
-    ours = task.pricing(2).stage_times(stages)
+    ours = task.stage_times(stages, 2)
     for mine, stage in zip(ours, theirs.plan.stages, strict=True):
         assert mine.forward_collective_s == pytest.approx(stage.forward_collective_s)
         assert mine.synchronisation_s == pytest.approx(stage.synchronisation_s)
     halved = dataclasses.replace(BETWEEN, bytes_per_s=BETWEEN.bytes_per_s / 2)
     alone = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(h, num_devices=1) for h in cluster.hosts),
                                 links=((INSIDE, halved), (halved, INSIDE)))  # fmt: skip
-    expected = Task(model, 1, alone, 8, AnalyticLatency(), AlphaBeta()).pricing(2).stage_times(stages)
+    expected = Task(model, 1, alone, 8, CostModels(AnalyticLatency(), AlphaBeta())).stage_times(stages, 2)
     assert [one.synchronisation_s for one in ours] == pytest.approx([one.synchronisation_s for one in expected])
     assert Pipeline(stages, 2, 4).samples == 8
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models import chain
 
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
@@ -52,7 +53,7 @@ MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=
 
 
 def task_of(model, cluster, batch=16):
-    return Task(model, 1, cluster, batch, AnalyticLatency(), AlphaBeta())
+    return Task(model, 1, cluster, batch, CostModels(AnalyticLatency(), AlphaBeta()))
 
 
 @pytest.mark.parametrize(
@@ -81,9 +82,9 @@ def test_on_alike_hosts_the_truth_is_what_the_planner_estimates(cluster, submesh
 def test_a_stage_on_unlike_devices_is_as_slow_and_small_as_its_worst():
     small = device("small", 1e12, 100.0)
     cluster = cluster_of([FAST, SLOW, small], per_host=1)
-    pricing = task_of(MODEL, cluster).pricing(2)
+    task = task_of(MODEL, cluster)
     both, slow, tight = (
-        pricing.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts), 1))])[0]
+        task.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts), 1))], 2)[0]
         for hosts in ((0, 1), (1, 1), (0, 2))
     )
     assert both.forward_s == slow.forward_s
@@ -107,20 +108,19 @@ def test_the_slowest_group_counts_wherever_it_is():
     cluster = cluster_of([FAST, FAST], per_host=2)
     links = ((WITHIN, BETWEEN), (BETWEEN, Link(0.0, 1e8)))
     cluster = dataclasses.replace(cluster, links=links)
-    pricing = task_of(MODEL, cluster).pricing(2)
+    task = task_of(MODEL, cluster)
     first, both = (
-        pricing.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts) // 2, 2))])[0].forward_collective_s
+        task.stage_times([PlacedStage(0, 5, hosts, config_of(len(hosts) // 2, 2))], 2)[0].forward_collective_s
         for hosts in ((0, 0), (0, 0, 1, 1))
     )
     assert both == pytest.approx(first * 100 / 2)
 
 
 def test_neighbours_in_one_host_send_within_it():
-    pricing = task_of(MODEL, MIXED).pricing(1)
-    one, same, other = (PlacedStage(n, n, (host,), config_of(1, 1)) for n, host in enumerate((0, 0, 1)))
-    assert pricing.send_s(one, same) == pytest.approx(1e4 / 1e10)
-    assert pricing.send_s(same, other) == pytest.approx(1e4 / 1e9)
-    assert pricing.send_s(other, same) == pytest.approx(1e4 / 1e9)
+    stages = [PlacedStage(n, n, (host,), config_of(1, 1)) for n, host in enumerate((0, 0, 1))]
+    one, same, other = task_of(MODEL, MIXED).stage_times(stages, 1)
+    assert one.forward_send_s == same.backward_send_s == pytest.approx(1e4 / 1e10)
+    assert same.forward_send_s == other.backward_send_s == pytest.approx(1e4 / 1e9)
 
 
 def costs_of(variant, degrees, cluster=MIXED, model=MODEL):

@@ -11,6 +11,7 @@ from models import chain
 from alpa_dejavu.alpa_code import alpa_code
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import read_plan, write_plan
@@ -107,7 +108,7 @@ def test_a_number_of_micro_batches_is_taken_as_given(chosen):
 
 
 def asked_of(chosen, cluster=HOSTS, model=MODEL, **asked):
-    given = {"batch": 16, "micro_batches": None, "latency": AnalyticLatency(), "communication": AlphaBeta()} | asked
+    given = {"batch": 16, "micro_batches": None, "models": CostModels(AnalyticLatency(), AlphaBeta())} | asked
     made = Asked(chosen, **given)
     return made, made.planned(model, 1, cluster)
 

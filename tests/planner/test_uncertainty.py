@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from models import chain, space
 
 from alpa_dejavu.communication import AlphaBeta, CommunicationModel
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency, Latency, LatencyModel
 from alpa_dejavu.problem import Operators, Run
@@ -43,8 +44,8 @@ class UnsureLinks(CommunicationModel):
 
 def table_of(model, hosts=1, choices=None, run=RUN, latency=None, communication=None):
     choices = choices or space(hosts)
-    prices = latency or AnalyticLatency(), communication or AlphaBeta()
-    return cost_table(model, example_cluster(hosts), choices, run, *prices), choices
+    models = CostModels(latency or AnalyticLatency(), communication or AlphaBeta())
+    return cost_table(model, example_cluster(hosts), choices, run, models), choices
 
 
 def varied(config, n):
@@ -61,7 +62,7 @@ def test_the_classes_of_every_entry_add_up_to_the_table(hosts, training):
     model = chain(4, activation_bytes=1e6, parameter_bytes=1e5, training=training)
     table, choices = table_of(model, hosts, choices, run)
     total = class_table(table, choices, Resolver()).sum(axis=0)
-    whole = table.compute_s + table.collective_s + table.boundary_s
+    whole = table.compute_s + table.collective_s
     assert np.allclose(total[table.offered], whole[table.offered], rtol=1e-12)
     assert table.offered.sum() > 20
 
@@ -83,7 +84,7 @@ def test_tensor_parallelism_is_in_the_class_of_its_link():
 def test_entries_that_share_their_layers_err_together_and_drawn_one_by_one_they_would_not():
     table, choices = table_of(chain(4))
     resolver = Resolver()
-    resolved = resolver.resolved(table.pricing, choices.submeshes[0], choices.configs[0][0])
+    resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
     factors = Errors.unmeasured(resolver).drawn(400)
     one, two = (
         entry_seconds(resolved.micro_batch, resolved, first, last, factors) for first, last in ((0, 1), (0, 2))
@@ -97,7 +98,7 @@ def test_entries_that_share_their_layers_err_together_and_drawn_one_by_one_they_
 def test_unlike_meshes_have_own_errors_beside_the_common_one():
     table, choices = table_of(chain(4, exchanged=()))
     resolver = Resolver()
-    entries = [resolver.resolved(table.pricing, choices.submeshes[s], choices.configs[s][0]) for s in (0, 1)]
+    entries = [resolver.resolved(table.stage_costs, table.devices[s], choices.configs[s][0]) for s in (0, 1)]
     factors = Errors.unmeasured(resolver).drawn(4000)
     one, two = (np.log(entry_seconds(each.micro_batch, each, 0, 2, factors)) for each in entries)
     common, own = ROOFLINE["products"]
@@ -122,7 +123,7 @@ def test_a_layers_own_error_is_the_mean_of_its_operators():
 def test_draws_are_in_the_middle_on_average():
     table, choices = table_of(chain(4))
     resolver = Resolver()
-    resolved = resolver.resolved(table.pricing, choices.submeshes[0], choices.configs[0][0])
+    resolved = resolver.resolved(table.stage_costs, table.devices[0], choices.configs[0][0])
     factors = Errors.unmeasured(resolver).drawn(200)
     assert np.log(factors.common).mean(axis=0) == pytest.approx(0.0, abs=1e-12)
     assert len(np.unique(np.round(factors.common[:, PRODUCTS], 12))) == 200
@@ -137,14 +138,16 @@ def test_a_redrawn_table_has_what_its_entries_are_drawn_as():
     factors = Errors.unmeasured(resolver).drawn(3)
     drawn = redrawn(table, choices, resolver, factors, draw=2)
     for i, j, s, c in np.argwhere(table.offered).tolist():
-        resolved = resolver.resolved(table.pricing, choices.submeshes[s], choices.configs[s][c])
-        micro, boundary, step = (
-            entry_seconds(part, resolved, i, j, factors)[2]
-            for part in (resolved.micro_batch, resolved.boundary, resolved.step)
+        resolved = resolver.resolved(table.stage_costs, table.devices[s], choices.configs[s][c])
+        micro, step = (
+            entry_seconds(part, resolved, i, j, factors)[2] for part in (resolved.micro_batch, resolved.step)
         )
         assert drawn.compute_s[i, j, s, c] + drawn.collective_s[i, j, s, c] == pytest.approx(micro)
-        assert drawn.boundary_s[i, j, s, c] == pytest.approx(boundary)
         assert drawn.per_step_s[i, j, s, c] == pytest.approx(step)
+    factor = factors.common[2, CLASSES.index("send between hosts")]
+    assert drawn.interstage.forward_s == pytest.approx(factor * table.interstage.forward_s)
+    assert drawn.interstage.forward_s[1:].all()
+    assert drawn.transfer.between(1, (0,), (1,))[0] == pytest.approx(factor * table.transfer.between(1, (0,), (1,))[0])
 
 
 def test_without_errors_a_redrawn_table_is_the_table():
@@ -182,7 +185,7 @@ def one_layer(products=1.0, launches=0.0):
     row, ranges = np.zeros((1, len(CLASSES))), {LAUNCHES: np.full((1, 1), launches)}
     row[0, PRODUCTS] = products
     seconds = Seconds(row, ranges)
-    return Resolved(np.zeros(1, dtype=np.intp), None, seconds, seconds, seconds)
+    return Resolved(np.zeros(1, dtype=np.intp), None, seconds, seconds)
 
 
 def errors_of(common, own, launches=0.0):

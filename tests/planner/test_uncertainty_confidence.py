@@ -1,6 +1,7 @@
 """How sure a plan is: the probability that it is nearly the best, calibrated, and the optimism of having chosen."""
 
 import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -15,6 +16,7 @@ from plans import example_plan
 import alpa_dejavu
 from alpa_dejavu.cli import main
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
@@ -28,7 +30,7 @@ SURE = Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed")
 
 
 def found(model, cluster=CLUSTER, communication=None):
-    table = cost_table(model, cluster, space(), RUN, AnalyticLatency(), communication or AlphaBeta())
+    table = cost_table(model, cluster, space(), RUN, CostModels(AnalyticLatency(), communication or AlphaBeta()))
     best = proposed(model, table, cluster, space(), RUN, slicer("dynamic"))
     return [simulated(best, cluster), *neighbours(best, cluster, slicer("dynamic"))]
 
@@ -143,10 +145,13 @@ def test_the_closed_form_is_the_slicers_objective():
         (candidate, *_) = found(chain(6, activation_bytes=1e6, parameter_bytes=1e6), cluster)
         table, stages = candidate.table, candidate.slicing.stages
         entries = [(s.first, s.last, s.submesh, s.config) for s in stages]
-        micro, boundary, once = (
+        micro, once = (
             np.array([[float(values[entry]) for entry in entries]])
-            for values in (table.compute_s + table.collective_s, table.boundary_s, table.per_step_s)
+            for values in (table.compute_s + table.collective_s, table.per_step_s)
         )
+        pairs = itertools.pairwise(stages)
+        sent = [sum(table.interstage.seconds(two.first, one.submesh, two.submesh)) for one, two in pairs]
+        boundary = np.array([[0.0, *sent]])
         sizes = np.array([candidate.space.submeshes[s.submesh].num_devices for s in stages])
         shares = sizes / cluster.num_devices if cluster.shared else None
         assert closed_form(micro, boundary, once, RUN, shares)[0] == pytest.approx(candidate.slicing.cost_s)

@@ -12,6 +12,7 @@ from models import chain, space
 
 import alpa_dejavu
 from alpa_dejavu.communication import AlphaBeta, Links
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import COUNTED
@@ -61,7 +62,7 @@ def test_the_largest_gain_for_a_second_of_measuring_is_next():
 
 def truth(factors):
     """A made-up cluster whose classes of work take other times than predicted; by the table's own arrays."""
-    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
     compute, collective = factors
     true = dataclasses.replace(
         table,
@@ -148,7 +149,8 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     model = chain(6, flop=1e8, activation_bytes=1e6)
     same = alpa_dejavu.plan(model, hosts, submeshes, RUN, **models)
     plan = decisive_plan(
-        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED, **models
+        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED,
+        models=CostModels(**models),
     )
     assert plan.stages == same.stages
     assert plan.step_s == pytest.approx(same.step_s)
@@ -159,8 +161,8 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
 def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
     hosts, model, search = unlike.two_and_two(), chain(6, flop=1e8, activation_bytes=1e6), slicer("dynamic")
     submeshes = search_space(hosts, 4)
-    models = AnalyticLatency(), AlphaBeta()
-    table = cost_table(model, hosts, submeshes, RUN, *models)
+    models = CostModels(AnalyticLatency(), AlphaBeta())
+    table = cost_table(model, hosts, submeshes, RUN, models)
     best = simulated(proposed(model, table, hosts, submeshes, RUN, search), hosts)
     expected = confidence([best, *neighbours(best, hosts, search)], hosts)
     assert alpa_dejavu.plan(model, hosts, submeshes, RUN).confidence == expected

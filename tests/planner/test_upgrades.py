@@ -11,6 +11,7 @@ from alpa_dejavu._upgrade_figures import resources
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.changed_cluster import faster_devices, faster_links
 from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.explanation import explain
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import AnalyticLatency, LatencyModel
@@ -185,5 +186,5 @@ def test_faster_links_carry_more_over_what_they_share_and_no_sooner():
 
 def test_of_many_kinds_of_hosts_links_within_and_between_are_told_apart_alone():
     many = cluster([host(name, rate) for name, rate in zip("abcd", (1e12, 2e12, 3e12, 4e12), strict=True)])
-    found = [one.what for one in resources(Prices(many, AnalyticLatency(), AlphaBeta()))]
+    found = [one.what for one in resources(Prices(many, CostModels(AnalyticLatency(), AlphaBeta())))]
     assert found == ["all devices", "bandwidth within hosts", "bandwidth between hosts"]

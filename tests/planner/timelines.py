@@ -6,9 +6,8 @@ from alpa_dejavu._finished import finished_plan
 from alpa_dejavu.search import stage_times
 from models import chain, space
 
-from alpa_dejavu.communication import communication_model
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import latency_model
 from alpa_dejavu.planning._result import PlanningResult, RunnerUp
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
@@ -64,7 +63,7 @@ def small_planned(
     cluster, run = example_cluster(2), Run(micro_batches, schedule)
     options = space(hosts=2)
     model = model or chain(num_layers, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)
-    table = cost_table(model, cluster, options, run, latency_model("analytic"), communication_model("alpha-beta"))
+    table = cost_table(model, cluster, options, run, CostModels.named())
     asked = dataclasses.replace(table.slicing_problem(cluster, options, run), num_stages=num_stages)
     stages = slicer("dynamic").slice(asked).stages
     timeline = simulate(stage_times(table, stages, options), micro_batches, schedule)

@@ -9,20 +9,21 @@ from models import chain
 from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.calibration import bundled
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Group
-from alpa_dejavu.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.communication import CommunicationModel, Group
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory import ModelMemory
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.pricing import KINDS, Pricing
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
 from alpa_dejavu.space import search_space
+from alpa_dejavu.stage_costs import KINDS, StageCostModel
 from alpa_dejavu.testing import example_cluster
 
 
 def prices(model, config, devices=4):
     cluster = example_cluster(num_hosts=1)
-    pricing = Pricing(model, cluster, cluster.hosts[0].device, AnalyticLatency(), AlphaBeta())
-    return dict(zip(KINDS, pricing.seconds(Submesh(1, devices), config), strict=True))
+    costs = StageCostModel(model, cluster, CostModels.named())
+    return dict(zip(KINDS, costs.seconds(costs.on_submesh(Submesh(1, devices)), config), strict=True))
 
 
 def test_remat_computes_forward_again_and_exchanges_again():
@@ -111,15 +112,15 @@ def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
     space = search_space(cluster, 16, remat=("none", "layer"), zero=(0, 2, 3))
     choices = [(s, c) for s, row in zip(space.submeshes, space.configs, strict=True) for c in row if c is not None]
     together, apart = Counted(bundled("v100")), Counted(bundled("v100"))
-    prepared, unprepared = (Pricing(blocks(5), cluster, cluster.hosts[0].device, m, m) for m in (together, apart))
-    prepared.prepare(choices)
+    prepared, unprepared = (StageCostModel(blocks(5), cluster, CostModels(m, m)) for m in (together, apart))
+    prepared.prepare((prepared.on_submesh(submesh), config) for submesh, config in choices)
     operators, sent = together.asked
     assert operators == 1
     for submesh, config in choices:
-        np.testing.assert_allclose(prepared.seconds(submesh, config), unprepared.seconds(submesh, config), rtol=1e-12)
+        here, there = (costs.seconds(costs.on_submesh(submesh), config) for costs in (prepared, unprepared))
+        np.testing.assert_allclose(here, there, rtol=1e-12)
     assert (together.asked[0], apart.asked[0] > 30) == (1, True)
-    # What is left are transfers between stages.
-    assert together.asked[1] - sent == 2 * len(choices)
+    assert together.asked[1] == sent
     assert len(choices) > 60
 
 
