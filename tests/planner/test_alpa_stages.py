@@ -12,11 +12,12 @@ import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.global_env import global_config
 from alpa.pipeline_parallel import compile_executable, stage_construction
-from plans import hardware
+from plans import example_plan, hardware
 from train_steps import predict_in_stages
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu._alpa._profile import _kind_differences
 from alpa_dejavu._alpa._training import Training
 from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.alpa_code import alpa_options
@@ -367,6 +368,13 @@ def test_alike_hosts_of_other_names_are_in_the_order_of_the_plans_cluster(tmp_pa
     assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
 
 
+@pytest.mark.parametrize("held", [None, hardware(2, 2, "p3.8xlarge")], ids=["an old plan", "of fewer hosts"])
+def test_hosts_of_another_cluster_are_not_guessed(tmp_path, held):
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge"], ["p3.8xlarge"], hardware=held)
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'p3\.8xlarge', but the cluster has 'node-0', 'node-1', "):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 4))
+
+
 def test_unlike_hosts_of_other_names_are_not_guessed(tmp_path):
     alike = hardware(2, 2)
     unlike = dataclasses.replace(
@@ -555,3 +563,18 @@ def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_
     assert training._nodes == {"p3.8xlarge-1": "first", "p3.8xlarge-3": "second"}
     with pytest.raises(RuntimeError, match="but Alpa has 2"):
         training._name_nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]))
+
+
+@pytest.mark.parametrize(
+    ("held", "differences"),
+    [
+        (hardware(), ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+        (hardware(machine="local-cpu"), []),
+        (hardware(machine=""), []),
+        (None, ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+    ],
+    ids=["cards", "CPUs", "not known", "an old plan on hosts of a machine's names"],
+)
+def test_what_a_plan_is_for_is_what_its_cluster_says_not_its_name(held, differences):
+    plan = example_plan(cluster="1 x g4dn.12xlarge", hardware=held)
+    assert list(_kind_differences(plan)) == differences
