@@ -40,8 +40,8 @@ def search(
     tried is part of the rule, as are the single-precision numbers.
 
     Args:
-        begins, ends: for a layer that starts at equation k: it may end before equation r for begins[k] <= r < ends[k],
-            shape (N,).
+        begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
+        ends: see `begins`.
         ahead: the least number of layers that the equations from each one on can be cut into, shape (N + 1,).
         within: whether layers that aren't allowed are left out.
         sizes: bytes of V values, shape (V,).
@@ -50,7 +50,10 @@ def search(
         takings: equation k takes the values at takings[k] to takings[k + 1] of the next two, shape (N + 1,).
         taken_values: values, in the order of the equations that take them.
         next_users: for each of these the next equation that takes it, -1 for none.
-        most, total, uneven, start: the tables, shape (N + 1, Q + 1), filled with infinities and -1.
+        most: a table of what any layer takes at most, shape (N + 1, Q + 1), filled with infinities.
+        total: likewise of what all layers take.
+        uneven: likewise of how uneven their numbers of equations are.
+        start: likewise of where the last layer starts, filled with -1.
     """
     num, num_layers = len(begins), most.shape[1] - 1
     enough = np.full(most.shape, np.inf)
@@ -102,7 +105,8 @@ def reachable(begins: IntArray, ends: IntArray, num_layers: int) -> bool:
     """Whether all equations can be cut into that many layers.
 
     Args:
-        begins, ends: as `search` takes them.
+        begins: as `search` takes it.
+        ends: likewise.
         num_layers: Q.
     """
     num = len(begins)

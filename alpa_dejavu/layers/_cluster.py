@@ -51,6 +51,7 @@ class Clusters:
         self._eps = eps
         self._heavy, self._flop = costs(equations)
         self._uses = _Uses.of(equations)
+        self._known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def products(self) -> list[int]:
@@ -94,7 +95,9 @@ class Clusters:
         return reachable(*self._allowed(num_layers), num_layers)
 
     def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return allowed(self._heavy, self._flop, num_layers, self._eps)
+        if num_layers not in self._known:
+            self._known[num_layers] = allowed(self._heavy, self._flop, num_layers, self._eps)
+        return self._known[num_layers]
 
     def best_number(self) -> int:
         """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""
