@@ -16,6 +16,7 @@ from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
 from alpa_dejavu.layers._resolve import resolve
+from alpa_dejavu.sharding._boundary_solve import Workshops
 
 
 @final
@@ -57,6 +58,11 @@ class TracedStep:
     def clusters(self) -> Clusters:
         """How the loss is cut into any number of layers."""
         return Clusters(self.loss.eqns)
+
+    @cached_property
+    def workshops(self) -> Workshops:
+        """What the sharding engine has done for the step cut into one number of layers, for the next."""
+        return {}
 
     @property
     def num_parameters(self) -> int:
