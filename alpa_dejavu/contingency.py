@@ -185,10 +185,12 @@ def _part(space: SearchSpace, submeshes: list[int]) -> SearchSpace:
 def _shortened(problem: SlicingProblem) -> SlicingProblem:
     """The same problem, with devices counted in the largest number that all submeshes are multiples of."""
     unit = math.gcd(problem.num_devices, *problem.submesh_sizes.tolist())
-    if unit == 1 or problem.sites is not None:
+    sites = problem.sites
+    if unit == 1 or sites is None or not sites.alike:
         return problem
-    sizes = problem.submesh_sizes // unit
-    return dataclasses.replace(problem, submesh_sizes=sizes, num_devices=problem.num_devices // unit)
+    sizes, count = problem.submesh_sizes // unit, problem.num_devices // unit
+    sites = dataclasses.replace(sites, uses=sizes[:, None], available=np.array([count]))
+    return dataclasses.replace(problem, submesh_sizes=sizes, num_devices=count, sites=sites)
 
 
 def _finished(found: Candidate, cluster: Cluster, plan: Plan) -> tuple[_Stages, float]:

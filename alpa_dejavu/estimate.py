@@ -135,10 +135,8 @@ def named_hosts(stages: Sequence[GivenStage], cluster: Cluster) -> tuple[tuple[i
         ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
     """
     numbers = {host.name: n for n, host in enumerate(cluster.hosts)}
-    names = [name for stage in stages for name in stage.hosts or ()]
-    if any(stage.hosts is None for stage in stages):
-        return None
-    if max(kinds_of(cluster)) == 0 and not numbers.keys() >= {*names}:
+    known = all(name in numbers for stage in stages for name in stage.hosts or ())
+    if any(stage.hosts is None for stage in stages) or not (known or any(kinds_of(cluster))):
         return None
     free = [host.num_devices for host in cluster.hosts]
     found = []
