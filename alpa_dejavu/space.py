@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._sites import Site, sites
 from alpa_dejavu._slow_inside import across_hosts, slow_inside, takes_part_of_several
-from alpa_dejavu.problem import Cluster, MeshConfig, SearchSpace, Submesh
+from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
 
-__all__ = ["on_sites", "search_space", "submeshes"]
+__all__ = ["fitting", "on_sites", "search_space", "submeshes"]
 
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
@@ -124,16 +124,45 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     Args:
         space: of submeshes that may be anywhere, as Alpa offers them.
         cluster: its hosts; where they are alike, the space stays as it is.
+
+    Raises:
+        NoPlanError: the cluster hasn't the hosts for any submesh.
     """
     if max(kinds_of(cluster)) == 0:
         return space
     rows = dict(zip(space.submeshes, space.configs, strict=True))
     found = [site for site in _sites(cluster, "all") if site[0] in rows]
     if not found:
-        shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
-        raise ValueError(f"none of the submeshes {shapes} is on hosts of {cluster.name}; give shapes of its hosts")
+        raise _none_of(space, cluster)
     chosen, hosts = zip(*found, strict=True)
     return SearchSpace(chosen, tuple(rows[submesh] for submesh in chosen), space.allowed_imbalance, hosts)
+
+
+def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
+    """The part of a space that a cluster has the hosts for.
+
+    Args:
+        space: of submeshes that may be anywhere, as Alpa offers them.
+        cluster: its hosts.
+
+    Raises:
+        NoPlanError: there is no such part.
+    """
+    devices = sorted((host.num_devices for host in cluster.hosts), reverse=True)
+    chosen = [
+        s
+        for s, submesh in enumerate(space.submeshes)
+        if submesh.num_hosts <= len(devices) and submesh.devices_per_host <= devices[submesh.num_hosts - 1]
+    ]
+    if not chosen:
+        raise _none_of(space, cluster)
+    submeshes, configs = (tuple(values[s] for s in chosen) for values in (space.submeshes, space.configs))
+    return SearchSpace(submeshes, configs, space.allowed_imbalance)
+
+
+def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:
+    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
+    return NoPlanError(f"none of the submeshes {shapes} is on hosts of {cluster.name}; give shapes of its hosts")
 
 
 def _configs(

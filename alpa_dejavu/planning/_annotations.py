@@ -101,7 +101,9 @@ class MemoryRisk(Annotation):
         """The plan with a sentence on its memory."""
         found = chosen.found
         own = [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in found.measured]
-        return with_memory_note(plan, found.margin or chosen.task.margin, chosen.task.cluster, own)
+        known = with_memory_note(plan, found.margin or chosen.task.margin, chosen.task.cluster, own)
+        chosen.clock.lap("memory")
+        return known
 
 
 ANNOTATIONS: tuple[Annotation, ...] = (Confidence(), UnusedHosts(), Contingencies(), MemoryRisk())

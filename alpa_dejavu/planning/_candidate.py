@@ -35,6 +35,7 @@ class Costs:
         run: the number of micro-batches, and the schedule.
         table: the costs of all stages, shape (L, L, S, C).
         exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
+        given: whether the space has the stages of one plan alone.
     """
 
     model: Model
@@ -43,6 +44,7 @@ class Costs:
     run: Run
     table: CostTable
     exact: bool = True
+    given: bool = False
 
     @property
     def problem(self) -> SlicingProblem:
@@ -50,12 +52,13 @@ class Costs:
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
     def on(self, part: Cluster) -> Costs | None:
-        """The same costs on fewer hosts, where nothing changes but their number; None: the costs are others there.
+        """The same costs on some of the hosts, where nothing changes but their number; None: they are others there.
 
         A stage on all hosts of the part alone may be missing.
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
-        if unlike or len(part.hosts) < 2:
+        there = {host.name for host in self.cluster.hosts}
+        if unlike or self.given or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
             return None
         chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
         submeshes = tuple(self.space.submeshes[s] for s in chosen)

@@ -56,7 +56,7 @@ class Searched(Chooser):
         """The plans worth comparing, the shortest step first."""
         bench = Bench(task, clock)
         found = bench.searched(ShapeSearch(task.layers, task.micro_batches, self.begin))
-        found = best_first([*found, *self._on_fewer_hosts(bench, found)])
+        found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
         return Found(best_first([*placed, *found[_PLACED:]]))
@@ -91,6 +91,15 @@ class Searched(Chooser):
         if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
             return [] if first is None else [first]
         return best_first(bench.searched(_uphill(bench.task, best)))
+
+
+def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
+    """The best plan on all devices, of the best one's shape, where slicers were free to leave some out and did."""
+    if not found or any(one.num_devices == bench.task.cluster.num_devices for one in found):
+        return []
+    shape = _shape(best_first(found)[0])
+    whole = bench.costs(shape.layers, shape.micro_batches).sliced(bench.task.slicer, devices="exactly")
+    return [] if whole is None else [whole]
 
 
 def _shape(best: Candidate) -> Shape:
@@ -137,8 +146,11 @@ class Bench:
     def candidate(self, shape: Shape) -> Candidate | None:
         """The best plan of a shape, simulated; None if nothing fits."""
         if shape not in self._found:
-            costs = self.costs(shape.layers, shape.micro_batches)
-            self._found[shape] = costs.sliced(self.task.slicer, shape.stages or None)
+            try:
+                costs = self.costs(shape.layers, shape.micro_batches)
+                self._found[shape] = costs.sliced(self.task.slicer, shape.stages or None)
+            except NoPlanError:  # no submesh is on these hosts
+                self._found[shape] = None
             self.clock.lap("slicing")
         return self._found[shape]
 

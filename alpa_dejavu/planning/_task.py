@@ -14,7 +14,7 @@ from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.model_source import ModelSource
 from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
 from alpa_dejavu.slicing import Dynamic, Slicer
-from alpa_dejavu.space import on_sites, search_space
+from alpa_dejavu.space import fitting, on_sites, search_space
 
 if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
@@ -35,7 +35,11 @@ class StageSpace(abc.ABC):
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The search space on a cluster, for a micro-batch of so many samples."""
+        """The search space on a cluster, for a micro-batch of so many samples.
+
+        Raises:
+            NoPlanError: no submesh is on hosts of the cluster.
+        """
 
 
 @final
@@ -73,20 +77,21 @@ class GivenSpace(StageSpace):
     given: SearchSpace
     by_kinds: bool = True
 
+    def __post_init__(self) -> None:
+        if self.given.hosts is not None:
+            raise ValueError(
+                "given_space: hosts of the space are those of one cluster, but must be None, as parts of the cluster "
+                "are planned for too; give SpaceRules, or submeshes that may be on any hosts"
+            )
+
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The part of the given space that a cluster has the hosts for."""
-        most = max(host.num_devices for host in cluster.hosts)
-        chosen = [
-            s
-            for s, submesh in enumerate(self.given.submeshes)
-            if submesh.num_hosts <= len(cluster.hosts) and submesh.devices_per_host <= most
-        ]
-        if self.given.hosts is None and len(chosen) < len(self.given.submeshes):
-            submeshes = tuple(self.given.submeshes[s] for s in chosen)
-            part = SearchSpace(submeshes, tuple(self.given.configs[s] for s in chosen), self.given.allowed_imbalance)
-        else:
-            part = self.given
-        return on_sites(part, cluster) if self.by_kinds and part.hosts is None else part
+        """The part of the given space that a cluster has the hosts for.
+
+        Raises:
+            NoPlanError: there is none.
+        """
+        part = fitting(self.given, cluster)
+        return on_sites(part, cluster) if self.by_kinds else part
 
 
 @final

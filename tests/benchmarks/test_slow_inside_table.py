@@ -1,26 +1,33 @@
 """The table of plans for hosts that are slow inside: a small model through the whole script."""
 
-import dataclasses
 import json
-from types import SimpleNamespace
 
 import pytest
-from alpa_dejavu.planner import plan
 
 import slow_inside
 from _strategy_cases import cases, model_of
+from alpa_dejavu.calibration import prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.problem import Run
-from alpa_dejavu.space import search_space
+from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning import PlanningTask, Searched, plan
+from alpa_dejavu.planning._task import SpaceRules
 
 
 def small(model, cluster, batch, layers, communication):
     """Plans some layers of GPT-2, in place of the whole planner."""
     assert model == "small"
     whole = with_micro_batch(model_of(cases()[0].layers[1 : layers + 1], "gpt2", profiled=False), 4)
-    made = plan(whole, cluster, search_space(cluster, 4), Run(batch // 4), communication=communication)
-    return SimpleNamespace(model=whole, plan=dataclasses.replace(made, batch=batch))
+    task = PlanningTask(
+        source=GivenModel(whole, 4),
+        prices=prices(cluster, None, "analytic", communication),
+        batch=batch,
+        layers=(layers,),
+        micro_batches=(batch // 4,),
+        chooser=Searched(),
+        space=SpaceRules(remat=("none",), zero=(0,)),
+    )
+    return plan(task)
 
 
 def test_the_plan_that_knows_the_links_is_the_fastest_on_them(tmp_path, monkeypatch, capsys):

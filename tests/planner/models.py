@@ -1,5 +1,13 @@
-"""Small models made by hand for the planner's tests, with figures that can be reckoned in the head."""
+"""Small models made by hand for the planner's tests, whose figures can be reckoned in the head, and tasks of them."""
 
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.memory_margin import COUNTED, UNMEASURED
+from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning import PlanningTask, Searched, plan
+from alpa_dejavu.planning._candidate import Costs
+from alpa_dejavu.planning._task import GivenSpace, SpaceRules
 from alpa_dejavu.problem import (
     Layer,
     MeshConfig,
@@ -10,6 +18,7 @@ from alpa_dejavu.problem import (
     Submesh,
     Tensor,
 )
+from alpa_dejavu.slicing import slicer
 
 NOTHING = Operators.of([])
 
@@ -49,3 +58,55 @@ def space(hosts=1, devices=4, imbalance=float("inf")):
     width = max(map(len, rows))
     configs = tuple(tuple(row + [None] * (width - len(row))) for row in rows)
     return SearchSpace(tuple(Submesh(*shape) for shape in shapes), configs, imbalance)
+
+
+def task_of(
+    model,
+    cluster,
+    space,
+    run,
+    *,
+    slicing="dynamic",
+    latency="analytic",
+    communication="alpha-beta",
+    margin=UNMEASURED,
+    chooser=None,
+    **more,
+):
+    """A task of given layers in the micro-batches of a run.
+
+    `space`: a search space that may be on any hosts; or samples of a micro-batch, for the space by the rules.
+    """
+    ruled = isinstance(space, int)
+    fields = {
+        "source": GivenModel(model, space if ruled else 1, name=""),
+        "prices": Prices(cluster, CostModels.named(latency, communication)),
+        "batch": space * run.num_micro_batches if ruled else None,
+        "layers": (model.num_layers,),
+        "micro_batches": (run.num_micro_batches,),
+        "chooser": chooser or Searched(),
+        "space": SpaceRules(remat=("none",), zero=(0,)) if ruled else GivenSpace(space),
+        "schedule": run.schedule,
+        "slicer": slicer(slicing),
+        "margin": margin,
+    }
+    return PlanningTask(**(fields | more))
+
+
+def planned(model, cluster, space, run, **how):
+    """The plan of `task_of` the same arguments, with all that it was made from."""
+    return plan(task_of(model, cluster, space, run, **how))
+
+
+def costs_of(model, cluster, space, run, latency="analytic", communication="alpha-beta", margin=COUNTED):
+    """The costs of all stages of a model, from which candidates are sliced."""
+    table = cost_table(model, cluster, space, run, CostModels.named(latency, communication), margin)
+    return Costs(model, cluster, space, run, table)
+
+
+def best_and_neighbours(costs, search):
+    """The best slicing, and those with half as many stages, one less and one more, all simulated."""
+    best = costs.sliced(search)
+    length = len(best.stages)
+    others = (costs.sliced(search, count) for count in sorted({length // 2, length - 1, length + 1} - {0, length}))
+    return [best, *(one for one in others if one is not None)]

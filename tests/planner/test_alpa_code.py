@@ -10,7 +10,7 @@ import alpa
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.pipeline_parallel import stage_construction
-from models import chain
+from models import chain, planned
 from plans import example_plan, hardware, stage
 from unlike import islands
 
@@ -97,7 +97,7 @@ def test_where_alpa_places_stages_itself_they_are_on_the_hosts_of_the_plan(monke
     """A planned one: what is crossed by little is cut, so that there are as many stages as hosts."""
     cluster = example_cluster(4, 1)
     model = chain(4, activation_bytes=1.0, parameter_bytes=1e7)
-    plan = alpa_dejavu.plan(model, cluster, search_space(cluster, 8), Run(8))
+    plan = planned(model, cluster, 8, Run(8)).plan
     assert len(plan.stages) > 1
     option = method_of(plan, monkeypatch).stage_option
     assert isinstance(option, alpa.ManualStageOption)
@@ -139,7 +139,7 @@ def test_a_plan_in_alpas_own_order_is_alpas_own_option(monkeypatch):
 
 def test_on_islands_stages_stay_on_their_hosts(monkeypatch, unhooked):
     where = islands()
-    plan = alpa_dejavu.plan(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, search_space(where, 8), Run(8))
+    plan = planned(chain(4, activation_bytes=1e3, parameter_bytes=1e6), where, 8, Run(8)).plan
     assert any(set(one.hosts) in ({"a", "c"}, {"b", "d"}) for one in plan.stages), "of near hosts"
     assert plan.contingencies
     option = method_of(plan, monkeypatch).stage_option

@@ -3,8 +3,7 @@
 import dataclasses
 
 import pytest
-from alpa_dejavu.planner import plan
-from models import chain, space
+from models import chain, planned, space
 
 from alpa_dejavu.breakdown import PARTS, breakdown, why_slower
 from alpa_dejavu.problem import Run
@@ -13,7 +12,7 @@ from alpa_dejavu.testing import example_cluster
 
 @pytest.fixture(scope="module")
 def made():
-    return plan(chain(4, flop=1e9, activation_bytes=1e6), example_cluster(1), space(), Run(4))
+    return planned(chain(4, flop=1e9, activation_bytes=1e6), example_cluster(1), space(), Run(4)).plan
 
 
 def test_the_parts_add_up_to_the_step(made):

@@ -5,9 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import unlike
-from alpa_dejavu.contingency import with_contingencies
-from alpa_dejavu.search import proposed, simulated
-from models import chain, space
+from models import chain, planned, space
 
 import alpa_dejavu
 from alpa_dejavu.changed_cluster import slowed, without
@@ -26,8 +24,8 @@ from alpa_dejavu.testing import example_cluster
 MODEL = chain(8, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
 
 
-def planned(cluster, model=MODEL):
-    return alpa_dejavu.plan(model, cluster, space(hosts=len(cluster.hosts)), Run(8))
+def plan_for(cluster, model=MODEL):
+    return planned(model, cluster, space(hosts=len(cluster.hosts)), Run(8)).plan
 
 
 def devices_used(stages):
@@ -38,7 +36,7 @@ def devices_used(stages):
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 def test_every_host_may_be_lost(hosts):
     cluster = example_cluster(num_hosts=hosts)
-    made = planned(cluster)
+    made = plan_for(cluster)
     assert list(made.contingencies) == [host.name for host in cluster.hosts]
     for lost, other in made.contingencies.items():
         assert [stage.layers[0] for stage in other.stages] == [0, *(s.layers[1] + 1 for s in other.stages[:-1])]
@@ -52,22 +50,19 @@ def test_every_host_may_be_lost(hosts):
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_it_is_what_planning_without_the_host_finds(hosts):
     cluster = example_cluster(num_hosts=hosts)
-    made, left = planned(cluster), without(cluster, ["host-0"])
-    prices = AnalyticLatency(), communication_model("alpha-beta")
-    smaller = space(hosts=hosts - 1)
-    table = cost_table(MODEL, left, smaller, Run(8), *prices)
-    again = simulated(proposed(MODEL, table, left, smaller, Run(8), slicer("dynamic")), left)
+    made, left = plan_for(cluster), without(cluster, ["host-0"])
+    again = planned(MODEL, left, space(hosts=hosts - 1), Run(8)).plan
     assert made.contingencies["host-0"].step_s == pytest.approx(again.step_s, rel=1e-9)
 
 
 def test_a_single_host_has_nothing_to_fall_back_on():
-    assert planned(example_cluster(num_hosts=1)).contingencies == {}
+    assert plan_for(example_cluster(num_hosts=1)).contingencies == {}
 
 
 def test_what_does_not_fit_on_fewer_hosts_is_said():
     # 8 layers of 4e8 bytes fit on two hosts of 4 x 1 GiB, but not on one.
     model = chain(8, flop=1e12, parameter_bytes=2.0**28 * 0.9, activation_bytes=1e5)
-    made = planned(example_cluster(num_hosts=2), model)
+    made = plan_for(example_cluster(num_hosts=2), model)
     assert made.contingencies == {}
     assert any("nothing fits without any one of its hosts" in note for note in made.notes)
 
@@ -83,7 +78,7 @@ def test_where_memory_is_short_more_micro_batches_are_taken():
         return simulated(proposed(smaller, table, cluster, offered, run, slicer("dynamic")), cluster)
 
     chosen = candidate(2)
-    made = alpa_dejavu.plan(model, cluster, search_space(cluster, 16), Run(2))
+    made = planned(model, cluster, 16, Run(2)).plan
     assert made.contingencies == {}
     again = with_contingencies(made, chosen, cluster, slicer("dynamic"), [candidate(2), candidate(8), candidate(4)])
     assert {other.num_micro_batches for other in again.contingencies.values()} <= {4, 8}
@@ -99,7 +94,7 @@ def test_hosts_that_cannot_be_filled_are_left_out():
     chosen = dataclasses.replace(
         every, submeshes=tuple(every.submeshes[n] for n in pairs), configs=tuple(every.configs[n] for n in pairs)
     )
-    made = alpa_dejavu.plan(model, cluster, chosen, Run(8))
+    made = planned(model, cluster, chosen, Run(8)).plan
     other = made.contingencies["host-1"]
     assert len(other.unused) == 1
     assert {*devices_used(other.stages), *other.unused, "host-1"} == {host.name for host in cluster.hosts}
@@ -107,7 +102,7 @@ def test_hosts_that_cannot_be_filled_are_left_out():
 
 def test_unlike_hosts_each_have_their_own():
     cluster = slowed(example_cluster(num_hosts=3), "host-2", 4.0)
-    made = planned(cluster)
+    made = plan_for(cluster)
     fast = made.contingencies["host-2"]
     assert fast.step_s < made.contingencies["host-0"].step_s / 2
     assert made.contingencies["host-0"].step_s == made.contingencies["host-1"].step_s
@@ -119,7 +114,7 @@ def test_unlike_hosts_each_have_their_own():
 def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
     sites = search_space(cluster, 8)
     assert sites.hosts is not None
-    made = alpa_dejavu.plan(MODEL, cluster, sites, Run(8))
+    made = planned(MODEL, cluster, sites, Run(8)).plan
     assert list(made.contingencies) == list("abcd")
     for lost, other in made.contingencies.items():
         used = devices_used(other.stages)
@@ -127,7 +122,7 @@ def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
         assert {*used, *other.unused} == {*"abcd"} - {lost}
         assert all(devices <= cluster.hosts[0].num_devices for devices in used.values())
     left = without(cluster, ["d"])
-    again = alpa_dejavu.plan(MODEL, left, search_space(left, 8), Run(8))
+    again = planned(MODEL, left, 8, Run(8)).plan
     assert made.contingencies["d"].step_s == pytest.approx(again.step_s, rel=0.02)
 
 
@@ -135,7 +130,7 @@ def test_parts_of_one_cpu_share_it_among_fewer():
     cluster = dataclasses.replace(example_cluster(num_hosts=2), cores=4)
     left = without(cluster, ["host-1"])
     assert left.hosts[0].device.rate("float32") == 2 * cluster.hosts[0].device.rate("float32")
-    made = planned(cluster)
+    made = plan_for(cluster)
     # The same machine has the same work: only what hosts send each other falls away.
     assert made.contingencies["host-1"].step_s == pytest.approx(made.step_s, rel=0.05)
 
@@ -143,14 +138,14 @@ def test_parts_of_one_cpu_share_it_among_fewer():
 def test_a_whole_host_is_the_unit_where_there_are_many():
     cluster = example_cluster(num_hosts=20, devices_per_host=2)
     model = chain(20, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)
-    made = alpa_dejavu.plan(model, cluster, space(hosts=20, devices=2), Run(64))
+    made = planned(model, cluster, space(hosts=20, devices=2), Run(64)).plan
     assert all(stage.submesh.devices_per_host == 2 for stage in made.stages)
     for lost, other in made.contingencies.items():
         assert devices_used(other.stages) == dict.fromkeys(set(made.contingencies) - {lost}, 2)
 
 
 def test_past_runs_correct_contingencies_too():
-    made = planned(example_cluster(num_hosts=2))
+    made = plan_for(example_cluster(num_hosts=2))
     twice = corrected(made, StepCorrection(2.0, 0.1, 3, 1)).contingencies["host-0"]
     assert twice.step_s == 2 * made.contingencies["host-0"].step_s
     assert twice.stages[0].forward_s == 2 * made.contingencies["host-0"].stages[0].forward_s
@@ -158,7 +153,7 @@ def test_past_runs_correct_contingencies_too():
 
 
 def test_contingencies_come_back_from_a_file(tmp_path):
-    made = planned(example_cluster(num_hosts=4))
+    made = plan_for(example_cluster(num_hosts=4))
     path = write_plan(made, tmp_path / "plan.json")
     assert read_plan(path).contingencies == made.contingencies
     assert plan_text(made).count('"iteration_time_s"') == 2
@@ -175,7 +170,7 @@ def test_contingencies_come_back_from_a_file(tmp_path):
     ],
 )
 def test_what_is_wrong_with_them_is_named(tmp_path, old, new, said):
-    path = write_plan(planned(example_cluster(num_hosts=2)), tmp_path / "plan.json")
+    path = write_plan(plan_for(example_cluster(num_hosts=2)), tmp_path / "plan.json")
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -187,7 +182,7 @@ def test_what_is_wrong_with_them_is_named(tmp_path, old, new, said):
 
 
 def test_a_lost_host_is_in_no_stage_of_its_own_contingency(tmp_path):
-    path = write_plan(planned(example_cluster(num_hosts=2)), tmp_path / "plan.json")
+    path = write_plan(plan_for(example_cluster(num_hosts=2)), tmp_path / "plan.json")
     text = path.read_text()
     head, tail = text.split('"contingencies": {\n    "plans"')
     path.write_text(head + '"contingencies": {\n    "plans"' + tail.replace('"host-1"\n', '"host-0"\n'))

@@ -4,10 +4,9 @@ import dataclasses
 import itertools
 
 import pytest
-from alpa_dejavu.planner import plan
 from hypothesis import given
 from hypothesis import strategies as st
-from models import chain
+from models import chain, planned
 
 from alpa_dejavu.device_order import device_order
 from alpa_dejavu.problem import Cluster, Host, Link, Run, SearchSpace
@@ -81,9 +80,7 @@ def test_a_plan_has_the_hosts_of_a_stage_in_that_order():
     cluster = islands(2, 2)
     space = search_space(cluster, 8)
     assert space.hosts is not None
-    whole = [n for n, submesh in enumerate(space.submeshes) if submesh.num_hosts == 4]
-    fields = ([values[n] for n in whole] for values in (space.submeshes, space.configs, space.hosts))
-    submeshes, configs, hosts = map(tuple, fields)
-    made = plan(chain(4), cluster, SearchSpace(submeshes, configs, hosts=hosts), Run(2))
+    (whole,) = {submesh: n for n, submesh in enumerate(space.submeshes) if submesh.num_hosts == 4}.items()
+    made = planned(chain(4), cluster, SearchSpace(whole[:1], (space.configs[whole[1]],)), Run(2)).plan
     (stage,) = made.stages
     assert stage.hosts in {("h0", "h2", "h1", "h3"), ("h0", "h2", "h3", "h1")}

@@ -1,13 +1,8 @@
 """A given plan is reckoned as the planner would reckon it."""
 
 import pytest
-from alpa_dejavu.search import neighbours, proposed, simulated
-from models import chain
+from models import best_and_neighbours, chain, costs_of
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.slicing import slicer
@@ -20,16 +15,14 @@ MODEL = chain(4, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
 
 def test_a_plan_of_ours_is_estimated_at_what_it_was_planned_at():
     run, space = Run(8), search_space(CLUSTER, 4, remat=("none", "layer"), zero=(0, 2))
-    table = cost_table(MODEL, CLUSTER, space, run, CostModels(AnalyticLatency(), AlphaBeta()))
-    best = proposed(MODEL, table, CLUSTER, space, run, slicer("dynamic"))
-    for candidate in [simulated(best, CLUSTER), *neighbours(best, CLUSTER, slicer("dynamic"))]:
+    for candidate in best_and_neighbours(costs_of(MODEL, CLUSTER, space, run), slicer("dynamic")):
         given = [
             GivenStage(s.first, s.last, space.submeshes[s.submesh], space.configs[s.submesh][s.config])
-            for s in candidate.slicing.stages
+            for s in candidate.stages
         ]
         planned = estimate(MODEL, CLUSTER, run, given)
         assert planned.plan.step_s == pytest.approx(candidate.step_s)
-        assert [s.layers for s in planned.plan.stages] == [(s.first, s.last) for s in candidate.slicing.stages]
+        assert [s.layers for s in planned.plan.stages] == [(s.first, s.last) for s in candidate.stages]
 
 
 def test_a_plan_out_of_memory_is_reckoned_and_shows_it():

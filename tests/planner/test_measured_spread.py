@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from made_up import measured
-from models import chain, space
+from models import chain, planned, space
 
 import alpa_dejavu
 from alpa_dejavu.calibration import Calibration, bundled, prices, read_calibration, write_calibration
@@ -138,7 +138,7 @@ def test_a_calibrated_clusters_plan_says_whose_spread_it_is(tmp_path):
     for calibration, said in ((None, "roofline"), (read_calibration(path), "spread of the calibration mine")):
         priced = prices(ONE, calibration, "auto", "auto")
         models = {"latency": priced.models.latency, "communication": priced.models.communication}
-        made = alpa_dejavu.plan(model, priced.cluster, space(), RUN, **models)
+        made = planned(model, priced.cluster, space(), RUN, **models).plan
         assert said in made.confidence.spread_from
         low, high = made.confidence.interval_s
         plain = plain or high / low

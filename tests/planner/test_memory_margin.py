@@ -4,11 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from alpa_dejavu.estimate import GivenStage, choices_of, estimate
-from alpa_dejavu.model_planner import plan_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import chain, space
+from models import chain, planned, space
 from plans import example_plan, stage
 
 import alpa_dejavu
@@ -16,6 +14,7 @@ from alpa_dejavu import NoPlanError
 from alpa_dejavu._site_prices import memory_limits
 from alpa_dejavu.memory import StageMemory
 from alpa_dejavu.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import MeshConfig, Run
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
@@ -90,11 +89,12 @@ def test_what_is_needed_at_a_risk_runs_out_with_that_risk():
 def test_the_planner_leaves_the_margin_free():
     cluster, _ = narrow()
     larger = MemoryResiduals({"peak": tuple(0.05 + 1e-3 * np.sin(np.arange(200)))}, 50)
-    careful = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=larger)
+    careful = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=larger)).plan
     assert fullest_bytes(careful) < cluster.hosts[0].device.memory_bytes / np.exp(0.05)
     assert any("under a risk of 1.00%" in note for note in careful.notes)
+    much = MemoryResiduals({"peak": (5.0, 5.1, 4.9)}, 3)
     with pytest.raises(NoPlanError, match="bytes are missing"):
-        alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=MemoryResiduals({"peak": (5.0, 5.1, 4.9)}, 3))
+        planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=much))
 
 
 def fullest_bytes(plan):
@@ -103,35 +103,35 @@ def fullest_bytes(plan):
 
 def narrow(share_free=0.02):
     """A cluster on which the best plan of all would leave so little free, and that plan."""
-    best = alpa_dejavu.plan(MODEL, CLUSTER, space(), RUN, memory_margin=0.0)
+    best = planned(MODEL, CLUSTER, space(), RUN, margin=MemoryMargin(free_share=0.0)).plan
     return example_cluster(1, memory_bytes=fullest_bytes(best) / (1 - share_free)), best
 
 
 def test_a_plan_whose_memory_was_never_measured_leaves_some_free():
     cluster, best = narrow()
     (limit,) = {host.device.memory_bytes for host in cluster.hosts}
-    plan = alpa_dejavu.plan(MODEL, cluster, space(), RUN)
+    plan = planned(MODEL, cluster, space(), RUN).plan
     assert fullest_bytes(plan) <= 0.95 * limit
     assert {stage.memory_limit_bytes for stage in plan.stages} == {limit}
     assert "is unknown, not the chosen 1.00%: 5 % of each device's memory is left free" in plan.notes[-1]
     for margin in (0.0, 0.015):
-        whole = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory_margin=margin)
+        whole = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=margin)).plan
         assert fullest_bytes(whole) == fullest_bytes(best)
     assert whole.notes[-1].endswith("1.5 % of each device's memory is left free for that")
     with pytest.raises(NoPlanError, match=r"MiB are left free \(memory_margin\).*a smaller memory_margin"):
-        alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory_margin=0.999)
+        planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(free_share=0.999))
 
 
 def test_a_hosts_own_margin_stands_until_another_is_asked_for():
     cluster, best = narrow(0.08)
-    assert fullest_bytes(alpa_dejavu.plan(MODEL, cluster, space(), RUN)) == fullest_bytes(best)
+    assert fullest_bytes(planned(MODEL, cluster, space(), RUN).plan) == fullest_bytes(best)
     careful = dataclasses.replace(
         cluster, hosts=tuple(dataclasses.replace(host, memory_margin=0.1) for host in cluster.hosts)
     )
-    plan = alpa_dejavu.plan(MODEL, careful, space(), RUN)
+    plan = planned(MODEL, careful, space(), RUN).plan
     assert fullest_bytes(plan) <= 0.9 * careful.hosts[0].device.memory_bytes
     assert "10 % of each device's memory" in plan.notes[-1]
-    again = alpa_dejavu.plan(MODEL, careful, space(), RUN, memory_margin=0.05)
+    again = planned(MODEL, careful, space(), RUN, margin=MemoryMargin(free_share=0.05)).plan
     assert fullest_bytes(again) == fullest_bytes(best)
 
 
@@ -149,7 +149,7 @@ def test_measured_peaks_take_the_place_of_the_share():
     cluster, best = narrow()
     exact = MemoryResiduals({"peak": (-1e-4, 1e-4) * 100}, 100)
     for margin in (None, 0.5):
-        plan = alpa_dejavu.plan(MODEL, cluster, space(), RUN, memory=exact, memory_margin=margin)
+        plan = planned(MODEL, cluster, space(), RUN, margin=MemoryMargin(residuals=exact, free_share=margin)).plan
         assert fullest_bytes(plan) == fullest_bytes(best)
         assert plan.notes[-1].startswith("plans are taken under a risk of 1.00%")
     assert MemoryMargin(residuals=exact, free_share=0.5).free_share_of(cluster.hosts[0]) == 0.0
@@ -162,7 +162,7 @@ def test_a_plan_that_is_given_is_counted_whole():
         for stage in best.stages
     ]
     found = estimate(MODEL, cluster, RUN, stages)
-    assert found.table.max_n_succ_stages[choices_of(found)[0].entry] >= len(stages) - 1
+    assert found.table.max_n_succ_stages[found.choices[0].entry] >= len(stages) - 1
     assert fullest_bytes(found.plan) == pytest.approx(fullest_bytes(best))
 
 
@@ -170,7 +170,7 @@ def test_a_plan_that_is_given_is_counted_whole():
 def test_a_share_that_is_none_is_refused(margin):
     said = "memory_margin is .*, but must be at least 0 and below 1"
     with pytest.raises(ValueError, match=said):
-        alpa_dejavu.plan(MODEL, CLUSTER, space(), RUN, memory_margin=margin)
+        MemoryMargin(free_share=margin)
     with pytest.raises(ValueError, match=said):
         plan_model("gpt-125m", "p3.16xlarge", batch=8, memory_margin=margin)
     with pytest.raises(ValueError, match="host host-0: " + said):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import chain, product
+from models import chain, planned, product
 
 import alpa_dejavu
 from alpa_dejavu.kept import Kept
@@ -33,7 +33,7 @@ def model(factors=(1.0,) * LAYERS):
 
 
 def best(factors):
-    plan = alpa_dejavu.plan(model(factors), CLUSTER, search_space(CLUSTER, 4), Run(BATCHES))
+    plan = planned(model(factors), CLUSTER, 4, Run(BATCHES)).plan
     return dataclasses.replace(plan, batch=4 * BATCHES)
 
 

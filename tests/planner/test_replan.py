@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 
+import models
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -133,8 +134,7 @@ def test_the_communication_model_is_the_plan_s(planned, kept):
 def test_where_memory_is_short_micro_batches_become_smaller():
     # What waits for the backward of a micro-batch fills 6 of the 8 GiB; half of the devices have half of them.
     model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
-    made = alpa_dejavu.plan(model, cluster, search_space(cluster, 16), Run(2))
-    plan = dataclasses.replace(made, batch=32)
+    plan = models.planned(model, cluster, 16, Run(2)).plan
     assert plan.contingencies == {}
     short = replan(plan, Kept(model, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
     assert short.plan.num_micro_batches in (4, 8)

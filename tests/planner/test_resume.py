@@ -4,14 +4,14 @@ import dataclasses
 import time
 
 import pytest
-from models import chain, space
+from models import chain, planned, space
 
 import alpa_dejavu
 from alpa_dejavu.problem import Run
 from alpa_dejavu.resume import HostsLostError, Session, train
 from alpa_dejavu.testing import example_cluster
 
-PLAN = alpa_dejavu.plan(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8))
+PLAN = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8)).plan
 FAULT = ConnectionError("a worker has died")
 
 

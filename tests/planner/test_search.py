@@ -1,59 +1,51 @@
-"""What the slicer proposes, simulated, and the plans beside it."""
+"""The slicer's answers, simulated, and those of neighbouring numbers of stages."""
 
 import dataclasses
 
-from alpa_dejavu.search import Candidate, micro_batch_counts, neighbours, proposed, simulated, stage_times
-from models import chain, space
+from models import best_and_neighbours, chain, costs_of, planned, space
 
-from alpa_dejavu.communication import AlphaBeta, Free
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.planning._candidate import stage_times
 from alpa_dejavu.problem import Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 
 CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
-
-
 MODEL = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
+EXACT = slicer("dynamic")
 
 
-def table():
-    return cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
-
-
-def test_counts_divide_the_batch():
-    assert micro_batch_counts(1) == (1,)
-    assert micro_batch_counts(1024)[-1] == 1024
-    assert all(96 % count == 0 for count in micro_batch_counts(96))
-    assert len(micro_batch_counts(2**20)) <= 12
-
-
-def test_the_slicers_best_is_proposed_and_neighbouring_lengths_cost_no_less():
-    exact = slicer("dynamic")
-    best = proposed(MODEL, table(), CLUSTER, SPACE, RUN, exact)
-    assert best.slicing.stages == exact.slice(table().slicing_problem(CLUSTER, SPACE, RUN)).stages
-    length = len(best.slicing.stages)
-    beside = neighbours(best, CLUSTER, exact)
-    lengths = [len(candidate.slicing.stages) for candidate in beside]
+def test_the_slicers_best_is_taken_and_neighbouring_lengths_cost_no_less_by_its_formula():
+    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
+    best, *others = best_and_neighbours(costs, EXACT)
+    assert best.stages == EXACT.slice(costs.problem).stages
+    length = len(best.stages)
+    lengths = [len(other.stages) for other in others]
     assert lengths == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
-    assert all(candidate.slicing.cost_s >= best.slicing.cost_s for candidate in beside)
-    assert all(candidate.timeline is not None for candidate in beside)
+    assert all(other.slicing.cost_s >= best.slicing.cost_s for other in others)
+    assert all(one.timeline is not None for one in (best, *others))
 
 
-def test_nothing_is_proposed_where_nothing_fits():
+def test_the_plan_is_the_one_that_simulates_fastest_whatever_its_number_of_stages():
+    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
+    each = [one for number in range(1, 5) if (one := costs.sliced(EXACT, number)) is not None]
+    found = planned(MODEL, CLUSTER, SPACE, RUN)
+    assert found.plan.step_s == found.timeline.step_s == min(one.step_s for one in each)
+
+
+def test_nothing_is_found_where_nothing_fits():
     full = chain(6, parameter_bytes=1e15)
-    table = cost_table(full, CLUSTER, SPACE, RUN, CostModels(AnalyticLatency(), AlphaBeta()))
-    assert proposed(full, table, CLUSTER, SPACE, RUN, slicer("dynamic")) is None
+    assert costs_of(full, CLUSTER, SPACE, RUN).sliced(EXACT) is None
+
+
+def test_more_stages_than_layers_or_devices_are_not_asked_for():
+    assert costs_of(chain(2), CLUSTER, SPACE, RUN).sliced(EXACT, 3) is None
+    assert costs_of(MODEL, CLUSTER, SPACE, RUN).sliced(EXACT, 5) is None
 
 
 def test_a_stage_sends_what_its_neighbour_takes_in():
-    problem = table().slicing_problem(CLUSTER, SPACE, RUN)
-    sliced = slicer("dynamic").slice(dataclasses.replace(problem, num_stages=2))
-    two = Candidate(MODEL, table(), SPACE, RUN, sliced)
-    one, other = stage_times(two.table, two.slicing.stages, SPACE)
-    before, after = two.slicing.stages
+    two = costs_of(MODEL, CLUSTER, SPACE, RUN).sliced(EXACT, 2)
+    one, other = stage_times(two.table, two.stages, SPACE)
+    before, after = two.stages
     ahead, back = two.table.interstage.seconds(after.first, before.submesh, after.submesh)
     assert one.forward_send_s == ahead > 0
     assert other.backward_send_s == back > 0
@@ -62,9 +54,7 @@ def test_a_stage_sends_what_its_neighbour_takes_in():
 
 def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
     shared = dataclasses.replace(CLUSTER, cores=2)
-    model = chain(6, flop=1e9)
-    free = cost_table(model, shared, SPACE, RUN, CostModels(AnalyticLatency(), Free()))
-    best = proposed(model, free, shared, SPACE, RUN, slicer("dynamic"))
-    for candidate in [simulated(best, shared), *neighbours(best, shared, slicer("dynamic"))]:
-        work = free.slicing_problem(shared, SPACE, RUN).total_s(candidate.slicing.stages)
+    costs = costs_of(chain(6, flop=1e9), shared, SPACE, RUN, communication="free")
+    for candidate in best_and_neighbours(costs, EXACT):
+        work = costs.problem.total_s(candidate.stages)
         assert candidate.step_s >= work * (1 - 1e-9)

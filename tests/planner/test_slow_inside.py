@@ -6,9 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from alpa_dejavu.planner import plan
-from alpa_dejavu.search import sliced
-from models import chain
+from models import chain, planned
 from unlike import device
 
 from alpa_dejavu._slow_inside import slow_inside
@@ -19,6 +17,7 @@ from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.placement import packings, place, place_stages
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning._candidate import sliced
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space, submeshes
@@ -133,7 +132,7 @@ def test_parts_of_several_hosts_share_the_links_between_them(shape):
 def test_a_plan_goes_around_slow_insides_and_survives_a_host():
     cluster = cluster_of()
     model = chain(8, flop=1e9, parameter_bytes=3e7, activation_bytes=1e6, exchanged=(1e6,))
-    made = plan(model, cluster, search_space(cluster, 8), Run(8), communication="links")
+    made = planned(model, cluster, 8, Run(8), communication="links").plan
     assert all(not set(a.hosts) & set(b.hosts) for a, b in itertools.pairwise(made.stages))
     assert all(stage.submesh.devices_per_host == 1 for stage in made.stages)
     assert set(made.contingencies) == set("abcd")

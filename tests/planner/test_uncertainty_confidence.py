@@ -6,11 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from alpa_dejavu.search import neighbours, proposed, simulated
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import chain, space
+from models import best_and_neighbours, chain, costs_of, planned, space
 from plans import example_plan
 
 import alpa_dejavu
@@ -30,9 +29,8 @@ SURE = Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed")
 
 
 def found(model, cluster=CLUSTER, communication=None):
-    table = cost_table(model, cluster, space(), RUN, CostModels(AnalyticLatency(), communication or AlphaBeta()))
-    best = proposed(model, table, cluster, space(), RUN, slicer("dynamic"))
-    return [simulated(best, cluster), *neighbours(best, cluster, slicer("dynamic"))]
+    costs = costs_of(model, cluster, space(), RUN, communication=communication or "alpha-beta")
+    return best_and_neighbours(costs, slicer("dynamic"))
 
 
 def test_the_probability_by_hand():
@@ -143,7 +141,7 @@ def test_seconds_or_minutes_and_a_plan_that_is_always_worse_make_no_difference(r
 def test_the_closed_form_is_the_slicers_objective():
     for cluster in (CLUSTER, dataclasses.replace(CLUSTER, cores=2)):
         (candidate, *_) = found(chain(6, activation_bytes=1e6, parameter_bytes=1e6), cluster)
-        table, stages = candidate.table, candidate.slicing.stages
+        table, stages = candidate.table, candidate.stages
         entries = [(s.first, s.last, s.submesh, s.config) for s in stages]
         micro, once = (
             np.array([[float(values[entry]) for entry in entries]])
@@ -159,16 +157,16 @@ def test_the_closed_form_is_the_slicers_objective():
 
 def test_a_search_says_how_sure_it_is():
     candidates = sorted(found(chain(6)), key=lambda candidate: candidate.step_s)
-    sure = confidence(candidates, CLUSTER)
+    sure = confidence(candidates)
     assert sure.candidates == len(candidates) > 1
     assert 0 < sure.probability <= 1
     assert sure.interval_s[0] < candidates[0].step_s < sure.interval_s[1]
     assert sure.expected_step_s >= candidates[0].step_s * (1 - 1e-9)
-    assert sure == confidence(candidates, CLUSTER), "the same question gets the same answer"
+    assert sure == confidence(candidates), "the same question gets the same answer"
 
 
 def test_every_plan_says_it():
-    made = alpa_dejavu.plan(chain(6), CLUSTER, space(), RUN)
+    made = planned(chain(6), CLUSTER, space(), RUN).plan
     assert made.confidence is not None
     assert made.confidence.candidates > 1
     assert "roofline" in made.confidence.spread_from

@@ -8,7 +8,7 @@ import pytest
 import unlike
 from alpa_dejavu.decisive import decisive_plan
 from alpa_dejavu.search import neighbours, proposed, simulated
-from models import chain, space
+from models import chain, planned, space
 
 import alpa_dejavu
 from alpa_dejavu.communication import AlphaBeta, Links
@@ -116,7 +116,7 @@ def test_few_measurements_find_a_plan_that_is_nearly_the_best(factors):
     assert measured <= 12
     assert true_step_s(plan, true) <= 1.1 * best
     if factors == (1.0, 6.0):
-        unmeasured = alpa_dejavu.plan(MODEL, CLUSTER, SPACE, RUN)
+        unmeasured = planned(MODEL, CLUSTER, SPACE, RUN).plan
         assert true_step_s(unmeasured, true) > 1.1 * best, "else there was nothing to find"
 
 
@@ -135,7 +135,7 @@ def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():
     plan = decided(asked.append)
     assert len(asked) == len(set(asked)) > 0
     assert f"{len(asked)} couldn't be measured" in plan.notes[0]
-    same = alpa_dejavu.plan(MODEL, CLUSTER, SPACE, RUN)
+    same = planned(MODEL, CLUSTER, SPACE, RUN).plan
     assert plan.layer_ids == same.layer_ids
     assert plan.step_s == pytest.approx(same.step_s)
 
@@ -147,7 +147,7 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     submeshes = search_space(hosts, 4) if sites else space(hosts=4, devices=2)
     models = {"latency": AnalyticLatency(), "communication": Links()}
     model = chain(6, flop=1e8, activation_bytes=1e6)
-    same = alpa_dejavu.plan(model, hosts, submeshes, RUN, **models)
+    same = planned(model, hosts, submeshes, RUN, **models).plan
     plan = decisive_plan(
         model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED,
         models=CostModels(**models),
@@ -165,7 +165,7 @@ def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
     table = cost_table(model, hosts, submeshes, RUN, models)
     best = simulated(proposed(model, table, hosts, submeshes, RUN, search), hosts)
     expected = confidence([best, *neighbours(best, hosts, search)], hosts)
-    assert alpa_dejavu.plan(model, hosts, submeshes, RUN).confidence == expected
+    assert planned(model, hosts, submeshes, RUN).plan.confidence == expected
 
 
 def test_a_choice_of_one_plan_needs_no_measurement():

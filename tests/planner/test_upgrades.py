@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from models import chain, product
+from models import chain, planned, product
 from unlike import cluster, device, host
 
 import alpa_dejavu
@@ -38,14 +38,14 @@ def model(scale=()):
     return dataclasses.replace(made, layers=tuple(layers))
 
 
-def planned(on, **prices):
-    plan = alpa_dejavu.plan(model(), on, search_space(on, 4), Run(8), **prices)
+def kept_plan(on, **prices):
+    plan = planned(model(), on, 4, Run(8), **prices).plan
     return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, ("none",), (0,))
 
 
 @pytest.fixture(scope="module", params=["alike", "unlike"])
 def case(request):
-    plan, kept = planned(example_cluster(2) if request.param == "alike" else UNLIKE)
+    plan, kept = kept_plan(example_cluster(2) if request.param == "alike" else UNLIKE)
     return plan, kept, {one.what: one for one in upgrades(plan, kept).found}
 
 
@@ -136,14 +136,14 @@ def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
             found = AnalyticLatency().predict(operators, example_cluster().hosts[0].device)
             return dataclasses.replace(found, mean_s=3 * found.mean_s)
 
-    plan, kept = planned(example_cluster(2), latency=Own())
+    plan, kept = kept_plan(example_cluster(2), latency=Own())
     kept = dataclasses.replace(kept, models=("Own", "AlphaBeta"))
     found = {one.what: one for one in upgrades(plan, kept, latency=Own()).found}
     assert found["all devices"].elasticity > 0.9
 
 
 def test_a_plan_that_is_not_the_best_is_said_to_be():
-    plan, kept = planned(example_cluster(2))
+    plan, kept = kept_plan(example_cluster(2))
     assert upgrades(plan, kept).now is None
     whole = MeshConfig((4, 2), 4, 2, {"force_batch_dim_to_mesh_dim": 0})
     given = [GivenStage(0, len(FLOPS) - 1, Submesh(2, 4), whole)]

@@ -2,12 +2,9 @@
 
 import dataclasses
 
-from alpa_dejavu._finished import finished_plan
-from alpa_dejavu.search import stage_times
-from models import chain, space
+from models import chain, costs_of, space, task_of
 
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.planning._finish import finished_plan
 from alpa_dejavu.planning._result import PlanningResult, RunnerUp
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
@@ -63,21 +60,14 @@ def small_planned(
     cluster, run = example_cluster(2), Run(micro_batches, schedule)
     options = space(hosts=2)
     model = model or chain(num_layers, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)
-    table = cost_table(model, cluster, options, run, CostModels.named())
-    asked = dataclasses.replace(table.slicing_problem(cluster, options, run), num_stages=num_stages)
-    stages = slicer("dynamic").slice(asked).stages
-    timeline = simulate(stage_times(table, stages, options), micro_batches, schedule)
-    plan = finished_plan(
-        stages,
-        table,
-        cluster,
-        options,
-        run,
-        step_s=timeline.step_s,
-        lower_bound_s=0.0,
-        planning_s={"cost table": 0.1, "slicing": 0.2},
+    found = costs_of(model, cluster, options, run).sliced(slicer("dynamic"), num_stages)
+    plan = dataclasses.replace(
+        finished_plan(task_of(model, cluster, options, run), found, {"cost table": 0.1, "slicing": 0.2}),
         model=name,
         batch=4 * micro_batches,
     )
     slower = dataclasses.replace(plan, step_s=1.25 * plan.step_s)
-    return PlanningResult(plan, model, cluster, options, run, table, timeline, (RunnerUp(slower, "longer bubbles"),))
+    return PlanningResult(
+        plan, model, cluster, options, run, found.table, found.timeline, found.stages,
+        (RunnerUp(slower, "longer bubbles"),),
+    )  # fmt: skip
