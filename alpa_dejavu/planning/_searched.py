@@ -24,8 +24,12 @@ from alpa_dejavu.problem._check import one_of
 
 __all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
 
-_RIVAL = 0.005
-"""A plan that is within this share of the best one's step is priced at its own micro-batch before either is chosen."""
+_SURE, _AT_LEAST = 3.0, 1e-4
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or at least
+within this share of its step; they are then priced at their own micro-batch."""
+_AS_GOOD = 1e-3
+"""Of plans within this share of the best one's step the one with most layers comes first, since cuts between more of
+them are left to choose from once hosts are lost."""
 _FAR, _CLOSE = 0.1, 0.03
 """Of fewer hosts other numbers of micro-batches are tried, and then all shapes, where the best plan so far is within
 these shares of the best one's step."""
@@ -59,12 +63,12 @@ class Searched(Chooser):
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
-        return Found(best_first([*placed, *found[_PLACED:]]))
+        return Found(_finest_first(best_first([*placed, *found[_PLACED:]])))
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """The best plan on a part of the cluster, uphill from the shape of the first candidate."""
         bench = Bench(task, clock, [one.costs for one in found])
-        there = best_first(bench.searched(_uphill(task, found[0])))
+        there = best_first(bench.searched(_uphill(task, found[0]), exactly=False))
         return _placed(task, there[0]) if there else None
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -90,7 +94,7 @@ class Searched(Chooser):
         first = bench.candidate(_shape(best))
         if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
             return [] if first is None else [first]
-        return best_first(bench.searched(_uphill(bench.task, best)))
+        return best_first(bench.searched(_uphill(bench.task, best), exactly=self.hosts == "each"))
 
 
 def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
@@ -124,6 +128,7 @@ class Bench:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._found: dict[Shape, Candidate | None] = {}
+        self._off = 0.0
         for one in known:
             key = one.model.num_layers, one.run.num_micro_batches
             if key not in self._costs and (part := one.on(task.cluster)) is not None:
@@ -134,12 +139,15 @@ class Bench:
         """All costs that were worked out so far."""
         return list(self._costs.values())
 
-    def searched(self, search: ShapeSearch) -> list[Candidate]:
-        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches."""
+    def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
+        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches.
+
+        `exactly` False: plans may stay priced by scaled models.
+        """
         while (shape := search.ask()) is not None:
             found = self.candidate(shape)
             search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
-        while (scaled := self._scaled_rival()) is not None:
+        while exactly and (scaled := self._scaled_rival()) is not None:
             self._price_exactly(scaled)
         return [one for one in self._found.values() if one is not None]
 
@@ -179,17 +187,20 @@ class Bench:
         found = {shape: one for shape, one in self._found.items() if one is not None}
         if not found:
             return None
-        bound = min(one.step_s for one in found.values()) * (1 + _RIVAL)
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _AT_LEAST))
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
         return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
     def _price_exactly(self, shape: Shape) -> None:
         """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
         self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other in list(self._found):
+        for other, scaled in list(self._found.items()):
             if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
                 del self._found[other]
-                self.candidate(other)
+                exact = self.candidate(other)
+                if scaled is not None:
+                    off = 1.0 if exact is None else abs(exact.step_s / scaled.step_s - 1)
+                    self._off = max(self._off, off)
 
     @property
     def least_work_s(self) -> float:
@@ -212,6 +223,15 @@ def _work_s(costs: Costs) -> float:
     for end in range(1, len(best)):
         best[end] = (best[:end] + least[:end, end - 1]).min()
     return float(best[-1]) * costs.run.num_micro_batches
+
+
+def _finest_first(found: list[Candidate]) -> list[Candidate]:
+    """Candidates in their order, but for the one of most layers among those that are as good as the best one."""
+    if not found or len(found[0].cluster.hosts) == 1:
+        return found
+    as_good = [one for one in found if one.step_s <= found[0].step_s * (1 + _AS_GOOD)]
+    finest = max(as_good, key=lambda one: one.model.num_layers)
+    return [finest, *(one for one in found if one is not finest)]
 
 
 def best_first(found: Iterable[Candidate]) -> list[Candidate]:

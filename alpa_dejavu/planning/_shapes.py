@@ -11,7 +11,7 @@ from alpa_dejavu._ties import TOLERANCE, ordered
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
-_GAIN = 0.005
+_GAIN = 0.015
 """More layers are tried as long as they gain at least this share of a step: each number has to be cut and divided."""
 _COUNTS, _REFINED = 3, 3
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
