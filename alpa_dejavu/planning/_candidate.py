@@ -35,7 +35,7 @@ class Costs:
         run: the number of micro-batches, and the schedule.
         table: the costs of all stages, shape (L, L, S, C).
         exact: whether the model was traced at just this micro-batch; else it was scaled from another one.
-        given: whether the space has the stages of one plan alone.
+        partial: whether the space lacks stages that a search would look at, as it has those of one plan alone.
     """
 
     model: Model
@@ -44,7 +44,7 @@ class Costs:
     run: Run
     table: CostTable
     exact: bool = True
-    given: bool = False
+    partial: bool = False
 
     @property
     def problem(self) -> SlicingProblem:
@@ -54,16 +54,18 @@ class Costs:
     def on(self, part: Cluster) -> Costs | None:
         """The same costs on some of the hosts, where nothing changes but their number; None: they are others there.
 
-        A stage on all hosts of the part alone may be missing.
+        They are partial where a stage on all hosts of the part is missing.
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
         there = {host.name for host in self.cluster.hosts}
-        if unlike or self.given or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
+        if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
             return None
         chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
         submeshes = tuple(self.space.submeshes[s] for s in chosen)
         space = SearchSpace(submeshes, tuple(self.space.configs[s] for s in chosen))
-        return dataclasses.replace(self, cluster=part, space=space, table=self.table.part(chosen))
+        whole = any(submesh.num_devices == part.num_devices for submesh in submeshes)
+        table = self.table.part(chosen)
+        return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
 
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
         """The slicer's best plan, simulated; None if it finds none.

@@ -100,7 +100,7 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
         for stage, place in zip(stages, places, strict=True)
         for n in [sites.index(place)]
     )
-    costs = Costs(model, cluster, space, run, table, given=True)
+    costs = Costs(model, cluster, space, run, table, partial=True)
     return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
 
 

@@ -19,7 +19,7 @@ from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
-from alpa_dejavu.problem import NoPlanError, Run
+from alpa_dejavu.problem import Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.problem._check import one_of
 
 __all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
@@ -68,7 +68,8 @@ class Searched(Chooser):
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """The best plan on a part of the cluster, uphill from the shape of the first candidate."""
         bench = Bench(task, clock, [one.costs for one in found])
-        there = best_first(bench.searched(_uphill(task, found[0]), exactly=False))
+        search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))
+        there = best_first(bench.searched(search, exactly=False))
         return _placed(task, there[0]) if there else None
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -84,8 +85,6 @@ class Searched(Chooser):
             there = self._around(smaller, best)
             if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
                 there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
-                # Costs that were known say nothing of stages on all hosts of the part.
-                there += Bench(smaller.task, bench.clock).searched(_only(there[0])) if there else []
             yield from there
             best = best_first([best, *there])[0]
 
@@ -108,11 +107,6 @@ def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]
 
 def _shape(best: Candidate) -> Shape:
     return Shape(best.model.num_layers, best.run.num_micro_batches)
-
-
-def _only(best: Candidate) -> ShapeSearch:
-    shape = _shape(best)
-    return ShapeSearch([shape.layers], [shape.micro_batches], shape)
 
 
 def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
@@ -154,13 +148,24 @@ class Bench:
     def candidate(self, shape: Shape) -> Candidate | None:
         """The best plan of a shape, simulated; None if nothing fits."""
         if shape not in self._found:
-            try:
-                costs = self.costs(shape.layers, shape.micro_batches)
-                self._found[shape] = costs.sliced(self.task.slicer, shape.stages or None)
-            except NoPlanError:  # no submesh is on these hosts
-                self._found[shape] = None
+            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
+            self._found[shape] = next(iter(best_first(one for one in found if one is not None)), None)
             self.clock.lap("slicing")
         return self._found[shape]
+
+    def _offers(self, shape: Shape) -> Iterator[Costs]:
+        """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
+        try:
+            costs = self.costs(shape.layers, shape.micro_batches)
+        except NoPlanError:  # no submesh is on these hosts
+            return
+        yield costs
+        if costs.partial and shape.stages <= 1:
+            space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
+            whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
+            if whole:
+                alone = SearchSpace(tuple(space.submeshes[s] for s in whole), tuple(space.configs[s] for s in whole))
+                yield dataclasses.replace(self._of(costs.model, alone, costs.run, costs.exact), partial=True)
 
     def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
         """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
@@ -174,7 +179,10 @@ class Bench:
         exact = exactly or micro_batch == task.source.micro_batch
         model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
         self.clock.lap("features")
-        space = task.space.space(task.cluster, micro_batch)
+        return self._of(model, task.space.space(task.cluster, micro_batch), run, exact)
+
+    def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
+        task = self.task
         if model.sharding is not None:
             model.sharding.prepare(config for row in space.configs for config in row if config is not None)
             self.clock.lap("sharding")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from made_up import kernel_rows
 from models import chain, planned, space
 
-import alpa_dejavu
 import few_shot
 from alpa_dejavu.latency.learned import (
     AdaptedKernels,
@@ -142,7 +141,7 @@ def test_a_planner_takes_it_as_it_takes_the_model(fitted):
     one = example_cluster(1)
     cluster = Cluster("new", (Host("one", DEVICE, 4),), one.links)
     made = [
-        planned(dataclasses.replace(stages, layers=layers), cluster, space(), Run(4), latency=latency)
+        planned(dataclasses.replace(stages, layers=layers), cluster, space(), Run(4), latency=latency).plan
         for latency in (LearnedLatency(model, SHEETS), adapted)
     ]
     assert made[1].step_s / made[0].step_s == pytest.approx(1.9, rel=0.2)

@@ -18,7 +18,6 @@ import alpa_dejavu
 from alpa_dejavu import DejavuLayerOption, DejavuStageOption
 from alpa_dejavu.alpa_code import alpa_code, alpa_options
 from alpa_dejavu.problem import Run
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 

@@ -5,19 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import unlike
-from models import chain, planned, space
+from models import chain, planned, space, task_of
 
-import alpa_dejavu
 from alpa_dejavu.changed_cluster import slowed, without
-from alpa_dejavu.communication import communication_model
-from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.history import corrected
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.micro_batch import with_micro_batch
 from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
+from alpa_dejavu.planning import plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
 from alpa_dejavu.replan import fallback
-from alpa_dejavu.slicing import slicer
 from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
@@ -69,21 +64,21 @@ def test_what_does_not_fit_on_fewer_hosts_is_said():
 
 def test_where_memory_is_short_more_micro_batches_are_taken():
     model, cluster = chain(8, flop=1e12, activation_bytes=0.75 * 2.0**30), example_cluster(num_hosts=2)
-    prices = AnalyticLatency(), communication_model("alpha-beta")
+    task = task_of(model, cluster, 16, Run(2))
+    # The same step in two micro-batches alone has nothing to fall back on.
+    assert plan(task).plan.contingencies == {}
+    made = plan(dataclasses.replace(task, micro_batches=(1, 2, 4, 8))).plan
+    assert set(made.contingencies) == {"host-0", "host-1"}
+    assert {other.num_micro_batches for other in made.contingencies.values()} <= {4, 8}
+    assert fallback(made, "host-0").plan.num_micro_batches == made.contingencies["host-0"].num_micro_batches
 
-    def candidate(count):
-        smaller = with_micro_batch(model, 2 / count)
-        offered, run = search_space(cluster, 32 // count), Run(count)
-        table = cost_table(smaller, cluster, offered, run, *prices)
-        return simulated(proposed(smaller, table, cluster, offered, run, slicer("dynamic")), cluster)
 
-    chosen = candidate(2)
-    made = planned(model, cluster, 16, Run(2)).plan
-    assert made.contingencies == {}
-    again = with_contingencies(made, chosen, cluster, slicer("dynamic"), [candidate(2), candidate(8), candidate(4)])
-    assert {other.num_micro_batches for other in again.contingencies.values()} <= {4, 8}
-    assert set(again.contingencies) == {"host-0", "host-1"}
-    assert fallback(again, "host-0").plan.num_micro_batches == again.contingencies["host-0"].num_micro_batches
+def test_a_contingency_is_as_good_as_a_fresh_plan_of_the_same_layers():
+    cluster = example_cluster(num_hosts=4)
+    task = dataclasses.replace(task_of(MODEL, cluster, 4, Run(16)), micro_batches=(1, 2, 4, 8, 16, 32, 64))
+    made = plan(task).plan
+    fresh = plan(task.on(without(cluster, ["host-2"]))).plan
+    assert made.contingencies["host-2"].step_s <= 1.05 * fresh.step_s
 
 
 def test_hosts_that_cannot_be_filled_are_left_out():
@@ -104,7 +99,8 @@ def test_unlike_hosts_each_have_their_own():
     cluster = slowed(example_cluster(num_hosts=3), "host-2", 4.0)
     made = plan_for(cluster)
     fast = made.contingencies["host-2"]
-    assert fast.step_s < made.contingencies["host-0"].step_s / 2
+    # Two fast hosts do at least 8/5 of what a fast one and one at a quarter of its rate do together.
+    assert fast.step_s < made.contingencies["host-0"].step_s / 1.6
     assert made.contingencies["host-0"].step_s == made.contingencies["host-1"].step_s
     for lost, other in made.contingencies.items():
         assert lost not in devices_used(other.stages)
@@ -112,9 +108,8 @@ def test_unlike_hosts_each_have_their_own():
 
 @pytest.mark.parametrize("cluster", [unlike.two_and_two(), unlike.islands(), unlike.two_and_two(devices=4)])
 def test_on_unlike_hosts_the_same_costs_say_what_is_run(cluster):
-    sites = search_space(cluster, 8)
-    assert sites.hosts is not None
-    made = planned(MODEL, cluster, sites, Run(8)).plan
+    assert search_space(cluster, 8).hosts is not None
+    made = planned(MODEL, cluster, 8, Run(8)).plan
     assert list(made.contingencies) == list("abcd")
     for lost, other in made.contingencies.items():
         used = devices_used(other.stages)

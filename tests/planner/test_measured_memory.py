@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from alpa_dejavu.decisive import decisive_plan
-from models import chain, space
+from models import chain, planned, space
 
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_models import CostModels
@@ -13,8 +12,8 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import COUNTED, UNMEASURED, MemoryMargin, MemoryResiduals
+from alpa_dejavu.planning import Measured
 from alpa_dejavu.problem import NoPlanError, Run, StageChoice
-from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 
 SPACE, RUN = space(), Run(8)
@@ -101,11 +100,8 @@ def test_residuals_of_a_run_join_those_that_are_given():
 
 
 def decided(measure, cluster=ROOMY, margin=COUNTED):
-    return decisive_plan(
-        MODEL, cluster, SPACE, RUN, measure, 60.0,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=margin,
-        clock=lambda: 0.0,
-    )  # fmt: skip
+    chooser = Measured(measure, 60.0, seconds=lambda: 0.0)
+    return planned(MODEL, cluster, SPACE, RUN, chooser=chooser, margin=margin).plan
 
 
 def measuring(factor, cluster=ROOMY, collectives=1.0):

@@ -7,7 +7,6 @@ import pytest
 from made_up import measured
 from models import chain, planned, space
 
-import alpa_dejavu
 from alpa_dejavu.calibration import Calibration, bundled, prices, read_calibration, write_calibration
 from alpa_dejavu.communication import AlphaBeta, Group, MeasuredAlphaBeta
 from alpa_dejavu.cost_table import cost_table

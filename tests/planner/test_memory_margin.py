@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from models import chain, planned, space
 from plans import example_plan, stage
 
-import alpa_dejavu
 from alpa_dejavu import NoPlanError
-from alpa_dejavu._site_prices import memory_limits
+from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.memory import StageMemory
 from alpa_dejavu.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
@@ -140,9 +140,9 @@ def test_of_unlike_hosts_each_leaves_its_own_share_free():
         example_cluster(2, memory_bytes=100.0).hosts, (0.5, None), strict=True))  # fmt: skip
     assert [MemoryMargin().usable_bytes(host) for host in hosts] == [50.0, 95.0]
     cluster = dataclasses.replace(example_cluster(2, memory_bytes=100.0), hosts=hosts)
-    limits, usable = memory_limits(cluster, search_space(cluster, 4), MemoryMargin())
-    assert set(limits) == {100.0}
-    assert set(usable) == {50.0, 95.0}
+    table = cost_table(MODEL, cluster, search_space(cluster, 4), RUN, CostModels.named(), MemoryMargin())
+    assert set(table.memory_limit_bytes) == {100.0}
+    assert set(table.usable_bytes) == {50.0, 95.0}
 
 
 def test_measured_peaks_take_the_place_of_the_share():

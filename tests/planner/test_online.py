@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain, planned, product
 
-import alpa_dejavu
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.online import Decision, Follower, LayerFactors, MeasuredStage
 from alpa_dejavu.planning import estimate, given_stages
 from alpa_dejavu.problem import Moves, Run
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Slicer
-from alpa_dejavu.space import search_space
 from alpa_dejavu.straggler import expected_s
 from alpa_dejavu.testing import example_cluster
 

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from models import chain
 from test_model_planner import trained
 
-import alpa_dejavu
 from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
@@ -25,7 +24,6 @@ from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
 from alpa_dejavu.replan import fallback, replan
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 from alpa_dejavu.upgrades import upgrades
 

@@ -6,7 +6,6 @@ import time
 import pytest
 from models import chain, planned, space
 
-import alpa_dejavu
 from alpa_dejavu.problem import Run
 from alpa_dejavu.resume import HostsLostError, Session, train
 from alpa_dejavu.testing import example_cluster

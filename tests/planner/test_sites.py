@@ -15,7 +15,7 @@ from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.placement import kinds_of_sites, packs, place_stages
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._candidate import sliced, simulated
+from alpa_dejavu.planning._candidate import sliced
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
 from alpa_dejavu.slicing import Exhaustive
 from alpa_dejavu.space import on_sites, search_space, submeshes

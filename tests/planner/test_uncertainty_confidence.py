@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from models import best_and_neighbours, chain, costs_of, planned, space
 from plans import example_plan
 
-import alpa_dejavu
 from alpa_dejavu.cli import main
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, Run
 from alpa_dejavu.slicing import slicer

@@ -6,19 +6,19 @@ import re
 import numpy as np
 import pytest
 import unlike
-from alpa_dejavu.decisive import decisive_plan
-from alpa_dejavu.search import neighbours, proposed, simulated
-from models import chain, planned, space
+from models import chain, planned, space, task_of
 
-import alpa_dejavu
-from alpa_dejavu.communication import AlphaBeta, Links
+from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.memory_margin import COUNTED
+from alpa_dejavu.planning import Measured
+from alpa_dejavu.planning import plan as plan_of
+from alpa_dejavu.planning._annotations import Annotation
+from alpa_dejavu.planning._task import GivenSpace
 from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 from alpa_dejavu.uncertainty import confidence
 from alpa_dejavu.uncertainty._decide import gain_s, most_worthwhile
@@ -75,11 +75,8 @@ def truth(factors):
 
 
 def decided(measure, budget_s=60.0, model=MODEL):
-    return decisive_plan(
-        model, CLUSTER, SPACE, RUN, measure, budget_s,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
-        clock=lambda: 0.0,
-    )  # fmt: skip
+    chooser = Measured(measure, budget_s, seconds=lambda: 0.0)
+    return planned(model, CLUSTER, SPACE, RUN, chooser=chooser, margin=COUNTED).plan
 
 
 def counts(plan):
@@ -144,14 +141,10 @@ def test_stages_that_cannot_be_measured_are_asked_for_once_and_said():
 @pytest.mark.parametrize("sites", [True, False], ids=["sites", "no sites"])
 def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
     hosts = dataclasses.replace(unlike.two_and_two(), cores=cores)
-    submeshes = search_space(hosts, 4) if sites else space(hosts=4, devices=2)
-    models = {"latency": AnalyticLatency(), "communication": Links()}
-    model = chain(6, flop=1e8, activation_bytes=1e6)
-    same = planned(model, hosts, submeshes, RUN, **models).plan
-    plan = decisive_plan(
-        model, hosts, submeshes, RUN, lambda stage: None, 0.0, slicer=slicer("dynamic"), margin=COUNTED,
-        models=CostModels(**models),
-    )
+    model, offered = chain(6, flop=1e8, activation_bytes=1e6), GivenSpace(space(hosts=4, devices=2), by_kinds=sites)
+    task = dataclasses.replace(task_of(model, hosts, 4, RUN, communication="links"), space=offered)
+    same = plan_of(task).plan
+    plan = plan_of(dataclasses.replace(task, chooser=Measured(lambda stage: None, 0.0))).plan
     assert plan.stages == same.stages
     assert plan.step_s == pytest.approx(same.step_s)
     low, high = plan.confidence.interval_s
@@ -159,21 +152,22 @@ def test_on_unlike_hosts_a_plan_is_timed_as_without_measurements(sites, cores):
 
 
 def test_on_unlike_hosts_all_plans_that_are_compared_are_simulated():
-    hosts, model, search = unlike.two_and_two(), chain(6, flop=1e8, activation_bytes=1e6), slicer("dynamic")
-    submeshes = search_space(hosts, 4)
-    models = CostModels(AnalyticLatency(), AlphaBeta())
-    table = cost_table(model, hosts, submeshes, RUN, models)
-    best = simulated(proposed(model, table, hosts, submeshes, RUN, search), hosts)
-    expected = confidence([best, *neighbours(best, hosts, search)], hosts)
-    assert planned(model, hosts, submeshes, RUN).plan.confidence == expected
+    task = task_of(chain(6, flop=1e8, activation_bytes=1e6), unlike.two_and_two(), 4, RUN)
+    seen = []
+
+    class Seen(Annotation):
+        def annotate(self, plan, chosen):
+            seen.extend(chosen.compared)
+            return plan
+
+    plan_of(task, annotations=[Seen()])
+    assert len(seen) > 1
+    assert all(one.timeline is not None for one in seen)
+    assert plan_of(task).plan.confidence == confidence(seen)
 
 
 def test_a_choice_of_one_plan_needs_no_measurement():
-    plan = decisive_plan(
-        chain(1), CLUSTER, space(devices=4), RUN, lambda stage: pytest.fail("nothing to decide"), 0.0,
-        slicer=slicer("dynamic"), latency=AnalyticLatency(), communication=AlphaBeta(), margin=COUNTED,
-        clock=lambda: 0.0,
-    )  # fmt: skip
+    plan = decided(lambda stage: pytest.fail("nothing to decide"), 0.0, chain(1))
     assert counts(plan)[0] == 0
 
 
