@@ -17,6 +17,7 @@ from alpa_dejavu.planning._candidate import Candidate, Costs
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
+from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Model, NoPlanError, Run, SearchSpace
@@ -35,6 +36,10 @@ _FAR, _CLOSE = 0.1, 0.03
 these shares of the best one's step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
+_SMALL = 256
+"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts."""
+_POLISHED = 3
+"""So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
 _PLACED = 6
 """So many of the best candidates are costed on the very hosts that they are on."""
 
@@ -59,7 +64,7 @@ class Searched(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """The plans worth comparing, the shortest step first."""
         bench = Bench(task, clock)
-        found = bench.searched(ShapeSearch(task.layers, task.micro_batches, self.begin))
+        found = bench.searched(self._search(task))
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
@@ -81,12 +86,17 @@ class Searched(Chooser):
         for part in parts:
             if not each and bench.least_work_s / part.num_devices > best.step_s:
                 continue
-            smaller = Bench(task.on(part), bench.clock, bench.known)
-            there = self._around(smaller, best)
-            if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
-                there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
+            thorough = _is_small(task)
+            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
+            there = [] if thorough else self._around(smaller, best)
+            close = bool(there) and there[0].step_s <= best.step_s * (1 + _CLOSE)
+            if thorough or close or (each and len(parts) <= _WIDELY):
+                there = best_first(smaller.searched(self._search(smaller.task)))
             yield from there
             best = best_first([best, *there])[0]
+
+    def _search(self, task: PlanningTask) -> ShapeSearch:
+        return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=_is_small(task))
 
     def _around(self, bench: Bench, best: Candidate) -> list[Candidate]:
         """Plans of about the best one's shape, the shortest step first; its own shape alone if that is no good."""
@@ -103,6 +113,11 @@ def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]
     shape = _shape(best_first(found)[0])
     whole = bench.costs(shape.layers, shape.micro_batches).sliced(bench.task.slicer, devices="exactly")
     return [] if whole is None else [whole]
+
+
+def _is_small(task: PlanningTask) -> bool:
+    """Whether so few plans are possible that shapes needn't be picked."""
+    return task.layers[-1] * task.cluster.num_devices <= _SMALL
 
 
 def _shape(best: Candidate) -> Shape:
@@ -143,13 +158,16 @@ class Bench:
             search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
         while exactly and (scaled := self._scaled_rival()) is not None:
             self._price_exactly(scaled)
-        return [one for one in self._found.values() if one is not None]
+        each = best_first(one for one in self._found.values() if one is not None)
+        configs = _is_small(self.task)
+        return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
 
     def candidate(self, shape: Shape) -> Candidate | None:
         """The best plan of a shape, simulated; None if nothing fits."""
         if shape not in self._found:
             found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
-            self._found[shape] = next(iter(best_first(one for one in found if one is not None)), None)
+            there = best_first(one for one in found if one is not None)
+            self._found[shape] = there[0] if there else None
             self.clock.lap("slicing")
         return self._found[shape]
 
