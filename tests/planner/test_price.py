@@ -10,11 +10,12 @@ from jax_models import trained
 from plans import example_plan, stage
 from unlike import cluster, host, two_and_two
 
-from alpa_dejavu import model_planner
+from alpa_dejavu import planning
 from alpa_dejavu.cli import main
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.price import front, numbers_of_hosts, price_per_step
+from alpa_dejavu.planning._parts import numbers_of_hosts
+from alpa_dejavu.price import front, price_per_step
 
 
 def wide(batch_size):
@@ -102,7 +103,7 @@ def test_unknown_prices_and_objectives_are_refused_before_anything_is_traced():
 
 def test_the_command_line_lists_the_front_and_writes_the_fastest(monkeypatch, tmp_path):
     both, asked = planned("pareto"), {}
-    monkeypatch.setattr(model_planner, "plan_model", lambda *_, **named: asked.update(named) or both)
+    monkeypatch.setattr(planning, "plan_model", lambda *_, **named: asked.update(named) or both)
     path = tmp_path / "plan.json"
     given = ["plan", "--model", "m", "--cluster", "c", "--batch", "64", "--objective", "pareto", "--json", str(path)]
     answer = CliRunner().invoke(main, given)
