@@ -62,10 +62,12 @@ def kept_task(
         kept: all that it was made from.
         given: the prices on the cluster as it is.
         slicing: a slicer or its name.
-        other_counts: whether the number of micro-batches may change; the model is then scaled, as nothing is traced.
+        other_counts: whether the number of micro-batches may change where nobody asked for the plan's; the model is
+            then scaled, as nothing is traced.
     """
     count = kept.run.num_micro_batches
-    counts = {count, *micro_batch_counts(kept.batch)} if other_counts else {count}
+    asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
+    counts = {count, *micro_batch_counts(kept.batch)} if other_counts and not asked else {count}
     return PlanningTask(
         source=GivenModel(kept.model, kept.batch // count, plan.model),
         prices=given,

@@ -15,8 +15,8 @@ __all__ = ["code_digest"]
 
 _HERE = pathlib.Path(__file__).parent
 _MADE_BY = (
-    "_collector.py", "_ranges.py", "features", "hlo", "kept", "layers", "models", "model_source.py", "problem",
-    "sharded.py", "sharding",
+    "_cluster_search.py", "_collector.py", "_compiled.py", "_ranges.py", "features", "hlo", "kept", "layers", "models",
+    "model_source.py", "problem", "sharded.py", "sharding",
 )  # fmt: skip
 """The modules that trace, cut, describe and shard a model, or keep what came of it."""
 _PACKAGES = ("jax", "jaxlib", "optax", "numpy", "highspy", "alpa-stock-jax")

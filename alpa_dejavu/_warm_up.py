@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 # These have all functions that are compiled.
+import alpa_dejavu._cluster_search
 import alpa_dejavu.relaxation._put_stages
 import alpa_dejavu.slicing  # noqa: F401
 from alpa_dejavu._compiled import compile_all

@@ -161,14 +161,15 @@ class InterstageTransfer:
     def table(self, space: SearchSpace) -> InterstageTable:
         """What crosses between stages on any two submeshes of a search space.
 
-        Where there are several hosts stages are in different ones. On hosts of unlike kinds they are on the kinds that
-        the space names; where one kind has a single host, they are within it.
+        Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
+        that the space names.
         """
         ends, slowest = self._links(space)
         inside = np.array([a == b for a, b in ends])[slowest]
         hosts, devices = (
             np.array([getattr(submesh, name) for submesh in space.submeshes]) for name in ("num_hosts", "num_devices")
         )
+        inside &= np.maximum.outer(hosts, hosts) == 1
         shares = np.where(inside, np.minimum.outer(devices, devices), np.minimum.outer(hosts, hosts))
         found, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
         seconds = np.array([self.seconds(ends[n], share) for n, share in found.tolist()])
@@ -184,7 +185,11 @@ class InterstageTransfer:
         """Pairs of hosts, and which of them is the slowest between any two submeshes, shape (S, S)."""
         slowest = np.zeros((len(space.submeshes),) * 2, dtype=np.int64)
         if space.hosts is None:
-            return [(0, min(1, len(self._cluster.hosts) - 1))], slowest
+            hosts, there = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
+            within, between = (0, 0), (0, min(1, there - 1))
+            together = np.add.outer(hosts, hosts) > there
+            slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
+            return [between, within], np.where(together & slower, 1, 0)
         members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0
         choices = list(itertools.product(range(len(members)), repeat=2))
         ends = [(members[a][0], members[b][min(a == b, len(members[b]) - 1)]) for a, b in choices]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._model_key import code_digest
 from alpa_dejavu.kept import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.micro_batch import with_micro_batch
@@ -18,6 +20,7 @@ from alpa_dejavu.problem import Model
 if TYPE_CHECKING:
     from alpa_dejavu.layers import TracedStep
     from alpa_dejavu.sharding._sharding_table import StageLayers
+    from alpa_dejavu.sharding._solved import SolvedLayers
 
 __all__ = ["GivenModel", "ModelSource", "TracedModel"]
 
@@ -109,8 +112,9 @@ class TracedModel(ModelSource):
         self._keys: dict[int, Key] = {}
         self._models: dict[tuple[int, int], Model] = {}
         self._kept: dict[tuple[int, int], int] = {}
+        self._known_facts: _Facts | None = None
 
-    @cached_property
+    @property
     def name(self) -> str:
         """As it was given, or the function's."""
         return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
@@ -118,11 +122,11 @@ class TracedModel(ModelSource):
     @property
     def training(self) -> bool:
         """Whether the step takes gradients."""
-        return self._facts.training
+        return self._facts().training
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
         """The wanted numbers, or the nearest lower ones that the model can be cut into, each once."""
-        most = self._facts.most_layers
+        most = self._facts().most_layers
         for number in wanted:
             if number not in most:
                 from alpa_dejavu import layers
@@ -161,14 +165,16 @@ class TracedModel(ModelSource):
         """Writes what was learned since it was read to the cache."""
         if self._cache is None:
             return
-        facts = self.__dict__.get("_facts")
+        facts = self._known_facts
         if facts is not None and len(facts.most_layers) > facts.num_kept:
             self._cache.write(self._key(self.micro_batch), facts.data())
             facts.num_kept = len(facts.most_layers)
         for (num_layers, micro_batch), model in self._models.items():
             meshes = meshes_of(model)
             if meshes > self._kept.get((num_layers, micro_batch), -1):
-                self._cache.write(self._key(micro_batch, num_layers), entry_of(model))
+                # What doesn't fit the format isn't kept.
+                with collector_paused(), contextlib.suppress(ValueError):
+                    self._cache.write(self._key(micro_batch, num_layers), entry_of(model))
                 self._kept[num_layers, micro_batch] = meshes
 
     def _step(self, micro_batch: int) -> TracedStep:
@@ -194,13 +200,14 @@ class TracedModel(ModelSource):
 
         return layers.step_digest(self._step(micro_batch))
 
-    @cached_property
     def _facts(self) -> _Facts:
-        known = None if self._cache is None else self._cache.read(self._key(self.micro_batch), _Facts.of)
-        if known is None:
-            return _Facts(self._step(self.micro_batch).training)
-        self._lap("cache")
-        return known
+        if self._known_facts is None and self._cache is not None:
+            self._known_facts = self._cache.read(self._key(self.micro_batch), _Facts.of)
+            if self._known_facts is not None:
+                self._lap("cache")
+        if self._known_facts is None:
+            self._known_facts = _Facts(self._step(self.micro_batch).training)
+        return self._known_facts
 
     def _read(self, num_layers: int, micro_batch: int) -> Model | None:
         if self._cache is None:
@@ -311,17 +318,16 @@ class _Solver:
 
     def __init__(self, step: Callable[[], TracedStep], num_layers: int) -> None:
         self._step, self._num_layers = step, num_layers
+        self._solved: SolvedLayers | None = None
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
         """The layers at each ZeRO level."""
+        if self._solved is None:
+            step = self._step()
+            from alpa_dejavu import layers
+
+            self._solved = layers.solver_of_step(step, self._num_layers)
         return self._solved(data_parallel, tensor_parallel, batch_forced)
-
-    @cached_property
-    def _solved(self) -> Callable[[int, int, bool], Sequence[StageLayers]]:
-        step = self._step()
-        from alpa_dejavu import layers
-
-        return layers.solver_of_step(step, self._num_layers)
 
 
 def _nearest(known: Collection[int], micro_batch: int) -> int:

@@ -32,14 +32,16 @@ def layer_state(model: Model) -> FloatArray:
 
 
 def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
-    """For each stage and host the first of its devices there, and how many: the largest stages take theirs first.
+    """For each stage and host the first of its devices there, and how many.
+
+    Those with the most devices of a host take the first ones, of equal stages the last.
 
     References:
         Alpa's `get_sliced_virtual_submeshes`.
     """
     taken: dict[str, int] = {}
     found: list[dict[str, tuple[int, int]]] = [{} for _ in stages]
-    for n in sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True):
+    for n in sorted(range(len(stages)), key=lambda n: (stages[n].submesh.devices_per_host, n), reverse=True):
         count = stages[n].submesh.devices_per_host
         for host in stages[n].hosts:
             found[n][host] = taken.get(host, 0), count

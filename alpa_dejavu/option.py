@@ -67,7 +67,8 @@ class DejavuStageOption:
             workers, stages whose error could change the chosen plan, until none could or the budget is spent.
         budget_s: seconds for these measurements together.
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
-            the step and the cluster, each stage on the hosts that it names, in that order.
+            the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
+            alike and none of them has a name that is known here, the n-th one of its cluster means the n-th here.
         history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
             runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
             (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.

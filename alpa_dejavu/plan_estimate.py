@@ -33,7 +33,8 @@ class PlanEstimator:
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
             one "alpha-beta".
-        calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one and the cluster is the plan's.
+        calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one, and neither a cluster
+            nor a model is given.
         cache: as `plan_model` takes it.
 
     Attributes:
@@ -61,7 +62,8 @@ class PlanEstimator:
             raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
-        if calibration is None and cluster is None and by.calibration in bundled_names():
+        left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
+        if left_open and by.calibration in bundled_names():
             calibration = by.calibration
         if communication == "auto" and by.communication in (("links",) if calibration else ("links", "free")):
             communication = by.communication

@@ -156,8 +156,8 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     ]
     if not chosen:
         raise _none_of(space, cluster)
-    submeshes, configs = (tuple(values[s] for s in chosen) for values in (space.submeshes, space.configs))
-    return SearchSpace(submeshes, configs, space.allowed_imbalance)
+    submeshes = tuple(space.submeshes[s] for s in chosen)
+    return SearchSpace(submeshes, tuple(space.configs[s] for s in chosen), space.allowed_imbalance)
 
 
 def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:

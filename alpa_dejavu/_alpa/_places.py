@@ -74,7 +74,8 @@ def _names(mesh: Any, cluster: object) -> dict[str, int]:
 def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
     """The number of each of the plan's hosts that is there.
 
-    Where the plan's hosts are alike and none of them has a name that is known here, their order is meant.
+    Where the plan's cluster has as many hosts, all alike, and none that is used has a name that is known here, their
+    order is meant.
     """
     names, equal = _names(mesh, cluster), equal_hosts(mesh)
     wanted = {host for stage in plan.stages for host in stage.hosts}
@@ -82,9 +83,9 @@ def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
     if known:
         return known
     hardware = _hardware(plan, mesh)
-    if not hardware.alike:
+    if not hardware.alike or len(hardware.hosts) != len(equal):
         return {}
-    return {host.name: number for host, number in zip(hardware.hosts, equal, strict=False) if host.name in wanted}
+    return {host.name: number for host, number in zip(hardware.hosts, equal, strict=True) if host.name in wanted}
 
 
 def _hardware(plan: Plan, mesh: Any) -> ClusterSummary:

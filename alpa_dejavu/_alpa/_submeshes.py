@@ -48,11 +48,14 @@ def on_hosts(places: Places) -> Iterator[None]:
 
 
 def _sliced(virtual_mesh: Any, shapes: Sequence[Sequence[int]], places: Places) -> list[Any]:
-    """Within a host the largest submeshes take the first devices, so that those that are powers of two are aligned."""
+    """Within a host the largest submeshes take the first devices, so that those that are powers of two are aligned.
+
+    Of equal ones the last stage does, as in Alpa.
+    """
     hosts = alpa_hosts(virtual_mesh)
     taken = [0] * len(hosts)
     submeshes: list[Any] = [None] * len(shapes)
-    for n in sorted(range(len(shapes)), key=lambda n: -shapes[n][1]):
+    for n in sorted(range(len(shapes)), key=lambda n: (shapes[n][1], n), reverse=True):
         devices = shapes[n][1]
         own = [tuple(range(taken[host], taken[host] + devices)) for host in places[n]]
         for host in places[n]:

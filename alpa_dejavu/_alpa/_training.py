@@ -163,9 +163,11 @@ class Training:
         from alpa.device_mesh import get_global_cluster
 
         nodes = [info["NodeID"] for info in get_global_cluster().host_info]
-        used = list(dict.fromkeys(host for stage in plan.stages for host in stage.hosts))
-        # Contingencies have the hosts in the cluster's order, but some of them may be unused.
-        names = list(plan.contingencies) if len(plan.contingencies) == len(nodes) else used
+        used = plan.devices_of_hosts
+        # Of an old plan its contingencies say in which order the cluster has them.
+        known = plan.contingencies if plan.hardware is None else (host.name for host in plan.hardware.hosts)
+        names = [host for host in known if host in used]
+        names += [host for host in used if host not in names]
         if len(names) != len(nodes):
             raise RuntimeError(f"the plan is for the hosts {names}, but Alpa has {len(nodes)}; plan for this cluster")
         self._nodes = dict(zip(names, nodes, strict=True))

@@ -7,8 +7,8 @@ import json
 import zlib
 from typing import Any
 
-MOST_BYTES = 2**28
-"""No file is unpacked to more: the largest of the known models takes a hundredth."""
+MOST_BYTES = 2**26
+"""No file is unpacked to more; none of the known models takes a tenth of it."""
 _GZIP = zlib.MAX_WBITS | 16
 
 

@@ -14,7 +14,6 @@ Data = dict[str, Any]
 _PARTS = ("forward", "backward", "update")
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Operators) if field.name != "records")
 _FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
-_SHAPES = ("input_shapes", "output_shapes")
 
 
 @final
@@ -92,5 +91,8 @@ def _type_of(column: str) -> type[np.generic]:
 
 
 def _record(values: list[Any]) -> Operator:
-    figures = dict(zip(_FIGURES, values, strict=True))
-    return Operator(**figures | {name: tuple(map(tuple, figures[name])) for name in _SHAPES})
+    if len(values) != len(_FIGURES):
+        raise ValueError(f"an operator has {len(values)} figures, but must have {len(_FIGURES)}")
+    # In the order of the figures: naming them takes as long as all else.
+    kind, primitive, input_shapes, output_shapes, *others = values
+    return Operator(kind, primitive, tuple(map(tuple, input_shapes)), tuple(map(tuple, output_shapes)), *others)

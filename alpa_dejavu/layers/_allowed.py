@@ -52,16 +52,3 @@ def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[
         if len(within):
             least[start] = min(num + 1, 1 + int(within.min()))
     return least
-
-
-def reachable(begins: NDArray[np.int64], ends: NDArray[np.int64], num_layers: int) -> bool:
-    """Whether all equations can be cut into that many layers."""
-    num = len(begins)
-    counts = [0] * (num + 1)
-    counts[0] = 1
-    for start in range(num):
-        more = (counts[start] << 1) & ((2 << num_layers) - 1)
-        if more:
-            for end in range(int(begins[start]), min(int(ends[start]), num + 1)):
-                counts[end] |= more
-    return bool(counts[num] >> num_layers & 1)

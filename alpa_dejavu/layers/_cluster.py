@@ -20,10 +20,12 @@ import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
-from alpa_dejavu.layers._allowed import allowed, least_layers, reachable
+from alpa_dejavu._cluster_search import reachable, search
+from alpa_dejavu.layers._allowed import allowed, least_layers
 from alpa_dejavu.layers._equations import costs
 
-_TOLERANCE = 1 + 1e-4
+EPS = 0.5
+"""How much more than its share of the operations a layer may have, as Alpa has it."""
 
 
 @final
@@ -44,11 +46,12 @@ class Clustering:
 class Clusters:
     """Answers how some equations are cut into any number of layers."""
 
-    def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = 0.5) -> None:
+    def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
         self._num = len(equations)
         self._eps = eps
         self._heavy, self._flop = costs(equations)
-        self._uses = _uses(equations)
+        self._uses = _Uses.of(equations)
+        self._known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def products(self) -> list[int]:
@@ -67,9 +70,9 @@ class Clusters:
                 f"ask for 1 to {self._num}"
             )
         begins, ends = self._allowed(num_layers)
-        table = _search(self._uses, begins, ends, num_layers, within=True)
+        table = _Table(self._uses, begins, ends, num_layers, within=True)
         if not np.isfinite(table.most[self._num, num_layers]):
-            table = _search(self._uses, begins, ends, num_layers, within=False)
+            table = _Table(self._uses, begins, ends, num_layers, within=False)
         cuts = [self._num]
         for number in range(num_layers, 0, -1):
             cuts.append(int(table.start[cuts[-1], number]))
@@ -92,7 +95,9 @@ class Clusters:
         return reachable(*self._allowed(num_layers), num_layers)
 
     def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return allowed(self._heavy, self._flop, num_layers, self._eps)
+        if num_layers not in self._known:
+            self._known[num_layers] = allowed(self._heavy, self._flop, num_layers, self._eps)
+        return self._known[num_layers]
 
     def best_number(self) -> int:
         """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""
@@ -109,103 +114,68 @@ class Clusters:
         return least
 
 
-def _uses(equations: Sequence[core.JaxprEqn]) -> list[list[tuple[float, list[int]]]]:
-    """For each equation its results that others take: bytes, and which equations take it, ascending."""
-    made: dict[core.Var, tuple[float, list[int]]] = {}
-    uses: list[list[tuple[float, list[int]]]] = []
-    for n, equation in enumerate(equations):
-        for atom in dict.fromkeys(a for a in equation.invars if isinstance(a, core.Var)):
-            if atom in made:
-                made[atom][1].append(n)
-        results: list[tuple[float, list[int]]] = []
-        for var in equation.outvars:
-            aval = var.aval
-            results.append((float(getattr(aval, "size", 0) * getattr(aval.dtype, "itemsize", 0)), []))
-            made[var] = results[-1]
-        uses.append(results)
-    return uses
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Uses:
+    """Which equations make and take which values, as `alpa_dejavu._cluster_search.search` takes it."""
+
+    sizes: NDArray[np.float64]
+    first_users: NDArray[np.int64]
+    made: NDArray[np.int64]
+    takings: NDArray[np.int64]
+    taken_values: NDArray[np.int64]
+    next_users: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, equations: Sequence[core.JaxprEqn]) -> _Uses:
+        numbers: dict[core.Var, int] = {}
+        sizes: list[float] = []
+        made, takings = [0], [0]
+        taken: list[int] = []
+        users: list[list[int]] = []
+        places: list[list[int]] = []
+        for n, equation in enumerate(equations):
+            for atom in dict.fromkeys(a for a in equation.invars if isinstance(a, core.Var)):
+                value = numbers.get(atom)
+                if value is not None:
+                    users[value].append(n)
+                    places[value].append(len(taken))
+                    taken.append(value)
+            for var in equation.outvars:
+                numbers[var] = len(sizes)
+                sizes.append(float(getattr(var.aval, "size", 0) * getattr(var.aval.dtype, "itemsize", 0)))
+                users.append([])
+                places.append([])
+            made.append(len(sizes))
+            takings.append(len(taken))
+        next_users = np.full(len(taken), -1, dtype=np.int64)
+        for at, by in zip(places, users, strict=True):
+            next_users[at[:-1]] = by[1:]
+        return cls(
+            sizes=np.array(sizes, dtype=np.float64),
+            first_users=np.array([by[0] if by else -1 for by in users], dtype=np.int64),
+            made=np.array(made, dtype=np.int64),
+            takings=np.array(takings, dtype=np.int64),
+            taken_values=np.array(taken, dtype=np.int64),
+            next_users=next_users,
+        )
 
 
 @final
 class _Table:
-    """The best ways to cut the first r equations into q layers, at index [r, q]."""
+    """The best ways to cut the first r equations into q layers, at index [r, q]: bytes at most, and where they start.
 
-    def __init__(self, num: int, num_layers: int) -> None:
-        shape = (num + 1, num_layers + 1)
-        self.most = np.full(shape, np.inf, dtype=np.float32)
-        self._enough = np.full(shape, np.inf)
-        self.sum = np.full(shape, np.inf, dtype=np.float32)
-        self.uneven = np.full(shape, np.inf, dtype=np.float32)
+    With `within` those layers are left out that aren't allowed.
+    """
+
+    def __init__(
+        self, uses: _Uses, begins: NDArray[np.int64], ends: NDArray[np.int64], num_layers: int, within: bool
+    ) -> None:
+        shape = (len(begins) + 1, num_layers + 1)
+        self.most, total, uneven = (np.full(shape, np.inf, dtype=np.float32) for _ in range(3))
         self.start = np.full(shape, -1, dtype=np.int32)
-        self.most[0, 0] = self.sum[0, 0] = 0
-        self.uneven[:, 0] = 0
-
-    def offer(self, start: int, first: int, taken: NDArray[np.float32], before: slice) -> None:
-        """Layers from `start` to `first` and the ends after it, which take so many bytes.
-
-        They come after the best ways to cut what is before `start` into the numbers of layers of the slice `before`.
-        """
-        rows, after = slice(first, first + len(taken)), slice(before.start + 1, before.stop + 1)
-        most = np.maximum(self.most[start, before], taken[:, None])
-        row, column = np.nonzero(most <= self._enough[rows, after])
-        if not len(row):
-            return
-        q, end, most = column + after.start, row + first, most[row, column]
-        old_most = self.most[end, q]
-        total = self.sum[start, q - 1] + taken[row]
-        uneven = self.uneven[start, q - 1] + start**2 / q - end**2 / (q + 1) + (end - start) ** 2
-        old_sum = self.sum[end, q]
-        near = (total <= old_sum.astype(np.float64) * _TOLERANCE) & (uneven < self.uneven[end, q])
-        better = (most < old_most) | (total < old_sum) | near
-        end, q = end[better], q[better]
-        self.most[end, q] = most = most[better]
-        self._enough[end, q] = most.astype(np.float64) * _TOLERANCE
-        self.sum[end, q] = total[better]
-        self.uneven[end, q] = uneven[better]
-        self.start[end, q] = start
-
-
-def _search(
-    uses: Sequence[Sequence[tuple[float, list[int]]]],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    num_layers: int,
-    within: bool,
-) -> _Table:
-    """Tries all starts in ascending order; `within` leaves out the layers that aren't allowed."""
-    num = len(uses)
-    table = _Table(num, num_layers)
-    ahead = least_layers(begins, ends) if within else np.zeros(num + 1, dtype=np.int64)
-    arriving = np.zeros(num + 1)
-    waiting: list[list[tuple[float, list[int], int]]] = [[] for _ in range(num)]
-    for start in range(num):
-        first, last = int(begins[start]), min(int(ends[start]), num + 1)
-        tried = (first, last) if within else (start + 1, num + 1)
-        columns = np.flatnonzero(np.isfinite(table.most[start])) if within else np.arange(num_layers)
-        before = (
-            slice(int(columns[0]), min(num_layers, num_layers + 1 - int(ahead[start]))) if len(columns) else slice(0)
-        )
-        if before.start is not None and before.start < before.stop and tried[0] < tried[1]:
-            taken = np.cumsum(arriving[start + 1 : tried[1]])[tried[0] - start - 1 :].astype(np.float32)
-            taken[: max(first - tried[0], 0)] = np.inf
-            taken[max(last - tried[0], 0) :] = np.inf
-            table.offer(start, tried[0], taken, before)
-        for size, users, n in waiting[start]:
-            arriving[start + 1] -= size
-            _next(arriving, waiting, size, users, n + 1)
-        for size, users in uses[start]:
-            _next(arriving, waiting, size, users, 0)
-    return table
-
-
-def _next(
-    arriving: NDArray[np.float64],
-    waiting: list[list[tuple[float, list[int], int]]],
-    size: float,
-    users: list[int],
-    n: int,
-) -> None:
-    """A value arrives in a layer with the first of its users there."""
-    if n < len(users):
-        arriving[users[n] + 1] += size
-        waiting[users[n]].append((size, users, n))
+        search(
+            begins, ends, least_layers(begins, ends), within,
+            uses.sizes, uses.first_users, uses.made, uses.takings, uses.taken_values, uses.next_users,
+            self.most, total, uneven, self.start,
+        )  # fmt: skip

@@ -11,7 +11,7 @@ from jax import core, lax
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
-from alpa_dejavu.layers._cluster import Clusters
+from alpa_dejavu.layers._cluster import EPS, Clusters
 from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named
 from alpa_dejavu.layers._trace import TracedStep
 from alpa_dejavu.layers._update import divide_update
@@ -47,11 +47,10 @@ def most_layers(traced: TracedStep, wanted: int) -> int:
 
     More than there are products may be possible, too, but breaks the rule.
     """
-    clusters = Clusters(traced.loss.eqns)
-    return next((n for n in range(min(wanted, len(traced.loss.eqns)), 1, -1) if clusters.possible(n)), 1)
+    return next((n for n in range(min(wanted, len(traced.loss.eqns)), 1, -1) if traced.clusters.possible(n)), 1)
 
 
-def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = 0.5) -> LayeredStep:
+def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = EPS) -> LayeredStep:
     """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
 
     Args:
@@ -68,7 +67,7 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
         raise ValueError(f"remat is {remat!r}, but must be one of {', '.join(map(repr, REMAT))}")
     if isinstance(num_layers, str) and num_layers != "auto":
         raise ValueError(f"num_layers is {num_layers!r}, but must be a number or 'auto'")
-    clusters = Clusters(traced.loss.eqns, eps)
+    clusters = traced.clusters if eps == EPS else Clusters(traced.loss.eqns, eps)
     number = clusters.best_number() if isinstance(num_layers, str) else num_layers
     ends = clusters.cut(number).ends
     rows = _rows(traced.loss, ends)

@@ -25,14 +25,14 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
     model = describe(
         layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
     )
-    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced.micro_batch)))
+    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced)))
 
 
 def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
     """What `model_of_step` gives a model to be sharded by, without the rest."""
-    return _solver(cut_into_layers(traced, num_layers), traced.micro_batch)
+    return _solver(cut_into_layers(traced, num_layers), traced)
 
 
-def _solver(layered: LayeredStep, micro_batch: int) -> SolvedLayers:
+def _solver(layered: LayeredStep, traced: TracedStep) -> SolvedLayers:
     layers = layered.forward, layered.backward, layered.updates, layered.accumulators
-    return SolvedLayers(layers_of(*layers, layered.data, micro_batch, layered.gradients))
+    return SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch, layered.gradients), traced.workshops)

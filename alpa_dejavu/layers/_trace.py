@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, final
 
 import jax
@@ -12,8 +13,10 @@ from jax import core
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
+from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
 from alpa_dejavu.layers._resolve import resolve
+from alpa_dejavu.sharding._boundary_solve import Workshops
 
 
 @final
@@ -50,6 +53,16 @@ class TracedStep:
     def micro_batch(self) -> int:
         """Samples in a micro-batch."""
         return self.batch // self.num_micro_batches
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """How the loss is cut into any number of layers."""
+        return Clusters(self.loss.eqns)
+
+    @cached_property
+    def workshops(self) -> Workshops:
+        """What the sharding engine has done for the step cut into one number of layers, for the next."""
+        return {}
 
     @property
     def num_parameters(self) -> int:

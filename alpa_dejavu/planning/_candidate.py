@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -46,7 +47,7 @@ class Costs:
     exact: bool = True
     partial: bool = False
 
-    @property
+    @cached_property
     def problem(self) -> SlicingProblem:
         """The problem that a slicer is given."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)

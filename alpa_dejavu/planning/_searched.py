@@ -17,6 +17,7 @@ from alpa_dejavu.planning._candidate import Candidate, Costs
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
+from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Model, NoPlanError, Run, SearchSpace
@@ -24,13 +25,21 @@ from alpa_dejavu.problem._check import one_of
 
 __all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
 
-_RIVAL = 0.005
-"""A plan that is within this share of the best one's step is priced at its own micro-batch before either is chosen."""
+_SURE, _AT_LEAST = 3.0, 1e-4
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or at least
+within this share of its step; they are then priced at their own micro-batch."""
+_AS_GOOD = 1e-3
+"""Of plans within this share of the best one's step the one with most layers comes first, since cuts between more of
+them are left to choose from once hosts are lost."""
 _FAR, _CLOSE = 0.1, 0.03
 """Of fewer hosts other numbers of micro-batches are tried, and then all shapes, where the best plan so far is within
 these shares of the best one's step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
+_SMALL = 256
+"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts."""
+_POLISHED = 3
+"""So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
 _PLACED = 6
 """So many of the best candidates are costed on the very hosts that they are on."""
 
@@ -55,16 +64,17 @@ class Searched(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """The plans worth comparing, the shortest step first."""
         bench = Bench(task, clock)
-        found = bench.searched(ShapeSearch(task.layers, task.micro_batches, self.begin))
+        found = bench.searched(self._search(task))
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
-        return Found(best_first([*placed, *found[_PLACED:]]))
+        return Found(_finest_first(best_first([*placed, *found[_PLACED:]])))
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
         """The best plan on a part of the cluster, uphill from the shape of the first candidate."""
         bench = Bench(task, clock, [one.costs for one in found])
-        there = best_first(bench.searched(ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))))
+        search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))
+        there = best_first(bench.searched(search, exactly=False))
         return _placed(task, there[0]) if there else None
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
@@ -76,19 +86,24 @@ class Searched(Chooser):
         for part in parts:
             if not each and bench.least_work_s / part.num_devices > best.step_s:
                 continue
-            smaller = Bench(task.on(part), bench.clock, bench.known)
-            there = self._around(smaller, best)
-            if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
-                there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
+            thorough = _is_small(task)
+            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
+            there = [] if thorough else self._around(smaller, best)
+            close = bool(there) and there[0].step_s <= best.step_s * (1 + _CLOSE)
+            if thorough or close or (each and len(parts) <= _WIDELY):
+                there = best_first(smaller.searched(self._search(smaller.task)))
             yield from there
             best = best_first([best, *there])[0]
+
+    def _search(self, task: PlanningTask) -> ShapeSearch:
+        return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=_is_small(task))
 
     def _around(self, bench: Bench, best: Candidate) -> list[Candidate]:
         """Plans of about the best one's shape, the shortest step first; its own shape alone if that is no good."""
         first = bench.candidate(_shape(best))
         if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
             return [] if first is None else [first]
-        return best_first(bench.searched(_uphill(bench.task, best)))
+        return best_first(bench.searched(_uphill(bench.task, best), exactly=self.hosts == "each"))
 
 
 def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
@@ -98,6 +113,11 @@ def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]
     shape = _shape(best_first(found)[0])
     whole = bench.costs(shape.layers, shape.micro_batches).sliced(bench.task.slicer, devices="exactly")
     return [] if whole is None else [whole]
+
+
+def _is_small(task: PlanningTask) -> bool:
+    """Whether so few plans are possible that shapes needn't be picked."""
+    return task.layers[-1] * task.cluster.num_devices <= _SMALL
 
 
 def _shape(best: Candidate) -> Shape:
@@ -117,6 +137,7 @@ class Bench:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._found: dict[Shape, Candidate | None] = {}
+        self._off = 0.0
         for one in known:
             key = one.model.num_layers, one.run.num_micro_batches
             if key not in self._costs and (part := one.on(task.cluster)) is not None:
@@ -127,20 +148,26 @@ class Bench:
         """All costs that were worked out so far."""
         return list(self._costs.values())
 
-    def searched(self, search: ShapeSearch) -> list[Candidate]:
-        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches."""
+    def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
+        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches.
+
+        `exactly` False: plans may stay priced by scaled models.
+        """
         while (shape := search.ask()) is not None:
             found = self.candidate(shape)
             search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
-        while (scaled := self._scaled_rival()) is not None:
+        while exactly and (scaled := self._scaled_rival()) is not None:
             self._price_exactly(scaled)
-        return [one for one in self._found.values() if one is not None]
+        each = best_first(one for one in self._found.values() if one is not None)
+        configs = _is_small(self.task)
+        return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
 
     def candidate(self, shape: Shape) -> Candidate | None:
         """The best plan of a shape, simulated; None if nothing fits."""
         if shape not in self._found:
             found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
-            self._found[shape] = next(iter(best_first(one for one in found if one is not None)), None)
+            there = best_first(one for one in found if one is not None)
+            self._found[shape] = there[0] if there else None
             self.clock.lap("slicing")
         return self._found[shape]
 
@@ -186,17 +213,20 @@ class Bench:
         found = {shape: one for shape, one in self._found.items() if one is not None}
         if not found:
             return None
-        bound = min(one.step_s for one in found.values()) * (1 + _RIVAL)
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _AT_LEAST))
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
         return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
     def _price_exactly(self, shape: Shape) -> None:
         """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
         self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other in list(self._found):
+        for other, scaled in list(self._found.items()):
             if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
                 del self._found[other]
-                self.candidate(other)
+                exact = self.candidate(other)
+                if scaled is not None:
+                    off = 1.0 if exact is None else abs(exact.step_s / scaled.step_s - 1)
+                    self._off = max(self._off, off)
 
     @property
     def least_work_s(self) -> float:
@@ -219,6 +249,15 @@ def _work_s(costs: Costs) -> float:
     for end in range(1, len(best)):
         best[end] = (best[:end] + least[:end, end - 1]).min()
     return float(best[-1]) * costs.run.num_micro_batches
+
+
+def _finest_first(found: list[Candidate]) -> list[Candidate]:
+    """Candidates in their order, but for the one of most layers among those that are as good as the best one."""
+    if not found or len(found[0].cluster.hosts) == 1:
+        return found
+    as_good = [one for one in found if one.step_s <= found[0].step_s * (1 + _AS_GOOD)]
+    finest = max(as_good, key=lambda one: one.model.num_layers)
+    return [finest, *(one for one in found if one is not finest)]
 
 
 def best_first(found: Iterable[Candidate]) -> list[Candidate]:

@@ -79,11 +79,6 @@ class ClusterSummary:
         return len({host.kind for host in self.hosts}) == 1
 
     @property
-    def num_devices(self) -> int:
-        """The devices of all hosts."""
-        return sum(host.num_devices for host in self.hosts)
-
-    @property
     def shared(self) -> bool:
         """Whether all devices are parts of one CPU."""
         return self.cores is not None

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sites:
-    """Each of S submeshes, on some kinds of hosts; hosts of one kind are interchangeable.
+    """The kinds of hosts that each of S submeshes is on, and the links from one to the next.
+
+    Hosts of one kind are interchangeable.
 
     Attributes:
         uses: shape (S, K), the devices that a submesh takes of each kind of host.

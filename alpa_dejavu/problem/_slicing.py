@@ -56,7 +56,8 @@ class SlicingProblem:
         per_step_s: shape (L, L, S, C), what a stage costs once a step; None: nothing.
         num_stages: if given, exactly that many stages.
         devices: "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
-        sites: where the submeshes are, on hosts of unlike kinds; None: hosts are alike, and a submesh may be anywhere.
+        sites: where the submeshes are, and what crosses between stages; None: hosts are alike, so that a submesh may be
+            anywhere, and nothing crosses.
 
     Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
 

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu._ties import first_least
 from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.problem import Objective, SlicingProblem
 from alpa_dejavu.relaxation._batch import Batch, FloatArray, Table
@@ -81,9 +82,9 @@ class Measure:
     def settled(self, plans: Batch) -> int:
         """Which of some plans is the best, by the objective itself if that isn't what the measure is."""
         if not self.final:
-            return int(np.argmin(self(plans)))
+            return int(first_least(self(plans)))
         totals = [self.table.problem.total_s(plans.stages(n)) for n in range(len(plans))]
-        return int(np.argmin(totals))
+        return int(first_least(np.array(totals)))
 
 
 def _rounded(count: int, least: int) -> int:

@@ -60,7 +60,8 @@ def turned(matrix: np.ndarray) -> np.ndarray:
 
 def remapped(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """The costs of a pair by the choices of those that its ends follow."""
-    return matrix[rows][:, columns]
+    # These are small: the method takes a fraction of the time that indexing does.
+    return matrix.take(columns, 1).take(rows, 0)
 
 
 def picked(values: np.ndarray, places: np.ndarray) -> np.ndarray:

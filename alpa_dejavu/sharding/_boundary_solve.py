@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ class Workshop:
     mixed: bool = False
     tables: TableStore = dataclasses.field(default_factory=dict)
     blocks: Blocks = dataclasses.field(default_factory=Blocks)
+
+
+Workshops: TypeAlias = dict[tuple[LogicalMesh, ShardingOptions, bool], Workshop]
+"""By the mesh, the options, and whether tensors of several sizes cross a boundary."""
 
 
 @final

@@ -8,6 +8,7 @@ from typing import final
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.sharded import ZERO
+from alpa_dejavu.sharding._boundary_solve import Workshops
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
@@ -21,10 +22,16 @@ _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 
 @final
 class SolvedLayers:
-    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`."""
+    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharded.Solved`.
 
-    def __init__(self, layers: Sequence[LayerJaxprs]) -> None:
+    Args:
+        layers: of a model.
+        workshops: what was done for other layers of the same step on some meshes; takes up what is done for these.
+    """
+
+    def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:
         self._layers = layers
+        self._workshops = workshops
         self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
@@ -43,7 +50,7 @@ class SolvedLayers:
 
     def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[StageLayers]:
         kinds, programs = self._kinds
-        solvers = solvers_on(programs, mesh, options)
+        solvers = solvers_on(programs, mesh, options, self._workshops)
         chain = [solvers[kind] for kind in kinds]
         if mesh.shape[0] == 1:
             return stage_layers(chain, [0]) * len(ZERO)

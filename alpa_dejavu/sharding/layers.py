@@ -13,7 +13,7 @@ from jax import core
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.sharding._alike import layer_key
-from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop
+from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop, Workshops
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._chain import cheapest_chain, cheapest_chains
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
@@ -109,12 +109,20 @@ def _sharded_layers(
 
 
 def solvers_on(
-    programs: Sequence[LayerProgram], mesh: LogicalMesh, options: ShardingOptions
+    programs: Sequence[LayerProgram],
+    mesh: LogicalMesh,
+    options: ShardingOptions,
+    workshops: Workshops | None = None,
 ) -> list[Solver]:
-    """All programs on one mesh; what they have in common is done once."""
+    """All programs on one mesh; what they have in common is done once.
+
+    What they have in common with other programs, too, where `workshops` has theirs; it takes up that of these.
+    """
     if mesh.num_devices == 1:
         return [OneDevice(program, mesh) for program in programs]
-    workshop = Workshop(mixed=any(program.smaller for program in programs))
+    mixed = any(program.smaller for program in programs)
+    known = {} if workshops is None else workshops
+    workshop = known.setdefault((mesh, options, mixed), Workshop(mixed))
     return [BoundarySolver(program, mesh, options, workshop) for program in programs]
 
 

@@ -78,13 +78,14 @@ class Relaxation:
         """The bound that some prices give."""
         choices = self._choices
         self.work += len(self._cheapest)
-        charged = choices.uses @ prices
+        # Products and sums in their order, not a library's: a bound's last bits may decide which of equals is found.
+        charged = (choices.uses * prices).sum(axis=1)
         rest = np.empty((choices.num_layers, self._entry.shape[1]))
         then = np.empty((choices.num_layers, len(charged)))
         _sum_up(self._cheapest, self._ends, self._group, charged, rest, then)
         if rest.shape[1] != choices.num_groups:
             rest = np.repeat(rest, choices.num_groups, axis=1)
-        return Prices(float(rest[0, 0] - prices @ choices.available), prices, rest, then)
+        return Prices(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
         """The best bound of some steps from where one starts; it may stop when it is no longer `below` something."""
@@ -201,7 +202,7 @@ class _Model:
         """The cheapest slicing at some prices: at others it costs what it costs there."""
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
-        limit = (at.value - float(over @ at.prices)) / self._unit_s
+        limit = (at.value - float((over * at.prices).sum())) / self._unit_s
         self._solver.addRow(-self._no_limit, limit, len(row), self._places, row)
 
     def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float]:

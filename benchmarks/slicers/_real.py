@@ -24,7 +24,7 @@ CLUSTER, BATCH, _TRACED = "p3.16xlarge", 1024, 8
 
 
 def real_problems(count: int) -> Iterator[tuple[str, SlicingProblem]]:
-    """The first so many, each with a name; what comes once a step is left out, as Alpa's table has no such thing."""
+    """The first so many, each with a name; as Alpa's table has it, so without what comes once a step."""
     for name, hosts, micro_batches in itertools.islice(itertools.product(MODELS, HOSTS, MICRO_BATCHES), count):
         problem = table_of(_model(name), named_cluster(CLUSTER, hosts), micro_batches)
         yield f"{name} on {hosts} x {CLUSTER}, {micro_batches} micro-batches", problem
@@ -40,7 +40,7 @@ def table_of(model: Model, cluster: Cluster, micro_batches: int) -> SlicingProbl
     table = cost_table(sized, cluster, space, run, CostModels.named())
     problem = table.slicing_problem(cluster, space, run)
     return SlicingProblem(
-        np.ascontiguousarray(problem.costs_s), problem.submesh_sizes, problem.num_devices, micro_batches,
+        np.ascontiguousarray(table.compute_costs_s), problem.submesh_sizes, problem.num_devices, micro_batches,
         np.ascontiguousarray(problem.room),
     )  # fmt: skip
 

@@ -1,5 +1,9 @@
 """A plan that is written out, for tests of what reads, prints and runs plans."""
 
+import dataclasses
+
+import pytest
+
 from alpa_dejavu.problem import ClusterSummary, HostSummary, Plan, PricedBy, StagePlan, Submesh
 
 
@@ -59,3 +63,16 @@ def whole_plan(**changes):
         "dejavu",
     )  # fmt: skip
     return example_plan(**({"hardware": hardware(2, 4), "priced_by": priced_by} | changes))
+
+
+def priced_alike(one, other):
+    """Asserts that two plans are the same: stages, meshes, hosts and options, seconds and bytes to 1e-9 relative."""
+    assert one.step_s == pytest.approx(other.step_s, rel=1e-9), (one.stages, other.stages)
+    assert len(one.stages) == len(other.stages)
+    for a, b in zip(one.stages, other.stages, strict=True):
+        for name in ("layers", "submesh", "logical_mesh", "hosts", "options", "remat", "zero"):
+            assert getattr(a, name) == getattr(b, name), name
+        for name in (field.name for field in dataclasses.fields(a)):
+            value = getattr(a, name)
+            if isinstance(value, float):
+                assert value == pytest.approx(getattr(b, name), rel=1e-9, abs=1e-15), name

@@ -12,11 +12,13 @@ import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.global_env import global_config
 from alpa.pipeline_parallel import compile_executable, stage_construction
-from plans import hardware
+from plans import example_plan, hardware
 from train_steps import predict_in_stages
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
+from alpa_dejavu._alpa._profile import _kind_differences
+from alpa_dejavu._alpa._training import Training
 from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.alpa_code import alpa_options
 from alpa_dejavu.calibration import Calibration
@@ -335,7 +337,7 @@ def test_the_hosts_of_a_mesh_are_in_the_order_of_the_plan(tmp_path):
 def test_stages_on_a_host_have_devices_of_their_own_and_hosts_may_be_left(tmp_path):
     plan = moved(read_plan(saved(tmp_path)), ["node-1"], ["node-1"])
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
-    assert [(mesh.host_ids, mesh.devices) for mesh in meshes] == [([1], [(0, 1)]), ([1], [(2, 3)])]
+    assert [(mesh.host_ids, mesh.devices) for mesh in meshes] == [([1], [(2, 3)]), ([1], [(0, 1)])]
 
 
 def test_the_names_of_a_given_cluster_count(tmp_path):
@@ -364,6 +366,13 @@ def test_alike_hosts_of_other_names_are_in_the_order_of_the_plans_cluster(tmp_pa
     plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-2"], hardware=left)
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 2))
     assert [mesh.host_ids for mesh in meshes] == [[2], [1]]
+
+
+@pytest.mark.parametrize("held", [None, hardware(2, 2, "p3.8xlarge")], ids=["an old plan", "of fewer hosts"])
+def test_hosts_of_another_cluster_are_not_guessed(tmp_path, held):
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge"], ["p3.8xlarge"], hardware=held)
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'p3\.8xlarge', but the cluster has 'node-0', 'node-1', "):
+        planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(3, 4))
 
 
 def test_unlike_hosts_of_other_names_are_not_guessed(tmp_path):
@@ -528,7 +537,7 @@ def test_stages_may_take_parts_of_the_same_hosts(tmp_path):
     plan = dataclasses.replace(plan, stages=tuple(dataclasses.replace(stage, **shape) for stage in plan.stages))
     _, _, meshes, _ = planned(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 2))
     assert [(mesh.shape, mesh.host_ids) for mesh in meshes] == [((2, 1), [1, 0])] * 2
-    assert [[list(own) for own in mesh.devices] for mesh in meshes] == [[[0], [0]], [[1], [1]]]
+    assert [[list(own) for own in mesh.devices] for mesh in meshes] == [[[1], [1]], [[0], [0]]]
 
 
 def test_stages_go_across_hosts_that_are_slow_inside():
@@ -542,3 +551,30 @@ def test_stages_go_across_hosts_that_are_slow_inside():
         shapes.append([tuple(mesh.shape) for mesh in meshes])
     assert all(devices == 1 for _, devices in shapes[0])
     assert any(devices == 2 for _, devices in shapes[1])
+
+
+def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_path, monkeypatch):
+    """Stages are in another order on them, and some hosts aren't used."""
+    plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-1"], hardware=hardware(4, 2, "p3.8xlarge"))
+    nodes = [{"NodeID": "first"}, {"NodeID": "second"}]
+    monkeypatch.setattr("alpa.device_mesh.get_global_cluster", lambda: SimpleNamespace(host_info=nodes))
+    training = Training(train_step, dict, dict, tmp_path)
+    training._name_nodes(plan)
+    assert training._nodes == {"p3.8xlarge-1": "first", "p3.8xlarge-3": "second"}
+    with pytest.raises(RuntimeError, match="but Alpa has 2"):
+        training._name_nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]))
+
+
+@pytest.mark.parametrize(
+    ("held", "differences"),
+    [
+        (hardware(), ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+        (hardware(machine="local-cpu"), []),
+        (hardware(machine=""), []),
+        (None, ["its devices are those of p3.16xlarge, but the cluster's are CPUs"]),
+    ],
+    ids=["cards", "CPUs", "not known", "an old plan on hosts of a machine's names"],
+)
+def test_what_a_plan_is_for_is_what_its_cluster_says_not_its_name(held, differences):
+    plan = example_plan(cluster="1 x g4dn.12xlarge", hardware=held)
+    assert list(_kind_differences(plan)) == differences

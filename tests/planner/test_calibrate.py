@@ -11,6 +11,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 
+from alpa_dejavu._alpa import _calibrate
 from alpa_dejavu.calibration import read_calibration, write_calibration
 from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
 from alpa_dejavu.calibration._calibrate import calibrate, identity
@@ -329,6 +330,15 @@ def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
     assert "go on with --resume, or delete it" in result.stderr
     assert kept_path.read_text(encoding="utf-8") == "{}\n"
     assert not output.exists()
+
+
+def test_the_commands_budget_goes_by_the_clock_that_is_handed_in(tmp_path, monkeypatch):
+    bench = MadeUp()
+    monkeypatch.setattr(_calibrate, "ray_bench", lambda machine: (cluster_of(PRIOR, LINK, hosts=2), bench))
+    command = ["calibrate", "--output", str(tmp_path / "c.json"), "--budget", "20"]
+    result = CliRunner().invoke(main, command, obj=lambda: bench.now)
+    assert result.exit_code == 0, result.output
+    assert 15 <= bench.now <= 22
 
 
 @pytest.mark.ray

@@ -64,10 +64,12 @@ def _way(graph):
     objective=st.sampled_from(["training", "inference", "work"]),
     usage=st.sampled_from(["exactly", "at most"]),
     count=st.sampled_from([None, None, 1, 2, 3]),
+    pairs=st.booleans(),
 )
-def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, usage, count):
+def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, usage, count, pairs):
+    """With `pairs`, what a stage takes in depends on the submesh of the stage before it, on alike hosts."""
     rng = np.random.default_rng(seed)
-    problem = random_problem(rng, layers, devices, num_configs=3, limited=limited)
+    problem = random_problem(rng, layers, devices, num_configs=3, limited=limited, num_kinds=int(pairs))
     if free:
         costs = np.where(rng.random(problem.costs_s.shape) < 0.3, 0.0, problem.costs_s)
         problem = dataclasses.replace(problem, costs_s=costs)
@@ -84,7 +86,8 @@ def test_five_hundred_tables_to_nine_digits(monkeypatch):
     rng = np.random.default_rng(7)
     for n in range(500):
         monkeypatch.setattr(_bounded, "LITTLE", n % 2 * 10**6)
-        problem = random_problem(rng, int(rng.integers(1, 5)), int(rng.choice([2, 3, 4])), limited=bool(n % 3))
+        sizes = int(rng.integers(1, 5)), int(rng.choice([2, 3, 4]))
+        problem = random_problem(rng, *sizes, limited=bool(n % 3), num_kinds=n % 5 // 4)
         assert Dynamic().slice(problem).cost_s == pytest.approx(Exhaustive().slice(problem).cost_s, rel=1e-9)
 
 

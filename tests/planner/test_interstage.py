@@ -178,3 +178,18 @@ def test_a_plans_stages_in_one_host_send_within_it():
     for before, after in zip(made.stages, made.stages[1:], strict=False):
         way = link if before.hosts == after.hosts else between
         assert after.forward_boundary_s == pytest.approx(way.sending[0] + 1e6 / way.sending[1])
+
+
+def test_stages_that_have_to_share_slow_hosts_are_priced_by_the_links_within_them():
+    slow = Link(0.0, CARD.bytes_per_s / 5)
+    cluster = hosts_of(2)
+    links = tuple(tuple(slow if a == b else CARD for b in range(2)) for a in range(2))
+    transfer = InterstageTransfer(
+        chain(2, activation_bytes=1e7), dataclasses.replace(cluster, links=links), AlphaBeta()
+    )
+    table = transfer.table(space_of(cluster, (1, 1), (2, 1), (2, 2)))
+    whole, half = 1e7 / slow.bytes_per_s, 1e7 / 2 / slow.bytes_per_s
+    assert table.seconds(1, 0, 0)[0] == pytest.approx(1e7 / CARD.bytes_per_s), "they can be apart"
+    assert table.seconds(1, 0, 1)[0] == pytest.approx(whole)
+    assert table.seconds(1, 1, 2)[0] == table.seconds(1, 2, 2)[0] == pytest.approx(half)
+    assert table.seconds(1, 1, 2) == transfer.between(1, (0, 1), (0, 0, 1, 1))

@@ -231,6 +231,12 @@ def test_exact_models_are_traced_with_so_many_samples(traces):
     assert same_prices(model, layers.model_of_step(layers.trace(trained, batch=2), 3), 2)
 
 
+def test_numbers_of_layers_that_share_a_trace_are_priced_as_if_they_did_not():
+    source = TracedModel("gpt-125m", 8)
+    for num_layers in (4, 6):
+        assert same_prices(source.exact(num_layers, 8), TracedModel("gpt-125m", 8).exact(num_layers, 8), 8)
+
+
 def test_scaled_models_are_those_of_the_nearest_exact_one(traces):
     source = TracedModel(trained, 8)
     assert same_prices(source.scaled(3, 2), with_micro_batch(source.exact(3, 8), 1 / 4), 2)

@@ -32,6 +32,7 @@ def test_a_layer_has_its_parameters_and_the_optimizer_s_state():
 def test_large_stages_take_their_devices_first():
     stages = [on("a", 0, devices=1), on("a", 1, devices=2), on("bc", 2)]
     assert devices_of(stages) == [{"a": (2, 1)}, {"a": (0, 2)}, {"b": (0, 4), "c": (0, 4)}]
+    assert devices_of([on("a", 0, devices=2), on("a", 1, devices=2)]) == [{"a": (2, 2)}, {"a": (0, 2)}]
 
 
 def test_what_stays_does_not_move():

@@ -6,20 +6,26 @@ from alpa.pipeline_parallel import stage_construction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from alpa_dejavu._alpa._submeshes import on_hosts, slicing
 from alpa_dejavu.placement import alpas_hosts, place
 from alpa_dejavu.problem import Submesh
 from alpa_dejavu.testing import example_cluster
 
 
-def where_alpa_puts(shapes, hosts, devices):
-    """The hosts of each stage; None where Alpa refuses."""
+def by_alpa(shapes, hosts, devices):
+    """The submeshes that Alpa makes; None where it refuses."""
     infos = [{"NodeManagerAddress": f"10.0.0.{n}"} for n in range(hosts)]
     mesh = VirtualPhysicalMesh(list(range(hosts)), infos, devices)
     try:
-        sliced = stage_construction.get_sliced_virtual_submeshes(mesh, shapes)
+        return stage_construction.get_sliced_virtual_submeshes(mesh, shapes)
     except AssertionError:
         return None
-    return [tuple(own.host_ids) for own in sliced]
+
+
+def where_alpa_puts(shapes, hosts, devices):
+    """The hosts of each stage; None where Alpa refuses."""
+    sliced = by_alpa(shapes, hosts, devices)
+    return None if sliced is None else [tuple(own.host_ids) for own in sliced]
 
 
 @st.composite
@@ -51,6 +57,19 @@ def test_equal_hosts_are_taken_as_alpa_takes_them(drawn):
     assert alpas_hosts(submeshes, hosts, devices) == expected
     if expected is not None:
         assert place(submeshes, example_cluster(hosts, devices)) == expected
+
+
+@given(filled())
+def test_on_the_hosts_of_a_plan_stages_have_the_devices_that_alpa_gives_them(drawn):
+    """A plan that Alpa would place alike runs on the same devices, whether we place it or Alpa does."""
+    shapes, hosts, devices = drawn
+    expected = by_alpa(shapes, hosts, devices)
+    if expected is None:
+        return
+    with on_hosts([own.host_ids for own in expected]):
+        ours = slicing(stage_construction.get_sliced_virtual_submeshes)(expected[0].parent, shapes)
+    for own, theirs in zip(ours, expected, strict=True):
+        assert (own.host_ids, [*map(list, own.devices)]) == (theirs.host_ids, [*map(list, theirs.devices)])
 
 
 @pytest.mark.parametrize("shapes", [[(1, 4)], [(1, 4)] * 3, [(2, 2), (2, 2)], [(2, 2), (1, 2), (1, 2)], [(1, 3)] * 3])

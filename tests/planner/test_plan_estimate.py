@@ -193,6 +193,7 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     by = dataclasses.replace(plan.priced_by, communication="alpha-beta", calibration="v100")
     calibrated = dataclasses.replace(plan, priced_by=by)
     assert PlanEstimator(calibrated).prices.calibration.name == "v100"
+    assert PlanEstimator(calibrated, latency="analytic").prices.calibration is None
     lost = dataclasses.replace(plan, priced_by=dataclasses.replace(by, calibration="of a file"))
     notes = PlanEstimator(lost).estimate(lost).plan.notes
     assert "the plan's calibration was of a file, this estimate's is none" in notes

@@ -185,6 +185,6 @@ def test_what_is_run_is_the_training_step_and_other_clusters_are_refused():
             assert all(min(stage.forward_s, stage.backward_s) > 0 for stage in found.stages)
         with pytest.raises(ValueError, match="is for 4 devices, but the cluster has 2"), connection(two_stages(2)):
             pytest.fail("the block must not run")
-        gpus = dataclasses.replace(plan, cluster="1 x p3.16xlarge")
+        gpus = dataclasses.replace(plan, hardware=dataclasses.replace(plan.hardware, machine="p3.16xlarge"))
         with pytest.raises(ValueError, match=r"those of p3\.16xlarge, but the cluster's are CPUs"), connection(gpus):
             pytest.fail("the block must not run")
