@@ -63,5 +63,7 @@ def _allowed(found: Candidate, stages: tuple[StageChoice, ...]) -> Iterator[Cand
     cost_s = found.costs.problem.total_s(stages)
     if math.isfinite(cost_s):
         slicing = dataclasses.replace(found.slicing, stages=stages, cost_s=cost_s)
+        one = dataclasses.replace(found, slicing=slicing)
         with contextlib.suppress(NoPlanError):
-            yield simulated(dataclasses.replace(found, slicing=slicing))
+            if one.placed:
+                yield simulated(one)

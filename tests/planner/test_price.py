@@ -14,7 +14,6 @@ from alpa_dejavu import planning
 from alpa_dejavu.cli import main
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning._parts import numbers_of_hosts
 from alpa_dejavu.price import front, price_per_step
 
 
@@ -48,17 +47,6 @@ def test_the_front_has_no_plan_that_is_slower_and_dearer_than_another():
     assert [(one.plan.step_s, one.hosts) for one in found] == [(1.0, ("a", "b")), (4.0, ("c", "d"))]
     found = front(plans[2:], priced())
     assert [one.price * 3600 for one in found] == pytest.approx([32.0, 8.0])
-
-
-def test_numbers_of_hosts_are_tried_all_where_there_are_few():
-    assert numbers_of_hosts(priced()) == [
-        counts for counts in itertools.product(range(3), range(3)) if any(counts) and counts != (2, 2)
-    ]
-    many = cluster([host(f"{kind}{n}", 1e12 * (kind + 1), price=1.0) for kind in range(4) for n in range(4)])
-    found = numbers_of_hosts(many)
-    assert len(found) == len(set(found)) <= 32
-    assert (3, 4, 4, 4) in found, "a slow and dear host less"
-    assert (0, 0, 0, 1) in found
 
 
 def test_each_objective_is_the_best_in_what_it_asks_for():
