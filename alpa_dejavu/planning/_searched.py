@@ -36,8 +36,8 @@ _FAR, _CLOSE = 0.1, 0.03
 these shares of the best one's step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
-_SMALL = 256
-"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts."""
+_SMALL = {False: 256, True: 64}
+"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
 _POLISHED = 3
 """So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
 _PLACED = 6
@@ -117,7 +117,7 @@ def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]
 
 def _is_small(task: PlanningTask) -> bool:
     """Whether so few plans are possible that shapes needn't be picked."""
-    return task.layers[-1] * task.cluster.num_devices <= _SMALL
+    return task.layers[-1] * task.cluster.num_devices <= _SMALL[task.unlike]
 
 
 def _shape(best: Candidate) -> Shape:
