@@ -16,6 +16,7 @@ from alpa_dejavu.planning import plan, plan_model
 from alpa_dejavu.planning._annotations import Annotation
 from alpa_dejavu.planning._result import STRATEGIES
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
+from alpa_dejavu.simulate import simulate
 from alpa_dejavu.strategies import (
     AlpaDefault,
     Amp,
@@ -66,7 +67,8 @@ def test_alike_virtual_workers_are_one_pipeline_that_is_estimated_only(tmp_path)
     plan = planned.plan
     assert len(made.pipelines) == 2
     assert [stage.logical_mesh for stage in plan.stages] == [(2, 1)] * 4
-    assert plan.step_s == made.step_s != planned.timeline.step_s
+    assert plan.step_s == planned.timeline.step_s == made.step_s
+    assert made.step_s != simulate(planned.timeline.stages, plan.num_micro_batches).step_s, "with synchronous steps"
     assert "Alpa's runtime has neither" in plan.notes[1]
     again = read_plan(write_plan(plan, tmp_path / "plan.json"))
     assert (again.strategy, again.runs_on_alpa) == ("hetpipe (ed)", False)
@@ -109,7 +111,7 @@ def test_a_number_of_micro_batches_is_taken_as_given(chosen):
 
 def planned_by(chosen, cluster=HOSTS, count=8):
     """What a strategy plans for a batch of 16 samples in so many micro-batches, with all that is said of plans."""
-    return plan(task_of(MODEL, cluster, 1, Run(count), chooser=ByStrategy(chosen), batch=16))
+    return plan(task_of(MODEL, cluster, 16 // count, Run(count), chooser=ByStrategy(chosen)))
 
 
 @pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
@@ -161,7 +163,7 @@ def test_how_sure_a_strategys_step_is_is_told(chosen, cluster):
 
 
 def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
-    task, seen = task_of(MODEL, HOSTS, 1, Run(8), chooser=ByStrategy(HetPipe("ed")), batch=16), []
+    task, seen = task_of(MODEL, HOSTS, 2, Run(8), chooser=ByStrategy(HetPipe("ed"))), []
 
     class Seen(Annotation):
         def annotate(self, plan, chosen):
@@ -170,7 +172,7 @@ def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
 
     made = plan(task, annotations=[Seen()])
     (found,) = seen
-    assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8).step_s
+    assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8, samples=2).step_s
     slower = dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=2 * found.step_s))
     sure, both = confidence([found]), confidence([slower, found])
     assert both.expected_step_s > 1.9 * sure.expected_step_s
