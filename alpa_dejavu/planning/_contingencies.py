@@ -9,10 +9,9 @@ from typing import TypeAlias
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._candidate import Candidate, best_first
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
-from alpa_dejavu.planning._searched import best_first
 from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
+from alpa_dejavu.planning._bench import nothing_fits
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._ranking import ranked
 from alpa_dejavu.planning._result import PlanningResult, RunnerUp
@@ -40,7 +41,7 @@ def plan(
         with collector_paused():
             found = task.chooser.choose(task, clock)
             if not found.candidates:
-                raise task.chooser.why_none(task)
+                raise nothing_fits(task)
             ranking = ranked(task, found, clock)
             best, chosen = ranking[0].plan, ranking[0].candidate
             others = [one.candidate for one in ranking[1:]]
