@@ -188,12 +188,7 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
 
 def simulated(candidate: Candidate) -> Candidate:
     """The candidate with its timeline."""
-    try:
-        hosts = candidate.placed
-    except NoPlanError:
-        if candidate.space.hosts is not None:
-            raise
-        hosts = None  # a neighbour that nobody has seen to that it packs; it isn't to be run
+    hosts = candidate.placed
     times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))
 
