@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.planning._candidate import Candidate
-from alpa_dejavu.planning._searched import host_names
+from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import Plan, StageChoice, StagePlan
 
