@@ -20,9 +20,9 @@ __all__ = ["Searched"]
 _AS_GOOD = 1e-3
 """Of plans within this share of the best one's step the one with most layers comes first, since cuts between more of
 them are left to choose from once hosts are lost."""
-_FAR, _CLOSE = 0.1, 0.03
-"""Of fewer hosts other numbers of micro-batches are tried, and then all shapes, where the best plan so far is within
-these shares of the best one's step."""
+_CLOSE = 0.05
+"""Fewer hosts are searched as widely as all of them where a plan about the best one's shape is within this share of its
+step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
 _PLACED = 6
@@ -73,7 +73,7 @@ class Searched(Chooser):
                 continue
             thorough = is_small(task)
             smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
-            there = [] if thorough else self._around(smaller, best)
+            there = [] if thorough else best_first(smaller.searched(_uphill(smaller.task, best), exactly=each))
             close = bool(there) and there[0].step_s <= best.step_s * (1 + _CLOSE)
             if thorough or close or (each and len(parts) <= _WIDELY):
                 there = best_first(smaller.searched(self._search(smaller.task)))
@@ -82,13 +82,6 @@ class Searched(Chooser):
 
     def _search(self, task: PlanningTask) -> ShapeSearch:
         return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
-
-    def _around(self, bench: Bench, best: Candidate) -> list[Candidate]:
-        """Plans of about the best one's shape, the shortest step first; its own shape alone if that is no good."""
-        first = bench.candidate(_shape(best))
-        if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
-            return [] if first is None else [first]
-        return best_first(bench.searched(_uphill(bench.task, best), exactly=self.hosts == "each"))
 
 
 def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
