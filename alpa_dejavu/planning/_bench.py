@@ -19,11 +19,13 @@ from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding
 from alpa_dejavu.slicing import Dynamic
 
-__all__ = ["Bench", "is_small", "nothing_fits"]
+__all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
 
-_SURE, _AT_LEAST = 3.0, 1e-4
-"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or at least
-within this share of its step; they are then priced at their own micro-batch."""
+AS_GOOD = 1e-3
+"""Plans within this share of the best one's step are as good as it."""
+_SURE = 3.0
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or if they
+are as good; they are then priced at their own micro-batch."""
 _SMALL = {False: 256, True: 64}
 """Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
 _POLISHED = 3
@@ -117,7 +119,7 @@ class Bench:
         found = {shape: one for shape, one in self._found.items() if one is not None}
         if not found:
             return None
-        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _AT_LEAST))
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, AS_GOOD))
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
         return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 

@@ -83,8 +83,8 @@ def plan_model(
             corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
             place of data sheets and of the two models; None: those.
-        objective: what is least: "time", or "price" of a step, by the hosts' prices; plans on fewer hosts are then
-            looked for too. "pareto": the fastest plan is given, with all those that cost less the slower they are.
+        objective: what is least: "time", or "price" of a step, by the hosts' prices; each choice of hosts is then
+            searched. "pareto": the fastest plan is given, with all those that cost less the slower they are.
         strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
             its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
             `objective`, and its plan is costed as ours are.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from alpa_dejavu.planning._bench import Bench, is_small
+from alpa_dejavu.planning._bench import AS_GOOD, Bench, is_small
 from alpa_dejavu.planning._candidate import Candidate, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
@@ -17,9 +17,6 @@ from alpa_dejavu.problem._check import one_of
 
 __all__ = ["Searched"]
 
-_AS_GOOD = 1e-3
-"""Of plans within this share of the best one's step the one with most layers comes first, since cuts between more of
-them are left to choose from once hosts are lost."""
 _CLOSE = 0.05
 """Fewer hosts are searched as widely as all of them where a plan about the best one's shape is within this share of its
 step."""
@@ -102,10 +99,13 @@ def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
 
 
 def _finest_first(found: list[Candidate]) -> list[Candidate]:
-    """Candidates in their order, but for the one of most layers among those that are as good as the best one."""
+    """Candidates in their order, but for the one of most layers among those that are as good as the best one.
+
+    Cuts between more layers are left to choose from once hosts are lost.
+    """
     if not found or len(found[0].cluster.hosts) == 1:
         return found
-    as_good = [one for one in found if one.step_s <= found[0].step_s * (1 + _AS_GOOD)]
+    as_good = [one for one in found if one.step_s <= found[0].step_s * (1 + AS_GOOD)]
     finest = max(as_good, key=lambda one: one.model.num_layers)
     return [finest, *(one for one in found if one is not finest)]
 

@@ -4,7 +4,12 @@ import dataclasses
 
 from models import best_and_neighbours, chain, costs_of, planned, space
 
+from alpa_dejavu.calibration import prices
+from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.model_source import ModelSource
+from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._candidate import stage_times
+from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.problem import Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
@@ -58,3 +63,44 @@ def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
     for candidate in best_and_neighbours(costs, EXACT):
         work = costs.problem.total_s(candidate.stages)
         assert candidate.step_s >= work * (1 - 1e-9)
+
+
+class FinerIsSlower(ModelSource):
+    """A chain that takes a little more the more layers it is cut into; scaled models come out as exact ones do."""
+
+    name, training, micro_batch, traces = "finer is slower", True, 1, True
+
+    def numbers_of_layers(self, wanted):
+        return tuple(wanted)
+
+    def knows(self, num_layers, micro_batch):
+        return micro_batch == self.micro_batch
+
+    def exact(self, num_layers, micro_batch):
+        flop = 1e12 * (1 + 5e-5 * num_layers) / num_layers
+        return with_micro_batch(chain(num_layers, flop=flop, exchanged=()), micro_batch)
+
+    def scaled(self, num_layers, micro_batch):
+        return self.exact(num_layers, micro_batch)
+
+    def keep(self):
+        pass
+
+
+def test_the_plan_of_more_layers_that_is_as_good_is_priced_at_its_own_micro_batch():
+    cluster = example_cluster(2)
+    task = PlanningTask(
+        source=FinerIsSlower(),
+        prices=prices(cluster, None, "analytic", "free"),
+        batch=64,
+        layers=(8, 16),
+        micro_batches=(32,),
+        chooser=Searched("all"),
+    )
+    found = plan(task, annotations=())
+    steps = [found.plan.step_s, *(other.plan.step_s for other in found.runners_up)]
+    assert found.plan.num_layers == 16
+    assert 1e-4 < found.plan.step_s / min(steps) - 1 < 1e-3
+    chosen = task.chooser.choose(task, Clock()).candidates[0]
+    assert chosen.model.num_layers == 16
+    assert chosen.costs.exact
