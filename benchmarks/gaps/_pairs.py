@@ -11,6 +11,7 @@ import numpy as np
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.model_cache import ModelCache
 from alpa_dejavu.model_source import TracedModel
 from alpa_dejavu.planning import PlanningTask, Searched
 from alpa_dejavu.planning._model import LAYERS
@@ -71,15 +72,15 @@ class Pair:
             return dataclasses.replace(cluster, hosts=(first, *cluster.hosts[1:]), machine="")
         return cluster
 
-    def task(self, cluster: Cluster | None = None, source: TracedModel | None = None) -> PlanningTask:
-        """The task that `plan_model` makes of the pair, without a cache.
+    def task(self, cluster: Cluster | None = None, cache: ModelCache | None = None) -> PlanningTask:
+        """The task that `plan_model` makes of the pair.
 
         Args:
             cluster: None: the pair's own.
-            source: that knows the model already; None: a new one.
+            cache: of what was learned of models before, which changes no plan; None: there is none.
         """
         counts = micro_batch_counts(self.batch)
-        source = source or TracedModel(self.model, self.batch // counts[-min(len(counts), 2)])
+        source = TracedModel(self.model, self.batch // counts[-min(len(counts), 2)], cache)
         return PlanningTask(
             source=source,
             prices=Prices(cluster or self.cluster(), CostModels.named()),

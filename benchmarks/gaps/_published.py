@@ -9,6 +9,7 @@ from typing import Any
 from alpa_dejavu import layers
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.memory_margin import DEFAULT_MARGIN
+from alpa_dejavu.model_cache import ModelCache
 from alpa_dejavu.planning import GivenStage, estimate, plan
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, Submesh
 from gaps._pairs import Pair
@@ -23,10 +24,10 @@ def old_plans() -> list[dict[str, Any]]:
     return plans
 
 
-def compared(old: dict[str, Any], machine: str = "p3.16xlarge") -> dict[str, Any]:
+def compared(old: dict[str, Any], machine: str = "p3.16xlarge", cache: ModelCache | None = None) -> dict[str, Any]:
     """The steps of an earlier plan and of a new one by today's prices, and whether the earlier one fits by them."""
     cluster = named_cluster(machine, max(old["gpus"] // PER_HOST, 1), min(old["gpus"], PER_HOST))
-    made = plan(Pair(old["model"], old["batch"], machine, len(cluster.hosts)).task(cluster), annotations=())
+    made = plan(Pair(old["model"], old["batch"], machine, len(cluster.hosts)).task(cluster, cache), annotations=())
     step = layers.trace(old["model"], batch=old["batch"] // old["micro_batches"])
     model = layers.model_of_step(step, old["layers"])
     stages = [_given(stage) for stage in old["stages"]]
@@ -46,4 +47,5 @@ def compared(old: dict[str, Any], machine: str = "p3.16xlarge") -> dict[str, Any
 def _given(stage: dict[str, Any]) -> GivenStage:
     across, along = stage["logical_mesh"]
     config = MeshConfig((across, along), across, along, stage["options"], remat=stage["remat"], zero=stage["zero"])
-    return GivenStage(*stage["layers"], Submesh(*stage["submesh"]), config, tuple(stage["hosts"]))
+    first, last = stage["layers"]
+    return GivenStage(first, last, Submesh(*stage["submesh"]), config, tuple(stage["hosts"]))

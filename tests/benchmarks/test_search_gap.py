@@ -110,7 +110,7 @@ def test_pairs_that_dont_fit_are_left_out_and_those_that_fail_are_missed(few, mo
 
 def test_a_faster_strategy_and_a_host_more_that_slows_are_missed():
     shape = {"step_s": 1.0, "layers": 4, "micro_batches": 2, "stages": 1, "hosts": 1, "slicings": 3, "cpu_s": 1.0}
-    row = {"pair": "it", "default": shape, "wide": shape, "gap": 0.0, "more_gap": None}
+    row = {"pair": "it", "default": shape, "wide": shape, "gap": 0.0, "more_gap": 0.0}
     assert [figure.held for figure in search_gap._gap_figures([row])] == [True, True, True]
     slower = row | {"gap": 0.02, "more_gap": 0.01}
     assert [figure.held for figure in search_gap._gap_figures([row, row, slower])] == [True, True, False]
