@@ -35,10 +35,10 @@ from alpa_dejavu.moves import layer_state, moves
 from alpa_dejavu.placement import site_of
 from alpa_dejavu.planning import given_stages
 from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._ranking import plan_of
-from alpa_dejavu.planning._searched import Bench
+from alpa_dejavu.planning._ranking import plan_of, settled
 from alpa_dejavu.problem import (
     Cluster,
     Moves,
@@ -190,7 +190,7 @@ class Follower:
         if isinstance(task.slicer, FollowingSlicer):
             found, self._begun = task.slicer.follow(_by_step(costs), self._begun)
             with contextlib.suppress(NoPlanError):  # on unlike hosts it may not pack
-                return plan_of(task, simulated(_candidate(costs, found.stages))) if found.found else None
+                return plan_of(task, settled(task, simulated(_candidate(costs, found.stages)))) if found.found else None
         with contextlib.suppress(NoPlanError):
             return best_plan(task, annotations=()).plan
         return None

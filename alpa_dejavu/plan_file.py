@@ -179,6 +179,7 @@ def _confidence(data: Mapping[str, Any] | None) -> Confidence | None:
         draws=int(data["draws"]),
         candidates=int(data["candidates"]),
         spread_from=data["spread_from"],
+        compared=data.get("compared", ""),
     )
 
 

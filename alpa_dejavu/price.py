@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import final
 
 from alpa_dejavu import _ties
 from alpa_dejavu.breakdown import why_slower
-from alpa_dejavu.planning._result import PricedPlan
 from alpa_dejavu.problem import Cluster, Plan
 
-__all__ = ["as_cheap", "check_prices", "front", "ordered", "price_per_step", "why_not"]
+__all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_per_step", "why_not"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PricedPlan:
+    """A plan, and the price of one of its steps, in the currency of the hosts' prices."""
+
+    plan: Plan
+    price: float
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of those that it uses."""
+        return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
 
 
 def check_prices(cluster: Cluster) -> None:

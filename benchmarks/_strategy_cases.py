@@ -171,19 +171,22 @@ class ProfiledLayers(LatencyModel):
     def predict(self, operators: Operators, device: Device) -> Latency:
         """Seconds of each layer's operator, and nothing known of how sure they are.
 
+        Those of a degree that wasn't profiled, such as 3 devices of 12, are the next smaller one's.
+
         Raises:
-            ValueError: the device or the degree wasn't profiled.
+            ValueError: the device wasn't profiled.
         """
         found = []
         for n, record in enumerate(operators.records):
             model, row = record.primitive.split("/")
             degree = round(record.unbatched_flop / operators.unbatched_flop[n])
             whole = float(operators.flop[n]) * degree - record.unbatched_flop
-            key = model, device.name.split("-")[0].lower(), degree
-            if key not in self._seconds:
-                raise ValueError(f"{model} has no profile on {key[1]} with {degree} tensor-parallel devices")
+            kind = device.name.split("-")[0].lower()
+            profiled = [each for *which, each in self._seconds if which == [model, kind] and each <= degree]
+            if not profiled:
+                raise ValueError(f"{model} has no profile on {kind}; plan for devices that have one")
             samples = whole / (record.flop - record.unbatched_flop)
-            found.append(self._seconds[key][int(row)] * samples * float(operators.count[n]))
+            found.append(self._seconds[model, kind, max(profiled)][int(row)] * samples * float(operators.count[n]))
         mean = np.array(found)
         return Latency(mean, np.zeros_like(mean))
 

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu._cli.output import gibibytes, seconds
-from alpa_dejavu.planning._result import PlanningResult, PricedPlan, RunnerUp
+from alpa_dejavu.planning import PlanningResult, RunnerUp
+from alpa_dejavu.price import PricedPlan
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 _TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")

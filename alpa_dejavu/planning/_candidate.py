@@ -7,20 +7,24 @@ plans are compared by their simulated step, whoever asks.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import final
 
 import numpy as np
 
 from alpa_dejavu._slow_inside import takes_part_of_several
-from alpa_dejavu._ties import least
+from alpa_dejavu._ties import least, ordered
 from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.device_order import device_order
 from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import Slicer
 
-__all__ = ["Candidate", "Costs", "simulated", "sliced", "stage_times", "timeline_of"]
+__all__ = [
+    "Candidate", "Costs", "best_first", "host_names", "simulated", "sliced", "stage_times", "timeline_of",
+]  # fmt: skip
 
 
 @final
@@ -46,7 +50,7 @@ class Costs:
     exact: bool = True
     partial: bool = False
 
-    @property
+    @cached_property
     def problem(self) -> SlicingProblem:
         """The problem that a slicer is given."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)
@@ -148,6 +152,24 @@ class Candidate:
         return self.slicing.cost_s if self.timeline is None else self.timeline.step_s
 
 
+def best_first(found: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates, the shortest step first; of equal steps the one that was found first."""
+    return ordered(found, key=lambda one: one.step_s)
+
+
+def host_names(found: Candidate) -> list[tuple[str, ...]]:
+    """The hosts of each stage, in the order that its mesh has them."""
+    if found.hosts is not None:
+        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.hosts]
+    names = []
+    for stage, hosts in zip(found.stages, found.placed, strict=True):
+        config = found.space.configs[stage.submesh][stage.config]
+        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+        order = device_order(found.cluster, hosts, config.shape)
+        names.append(tuple(found.cluster.hosts[host].name for host in order))
+    return names
+
+
 def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
     """The slicer's answer; if its submeshes don't pack into the hosts, the best one with some that always do."""
     found = slicer.slice(problem)
@@ -166,12 +188,7 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
 
 def simulated(candidate: Candidate) -> Candidate:
     """The candidate with its timeline."""
-    try:
-        hosts = candidate.placed
-    except NoPlanError:
-        if candidate.space.hosts is not None:
-            raise
-        hosts = None  # a neighbour that nobody has seen to that it packs; it isn't to be run
+    hosts = candidate.placed
     times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))
 

@@ -9,10 +9,9 @@ from typing import TypeAlias
 from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.moves import Settler, layer_state, moves
-from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._candidate import Candidate, best_first
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
-from alpa_dejavu.planning._searched import best_first
 from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 
@@ -129,11 +128,19 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
         known += [] if again is None else [again]
     best = best_first(known)[0] if known else None
     factor = 1.0 if plan.correction is None else plan.correction.factor
-    if best is None or best.step_s * factor * _CLEARLY > worst.step_s:
+    if best is not None and best.step_s * factor * _CLEARLY <= worst.step_s:
+        return [
+            f"without {lost} a plan that cuts the model into {best.model.num_layers} layers would take "
+            f"{best.step_s * factor:.4g} s a step, {worst.step_s:.4g} s with this plan's layers: plan again if it is "
+            "lost"
+        ]
+    left = without(task.cluster, [lost])
+    untried = {*task.layers} - {one.model.num_layers for one in found}
+    if not untried or worst.step_s <= _CLEARLY * plan.step_s * task.cluster.num_devices / left.num_devices:
         return []
     return [
-        f"without {lost} a plan that cuts the model into {best.model.num_layers} layers would take "
-        f"{best.step_s * factor:.4g} s a step, {worst.step_s:.4g} s with this plan's layers: plan again if it is lost"
+        f"without {lost} a step takes longer than fewer devices explain, and plans of {min(untried)} layers weren't "
+        "looked at: plan again if it is lost"
     ]
 
 

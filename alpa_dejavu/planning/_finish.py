@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.planning._candidate import Candidate
-from alpa_dejavu.planning._searched import host_names
+from alpa_dejavu.planning._candidate import Candidate, host_names
 from alpa_dejavu.planning._task import PlanningTask
 from alpa_dejavu.problem import Plan, StageChoice, StagePlan
 
@@ -28,6 +28,7 @@ def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str,
     numbers = {host.name: n for n, host in enumerate(found.cluster.hosts)}
     taken = found.table.taken_s(found.stages, found.space, [[numbers[name] for name in each] for each in names])
     last = len(found.stages) - 1
+    free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
         stages=tuple(
             _stage(found, stage, names[n], taken[n], found.run.in_flight(last - n))
@@ -42,7 +43,7 @@ def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str,
         model=task.source.name,
         batch=task.batch,
         hardware=summary_of(task.cluster),
-        priced_by=task.priced_by,
+        priced_by=task.priced_by and dataclasses.replace(task.priced_by, margin=free_share),
     )
 
 

@@ -154,7 +154,7 @@ def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence
         if (config := found.space.configs[stage.submesh][stage.config]) is not None
     ]
     again = given_candidate(task, found.model, found.run, stages)
-    slicing = dataclasses.replace(again.slicing, lower_bound_s=found.slicing.lower_bound_s)
+    slicing = dataclasses.replace(found.slicing, stages=again.stages)
     return dataclasses.replace(again, slicing=slicing, costs=dataclasses.replace(again.costs, exact=found.costs.exact))
 
 

@@ -14,9 +14,10 @@ from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.memory_margin import MemoryMargin
-from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
+from alpa_dejavu.planning._bench import Bench
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._searched import Bench, Searched, best_first
+from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, StageChoice, Submesh
 from alpa_dejavu.slicing import Slicer

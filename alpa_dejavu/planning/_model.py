@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +25,7 @@ from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
-    from alpa_dejavu.strategies import Strategy
+    from alpa_dejavu.strategies import ByStrategy, Strategy
 
 __all__ = ["plan_model"]
 
@@ -114,6 +113,8 @@ def plan_model(
         check_prices(given)
     priced = prices(given, known, latency, communication)
     counts = micro_batch_counts(batch) if micro_batches is None else (micro_batches,)
+    search, space = slicer(slicing), SpaceRules(submeshes, tuple(remat), tuple(zero))
+    chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
     if source.training and schedule == "inference":
@@ -138,16 +139,16 @@ def plan_model(
         batch=batch,
         layers=source.numbers_of_layers(LAYERS) if layers is None else (layers,),
         micro_batches=counts,
-        chooser=Searched("any" if objective == "time" else "each"),
-        space=SpaceRules(submeshes, tuple(remat), tuple(zero)),
+        chooser=chooser,
+        space=space,
         schedule=schedule if source.training else "inference",
-        slicer=slicer(slicing),
+        slicer=search,
         margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         objective=objective,
         correction=correction,
         priced_by=priced.named(by),
     )
-    return plan(task if strategy == OURS else _by(strategy, task, schedule), clock=clock)
+    return plan(task, clock=clock)
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
@@ -174,21 +175,25 @@ def _source(
     return GivenModel(model, batch // counts[0], name="")
 
 
-def _by(choice: str | Strategy, task: PlanningTask, schedule: str) -> PlanningTask:
-    """The task with a strategy in the place of the search.
+def _chooser(
+    choice: str | Strategy, schedule: str, space: SpaceRules, search: Slicer, objective: str
+) -> Searched | ByStrategy:
+    """Our own search, or a strategy in its place.
 
     Raises:
-        ValueError: the task asks for a choice that only our own search has.
+        ValueError: an unknown strategy, or one is asked for beside a choice that only our own search has.
     """
+    if choice == OURS:
+        return Searched("any" if objective == "time" else "each")
     from alpa_dejavu.strategies import ByStrategy, strategy
 
     chosen = strategy(choice)
-    defaults = {"schedule": "1f1b", "space": SpaceRules(), "slicer": slicer("dynamic"), "objective": "time"}
-    given = {"schedule": schedule, "space": task.space, "slicer": task.slicer, "objective": task.objective}
+    defaults = {**vars(SpaceRules()), "schedule": "1f1b", "slicing": slicer("dynamic"), "objective": "time"}
+    given = {**vars(space), "schedule": schedule, "slicing": search, "objective": objective}
     other = next((name for name, value in given.items() if value != defaults[name]), None)
     if other is not None:
         raise ValueError(
             f"{other} is {given[other]!r}, but {chosen.name} has rules of its own and plans for the fastest 1F1B step; "
             f"leave {other} out, or choose the strategy 'dejavu'"
         )
-    return dataclasses.replace(task, chooser=ByStrategy(chosen))
+    return ByStrategy(chosen)

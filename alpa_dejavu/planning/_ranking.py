@@ -10,12 +10,13 @@ from alpa_dejavu.moves import Settler, layer_state
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
+from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._task import Found, PlanningTask
 from alpa_dejavu.price import as_cheap, ordered
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulate import Timeline
 
-__all__ = ["Ranked", "plan_of", "ranked"]
+__all__ = ["Ranked", "plan_of", "ranked", "settled"]
 
 
 @final
@@ -47,7 +48,8 @@ class Ranked:
 
 def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
     """The candidates with their plans, each slicing once, the best one first."""
-    each = _different(found.candidates)
+    best, *others = _different(found.candidates)
+    each = [settled(task, best), *others]
     plans = [
         dataclasses.replace(
             plan_of(task, one), notes=found.notes, strategy=found.strategy, runs_on_alpa=found.runs_on_alpa
@@ -74,13 +76,19 @@ def _different(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def plan_of(task: PlanningTask, one: Candidate) -> Plan:
-    """The plan of a candidate; where another one runs, on those hosts that have most of what it needs."""
+    """The plan of a candidate; where another one runs, as one that follows it."""
     made = finished_plan(task, one)
     if task.before is None:
         return made
-    made = dataclasses.replace(made, model=task.before.model, layer_option=task.before.layer_option)
-    if task.unlike:
-        return made
+    return dataclasses.replace(made, model=task.before.model, layer_option=task.before.layer_option)
+
+
+def settled(task: PlanningTask, one: Candidate) -> Candidate:
+    """The candidate on those hosts that have most of what it needs, where a plan runs and hosts are alike."""
+    if task.before is None or task.unlike:
+        return one
+    stages = finished_plan(task, one).stages
     devices = {host.name: host.num_devices for host in task.cluster.hosts}
-    settler = Settler(made.stages, task.before.stages, devices, layer_state(one.model))
-    return dataclasses.replace(made, stages=settler.settled(made.stages, ()))
+    settler = Settler(stages, task.before.stages, devices, layer_state(one.model))
+    names = [stage.hosts for stage in settler.settled(stages, ())]
+    return one if names == [stage.hosts for stage in stages] else on_used_hosts(task, one, names)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu.price import PricedPlan, price_per_step
 from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
 
 if TYPE_CHECKING:
     from alpa_dejavu.cost_table import CostTable
     from alpa_dejavu.simulate import Timeline
 
-__all__ = ["OURS", "STRATEGIES", "PlanningResult", "PricedPlan", "RunnerUp"]
+__all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp"]
 
 OURS = "dejavu"
 STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
@@ -30,20 +31,6 @@ class RunnerUp:
 
     plan: Plan
     why: str
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class PricedPlan:
-    """A plan, and the price of one of its steps, in the currency of the hosts' prices."""
-
-    plan: Plan
-    price: float
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The names of those that it uses."""
-        return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
 
 
 @final
@@ -85,8 +72,6 @@ class PlanningResult:
     @property
     def price_per_step(self) -> float | None:
         """By the prices of the hosts that the plan uses, or None where one isn't known."""
-        from alpa_dejavu.price import price_per_step
-
         return price_per_step(self.plan, self.cluster)
 
     @property

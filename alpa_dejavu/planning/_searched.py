@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import final
 
-import numpy as np
-
-from alpa_dejavu._diagnosis import no_plan
-from alpa_dejavu._ties import ordered
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.device_order import device_order
-from alpa_dejavu.planning._candidate import Candidate, Costs
+from alpa_dejavu.planning._bench import Bench, is_small
+from alpa_dejavu.planning._candidate import Candidate, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
-from alpa_dejavu.problem import Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.problem._check import one_of
 
-__all__ = ["Bench", "Searched", "best_first", "host_names", "nothing_fits"]
+__all__ = ["Searched"]
 
-_SURE, _AT_LEAST = 3.0, 1e-4
-"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or at least
-within this share of its step; they are then priced at their own micro-batch."""
 _AS_GOOD = 1e-3
 """Of plans within this share of the best one's step the one with most layers comes first, since cuts between more of
 them are left to choose from once hosts are lost."""
-_FAR, _CLOSE = 0.1, 0.03
-"""Of fewer hosts other numbers of micro-batches are tried, and then all shapes, where the best plan so far is within
-these shares of the best one's step."""
+_CLOSE = 0.05
+"""Fewer hosts are searched as widely as all of them where a plan about the best one's shape is within this share of its
+step."""
 _WIDELY = 8
 """Where every choice of hosts is looked at, up to so many are all searched as widely as the whole cluster."""
 _PLACED = 6
@@ -59,7 +49,7 @@ class Searched(Chooser):
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
         """The plans worth comparing, the shortest step first."""
         bench = Bench(task, clock)
-        found = bench.searched(ShapeSearch(task.layers, task.micro_batches, self.begin))
+        found = bench.searched(self._search(task))
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
         placed = [_placed(task, one) for one in found[:_PLACED]]
         clock.lap("placement")
@@ -81,19 +71,17 @@ class Searched(Chooser):
         for part in parts:
             if not each and bench.least_work_s / part.num_devices > best.step_s:
                 continue
-            smaller = Bench(task.on(part), bench.clock, bench.known)
-            there = self._around(smaller, best)
-            if (each and len(parts) <= _WIDELY) or (there and there[0].step_s <= best.step_s * (1 + _CLOSE)):
-                there = best_first(smaller.searched(ShapeSearch(task.layers, task.micro_batches, self.begin)))
+            thorough = is_small(task)
+            smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
+            there = [] if thorough else best_first(smaller.searched(_uphill(smaller.task, best), exactly=each))
+            close = bool(there) and there[0].step_s <= best.step_s * (1 + _CLOSE)
+            if thorough or close or (each and len(parts) <= _WIDELY):
+                there = best_first(smaller.searched(self._search(smaller.task)))
             yield from there
             best = best_first([best, *there])[0]
 
-    def _around(self, bench: Bench, best: Candidate) -> list[Candidate]:
-        """Plans of about the best one's shape, the shortest step first; its own shape alone if that is no good."""
-        first = bench.candidate(_shape(best))
-        if self.hosts != "each" and (first is None or first.step_s > best.step_s * (1 + _FAR)):
-            return [] if first is None else [first]
-        return best_first(bench.searched(_uphill(bench.task, best), exactly=self.hosts == "each"))
+    def _search(self, task: PlanningTask) -> ShapeSearch:
+        return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
 
 
 def _on_all_devices(bench: Bench, found: Sequence[Candidate]) -> list[Candidate]:
@@ -113,126 +101,6 @@ def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
     return ShapeSearch(task.layers, task.micro_batches, _shape(best), stages=False)
 
 
-@final
-class Bench:
-    """Costs and candidates of shapes on one cluster, each worked out once."""
-
-    def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
-        """Begins with the costs on a larger cluster that are known and hold on the task's, too."""
-        self.task, self.clock = task, clock
-        self._costs: dict[tuple[int, int], Costs] = {}
-        self._found: dict[Shape, Candidate | None] = {}
-        self._off = 0.0
-        for one in known:
-            key = one.model.num_layers, one.run.num_micro_batches
-            if key not in self._costs and (part := one.on(task.cluster)) is not None:
-                self._costs[key] = part
-
-    @property
-    def known(self) -> list[Costs]:
-        """All costs that were worked out so far."""
-        return list(self._costs.values())
-
-    def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
-        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches.
-
-        `exactly` False: plans may stay priced by scaled models.
-        """
-        while (shape := search.ask()) is not None:
-            found = self.candidate(shape)
-            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
-        while exactly and (scaled := self._scaled_rival()) is not None:
-            self._price_exactly(scaled)
-        return [one for one in self._found.values() if one is not None]
-
-    def candidate(self, shape: Shape) -> Candidate | None:
-        """The best plan of a shape, simulated; None if nothing fits."""
-        if shape not in self._found:
-            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
-            self._found[shape] = next(iter(best_first(one for one in found if one is not None)), None)
-            self.clock.lap("slicing")
-        return self._found[shape]
-
-    def _offers(self, shape: Shape) -> Iterator[Costs]:
-        """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
-        try:
-            costs = self.costs(shape.layers, shape.micro_batches)
-        except NoPlanError:  # no submesh is on these hosts
-            return
-        yield costs
-        if costs.partial and shape.stages <= 1:
-            space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
-            whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
-            if whole:
-                alone = SearchSpace(tuple(space.submeshes[s] for s in whole), tuple(space.configs[s] for s in whole))
-                yield dataclasses.replace(self._of(costs.model, alone, costs.run, costs.exact), partial=True)
-
-    def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
-        """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
-        key = layers, count
-        if key not in self._costs or (exactly and not self._costs[key].exact):
-            self._costs[key] = self._priced(layers, count, exactly)
-        return self._costs[key]
-
-    def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
-        task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
-        exact = exactly or micro_batch == task.source.micro_batch
-        model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
-        self.clock.lap("features")
-        return self._of(model, task.space.space(task.cluster, micro_batch), run, exact)
-
-    def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
-        task = self.task
-        if model.sharding is not None:
-            model.sharding.prepare(config for row in space.configs for config in row if config is not None)
-            self.clock.lap("sharding")
-        table = task.adjusted(cost_table(model, task.cluster, space, run, task.prices.models, task.margin))
-        self.clock.lap("cost table")
-        return Costs(model, task.cluster, space, run, table, exact)
-
-    def _scaled_rival(self) -> Shape | None:
-        """The best shape that was priced by another micro-batch's model, if it's as good as the best one's rivals."""
-        found = {shape: one for shape, one in self._found.items() if one is not None}
-        if not found:
-            return None
-        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _AT_LEAST))
-        rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
-        return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
-
-    def _price_exactly(self, shape: Shape) -> None:
-        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
-        self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other, scaled in list(self._found.items()):
-            if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
-                del self._found[other]
-                exact = self.candidate(other)
-                if scaled is not None:
-                    off = 1.0 if exact is None else abs(exact.step_s / scaled.step_s - 1)
-                    self._off = max(self._off, off)
-
-    @property
-    def least_work_s(self) -> float:
-        """Device-seconds that each step takes at least; 0 where devices are unlike, so that nothing is known.
-
-        No plan's devices work less than the stages of least work do, whatever the schedule hides.
-        """
-        if self.task.unlike:
-            return 0.0
-        return min(map(_work_s, self._costs.values()))
-
-
-def _work_s(costs: Costs) -> float:
-    """The least device-seconds of a step, over all cuts into stages, whether or not their submeshes fit together."""
-    sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
-    table = costs.table  # what crosses between stages may be less on fewer hosts
-    alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
-    least = (alone * sizes).min(axis=(2, 3))
-    best = np.zeros(len(least) + 1)
-    for end in range(1, len(best)):
-        best[end] = (best[:end] + least[:end, end - 1]).min()
-    return float(best[-1]) * costs.run.num_micro_batches
-
-
 def _finest_first(found: list[Candidate]) -> list[Candidate]:
     """Candidates in their order, but for the one of most layers among those that are as good as the best one."""
     if not found or len(found[0].cluster.hosts) == 1:
@@ -242,33 +110,9 @@ def _finest_first(found: list[Candidate]) -> list[Candidate]:
     return [finest, *(one for one in found if one is not finest)]
 
 
-def best_first(found: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates, the shortest step first; of equal steps the one that was found first."""
-    return ordered(found, key=lambda one: one.step_s)
-
-
-def host_names(found: Candidate) -> list[tuple[str, ...]]:
-    """The hosts of each stage, in the order that its mesh has them."""
-    if found.hosts is not None:
-        return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.hosts]
-    names = []
-    for stage, hosts in zip(found.stages, found.placed, strict=True):
-        config = found.space.configs[stage.submesh][stage.config]
-        assert config is not None, "a slicer chose an entry that the search space doesn't offer"
-        order = device_order(found.cluster, hosts, config.shape)
-        names.append(tuple(found.cluster.hosts[host].name for host in order))
-    return names
-
-
 def _placed(task: PlanningTask, found: Candidate) -> Candidate:
     """The candidate on the very hosts that it is on, where it matters which those are."""
     used = {host for hosts in found.placed for host in hosts}
     if len(used) == len(found.cluster.hosts) and found.space.hosts is None:
         return found
     return on_used_hosts(task, found, host_names(found))
-
-
-def nothing_fits(task: PlanningTask) -> NoPlanError:
-    """The error for a task that no plan fits, with the fewest layers and the most micro-batches."""
-    costs = Bench(task, Clock()).costs(task.layers[0], task.micro_batches[-1])
-    return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)

@@ -53,6 +53,7 @@ class ShapeSearch:
         micro_batches: numbers of micro-batches, ascending.
         begin: a shape that is known to be good; None: none is known.
         stages: whether other numbers of stages are tried.
+        thorough: whether all numbers of micro-batches are tried, and all numbers of stages with the best shapes.
 
     >>> search = ShapeSearch([4], [1, 2])
     >>> while (shape := search.ask()) is not None:
@@ -62,11 +63,17 @@ class ShapeSearch:
     """
 
     def __init__(
-        self, layers: Sequence[int], micro_batches: Sequence[int], begin: Shape | None = None, stages: bool = True
+        self,
+        layers: Sequence[int],
+        micro_batches: Sequence[int],
+        begin: Shape | None = None,
+        stages: bool = True,
+        thorough: bool = False,
     ) -> None:
         self.told: dict[Shape, float] = {}
         self._layers, self._counts = tuple(layers), tuple(micro_batches)
         self._stages: dict[Shape, int] = {}
+        self._thorough = thorough
         self._asked = self._shapes(begin, stages)
 
     def ask(self) -> Shape | None:
@@ -79,7 +86,7 @@ class ShapeSearch:
 
     def _shapes(self, begin: Shape | None, stages: bool) -> Iterator[Shape]:
         yield from self._widely() if begin is None else self._uphill(begin)
-        for shape in self._best(_REFINED if begin is None else 1) if stages else ():
+        for shape in self._best(_REFINED if begin is None or self._thorough else 1) if stages else ():
             yield from self._numbers_of_stages(shape)
 
     def _widely(self) -> Iterator[Shape]:
@@ -95,13 +102,17 @@ class ShapeSearch:
 
     def _with_layers(self, number: int) -> Iterator[Shape]:
         """Every other number of micro-batches from the largest on, and those beside the best two; all if none fits."""
+        if self._thorough:
+            yield from (Shape(number, count) for count in self._counts[::-1])
+            return
         hopeless = 0
         for count in self._counts[::-2]:
             shape = Shape(number, count)
             yield shape
             least = self._least(number)
-            hopeless = hopeless + 1 if self.told[shape] > _HOPELESS * least and math.isfinite(least) else 0
-            if hopeless == _PATIENCE:
+            hopeless = hopeless + 1 if self.told[shape] > _HOPELESS * least else 0
+            # What doesn't fit where smaller micro-batches did won't fit with larger ones either.
+            if math.isfinite(least) and (hopeless == _PATIENCE or math.isinf(self.told[shape])):
                 break
         best = self._best_counts(number)[:2]
         for count in best:
@@ -113,6 +124,9 @@ class ShapeSearch:
     def _numbers_of_stages(self, shape: Shape) -> Iterator[Shape]:
         """Half as many stages, and one more and one less as long as that gains."""
         first = self._stages[shape]
+        if self._thorough:
+            yield from (Shape(shape.layers, shape.micro_batches, n) for n in range(1, shape.layers + 1) if n != first)
+            return
         halved = Shape(shape.layers, shape.micro_batches, first // 2)
         if halved.stages:
             yield halved

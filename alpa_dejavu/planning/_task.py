@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from alpa_dejavu.history import Correction
     from alpa_dejavu.planning._candidate import Candidate
     from alpa_dejavu.planning._clock import Clock
-    from alpa_dejavu.problem import NoPlanError
     from alpa_dejavu.uncertainty import Errors, Resolver
 
 __all__ = ["OBJECTIVES", "Chooser", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
@@ -141,12 +140,6 @@ class Chooser(abc.ABC):
             found: candidates on the whole cluster; the first one's shape is a place to begin at.
             clock: takes the seconds of each step of the planning.
         """
-
-    def why_none(self, task: PlanningTask) -> NoPlanError:
-        """The error that says why there is no candidate."""
-        from alpa_dejavu.planning._searched import nothing_fits
-
-        return nothing_fits(task)
 
 
 @final

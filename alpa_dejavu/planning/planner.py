@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
+from alpa_dejavu.planning._bench import nothing_fits
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._ranking import ranked
 from alpa_dejavu.planning._result import PlanningResult, RunnerUp
@@ -36,18 +37,20 @@ def plan(
         ValueError: the task contradicts itself, or asks for what its chooser can't do.
     """
     clock = clock or Clock()
-    with collector_paused():
-        found = task.chooser.choose(task, clock)
-        if not found.candidates:
-            raise task.chooser.why_none(task)
-        ranking = ranked(task, found, clock)
-        best, chosen = ranking[0].plan, ranking[0].candidate
-        others = [one.candidate for one in ranking[1:]]
-        compared = [one.candidate for one in ranking if one.rivals]
-        for annotation in annotations:
-            best = annotation.annotate(best, Chosen(task, found, [chosen, *others], compared, clock))
-    task.source.keep()
-    clock.lap("cache")
+    try:
+        with collector_paused():
+            found = task.chooser.choose(task, clock)
+            if not found.candidates:
+                raise nothing_fits(task)
+            ranking = ranked(task, found, clock)
+            best, chosen = ranking[0].plan, ranking[0].candidate
+            others = [one.candidate for one in ranking[1:]]
+            compared = [one.candidate for one in ranking if one.rivals]
+            for annotation in annotations:
+                best = annotation.annotate(best, Chosen(task, found, [chosen, *others], compared, clock))
+    finally:
+        task.source.keep()
+        clock.lap("cache")
     best = dataclasses.replace(best, planning_s=dict(clock.seconds))
     return PlanningResult(
         plan=best,

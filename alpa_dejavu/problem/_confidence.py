@@ -22,6 +22,7 @@ class Confidence:
         draws: how many.
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the errors' size is from, in a few words.
+        compared: the shapes of the candidates in a few words; empty: nobody told them.
 
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
@@ -32,6 +33,7 @@ class Confidence:
     draws: int
     candidates: int
     spread_from: str
+    compared: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
@@ -63,7 +65,8 @@ class Confidence:
         'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 0.9 to 1.8 s (assumed)'
         """
         low, high = self.interval_s
+        of = f" ({self.compared})" if self.compared else ""
         return (
-            f"within 5 % of the best of {self.candidates} candidates with {100 * self.probability:.0f} %; expected "
+            f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; expected "
             f"step {self.expected_step_s:.4g} s, with 90 % {low:.4g} to {high:.4g} s ({self.spread_from})"
         )

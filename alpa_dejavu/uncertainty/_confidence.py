@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu._ties import first_least
 from alpa_dejavu.planning._candidate import Candidate
-from alpa_dejavu.problem import Confidence
+from alpa_dejavu.problem import Confidence, Slicing
 from alpa_dejavu.uncertainty._errors import Errors
 from alpa_dejavu.uncertainty._resolved import Resolver
 from alpa_dejavu.uncertainty._steps import meet_plan, step_draws
@@ -41,17 +42,49 @@ def confidence(
         meet_plan(candidate, resolver)
     errors = errors or Errors.unmeasured(resolver)
     steps = step_draws(candidates, resolver, errors, errors.drawn(count))
-    return confidence_of_draws(steps, resolver.source)
+    return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
 
 
-def confidence_of_draws(steps_s: FloatArray, source: str) -> Confidence:
+def _missed(slicing: Slicing) -> float:
+    """The least share of the chosen plan's step that a plan may take which the slicer didn't find."""
+    known = slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0
+    return min(slicing.lower_bound_s / slicing.cost_s, 1.0) if known else 1.0
+
+
+def _compared(candidates: Sequence[Candidate]) -> str:
+    """The shapes of the candidates in a few words."""
+    numbers = {
+        "layer": [one.model.num_layers for one in candidates],
+        "micro-batch": [one.run.num_micro_batches for one in candidates],
+        "stage": [len(one.stages) for one in candidates],
+        "host": [len({host for hosts in one.placed for host in hosts}) for one in candidates],
+    }
+    return ", ".join(_range(each, what) for what, each in numbers.items())
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    """The least and the largest number.
+
+    >>> _range([1024, 512, 512], "micro-batch")
+    '512 to 1024 micro-batches'
+    """
+    low, high = min(numbers), max(numbers)
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}"
+
+
+def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
     """From the steps of all candidates in joint draws, shape (K, candidates), the chosen one first.
 
     Args:
         steps_s: in seconds, above zero.
         source: where the spread is from.
+        missed: the least share of the chosen plan's step that a plan may take which the search has missed; it may as
+            well be anything up to 1, which lowers the probability.
+        compared: the shapes of the candidates in a few words.
     """
-    within = steps_s[:, 0] <= NEARLY * steps_s.min(axis=1)
+    best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
+    within = steps_s[:, 0] <= NEARLY * best_s
     corrected = optimism(steps_s)
     low, high = np.quantile(steps_s[:, 0], _ENDS) * corrected
     return Confidence(
@@ -61,6 +94,7 @@ def confidence_of_draws(steps_s: FloatArray, source: str) -> Confidence:
         draws=steps_s.shape[0],
         candidates=steps_s.shape[1],
         spread_from=source,
+        compared=compared,
     )
 
 

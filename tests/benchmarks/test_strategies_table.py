@@ -9,6 +9,7 @@ import pytest
 import strategies
 from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
 from alpa_dejavu._even import EvenDivision
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.memory import ModelMemory
@@ -85,12 +86,23 @@ def test_no_profiles_are_an_error(tmp_path, capsys):
     assert "layer_forward_MODEL_DEVICE_tpN.csv" in capsys.readouterr().err
 
 
-def test_a_degree_that_wasnt_profiled_is_named(tmp_path):
+@pytest.mark.parametrize(("degree", "next_smaller"), [(3, 2), (8, 4)])
+def test_a_degree_that_wasnt_profiled_takes_what_the_next_smaller_one_takes(tmp_path, degree, next_smaller):
     latency = profiled(tmp_path, "gpt2", 30)
     model = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True)
-    division = EvenDivision(model, ModelMemory.of(model), 1, 8, 0)
-    with pytest.raises(ValueError, match="gpt2 has no profile on t4 with 8 tensor-parallel devices"):
-        latency.predict(division.operators(0, "forward"), HOMOGENEOUS.cluster.hosts[0].device)
+    device = HOMOGENEOUS.cluster.hosts[0].device
+    taken = []
+    for each in (degree, next_smaller):
+        division = EvenDivision(model, ModelMemory.of(model), 1, each, 0)
+        taken.append(latency.predict(division.operators(0, "forward"), device).total_s)
+    assert taken[0] == pytest.approx(taken[1])
+
+
+def test_a_device_that_wasnt_profiled_is_named(tmp_path):
+    latency = profiled(tmp_path, "gpt2", 30)
+    operators = model_of(HOMOGENEOUS.layers, "gpt2", profiled=True).layers[0].forward
+    with pytest.raises(ValueError, match="gpt2 has no profile on a100; plan for devices that have one"):
+        latency.predict(operators, named_cluster("p4d.24xlarge").hosts[0].device)
 
 
 @pytest.mark.skipif(not PROFILES.is_dir(), reason=f"AMP's profiles are to be in {PROFILES}")

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from made_up import fitted, measured
 
-from alpa_dejavu import model_planner
+from alpa_dejavu import planning
 from alpa_dejavu.calibration import write_calibration
 from alpa_dejavu.cli import main
 
@@ -85,6 +85,6 @@ def test_plan_and_estimate_take_one(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "has 'V100-SXM2-16GB', but the calibration made-up knows 'example' only" in result.output
     given = []
-    monkeypatch.setattr(model_planner, "plan_model", lambda *args, **options: given.append(options) or 1 / 0)
+    monkeypatch.setattr(planning, "plan_model", lambda *args, **options: given.append(options) or 1 / 0)
     CliRunner().invoke(main, [*asked, "v100"])
     assert [options["calibration"] for options in given] == ["v100"]

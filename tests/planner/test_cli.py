@@ -13,8 +13,8 @@ from models import chain
 from plans import example_plan, stage
 
 import alpa_dejavu
-from alpa_dejavu import model_planner
 from alpa_dejavu import plan_estimate as plan_estimate_module
+from alpa_dejavu import planning
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.communication import AlphaBeta, Free, Links, communication_model
@@ -51,7 +51,7 @@ def run(monkeypatch):
     def runs(*args):
         return CliRunner().invoke(main, [str(arg) for arg in args])
 
-    monkeypatch.setattr(model_planner, "plan_model", plan_model)
+    monkeypatch.setattr(planning, "plan_model", plan_model)
     return runs
 
 
@@ -180,7 +180,7 @@ def wrong_name(*_, **__):
 
 @pytest.mark.parametrize(("fails", "said"), [(no_plan, "Error: "), (wrong_name, "Error: there is no machine 'cray'")])
 def test_no_plan_and_wrong_names_are_one_message_and_nothing_is_written(run, tmp_path, monkeypatch, fails, said):
-    monkeypatch.setattr(model_planner, "plan_model", fails)
+    monkeypatch.setattr(planning, "plan_model", fails)
     result = run(*ASKED, "--json", tmp_path / "plan.json")
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -200,7 +200,7 @@ def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path
 
         return resolve("x", names["model"](1), {}, int)
 
-    monkeypatch.setattr(model_planner, "plan_model", calls)
+    monkeypatch.setattr(planning, "plan_model", calls)
     result = run(*ASKED)
     assert result.exit_code == 1
     assert "KeyError: 'my key'" in result.stderr
@@ -212,7 +212,7 @@ def test_a_package_that_is_missing_is_named(run, monkeypatch):
     ours = pathlib.Path(alpa_dejavu.__file__).parent / "imaginary.py"
     names = {}
     exec(compile("def plan_model(*_, **__):\n    import no_such_package\n", str(ours), "exec"), names)
-    monkeypatch.setattr(model_planner, "plan_model", names["plan_model"])
+    monkeypatch.setattr(planning, "plan_model", names["plan_model"])
     result = run(*ASKED)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the package 'no_such_package' is missing; `alpa-dejavu doctor` says")

@@ -134,16 +134,16 @@ def test_a_history_without_runs_and_one_that_is_none_are_told(tmp_path, monkeypa
 
 
 def test_the_command_line_says_by_how_many_runs_it_corrected(tmp_path, monkeypatch, plain):
-    from alpa_dejavu import model_planner
+    from alpa_dejavu import planning
 
     store = Store(tmp_path / "history.sqlite")
     words = ["plan", "--model", "x", "--cluster", "p3.16xlarge", "--batch", "16", "--history", store.path]
-    real = model_planner.plan_model
+    real = planning.plan_model
 
     def small(*_, history, **_others):
         return real(trained, CLUSTER, batch=16, micro_batches=4, layers=2, history=history)
 
-    monkeypatch.setattr(model_planner, "plan_model", small)
+    monkeypatch.setattr(planning, "plan_model", small)
     assert f"not corrected           {store.path} has no runs on such devices yet" in command(*words).stdout
     store.append(measured(plain, 1.4))
     result = command(*words)

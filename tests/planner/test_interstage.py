@@ -5,18 +5,17 @@ import math
 
 import numpy as np
 import pytest
-from alpa_dejavu.estimate import GivenStage, estimate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import chain
+from models import chain, planned
 from unlike import islands, two_and_two
 
-import alpa_dejavu
 from alpa_dejavu.communication import AlphaBeta
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.interstage import InterstageTransfer
 from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import Link, MeshConfig, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic, Exhaustive
 from alpa_dejavu.space import search_space
@@ -173,7 +172,7 @@ def test_a_strategys_stages_take_what_an_estimate_says(drawn, communication, cou
 def test_a_plans_stages_in_one_host_send_within_it():
     cluster = hosts_of(2, devices=2)
     model = chain(4, flop=1e9, parameter_bytes=1e6, activation_bytes=1e6)
-    made = alpa_dejavu.plan(model, cluster, space_of(cluster, (1, 1)), Run(8))
+    made = planned(model, cluster, space_of(cluster, (1, 1)), Run(8)).plan
     link, between = cluster.links[0][0], CARD
     for before, after in zip(made.stages, made.stages[1:], strict=False):
         way = link if before.hosts == after.hosts else between

@@ -70,3 +70,8 @@ def test_a_model_that_does_not_fit_says_what_is_missing():
     small = dataclasses.replace(CLUSTER, hosts=(dataclasses.replace(host, device=device),))
     with pytest.raises(NoPlanError, match="doesn't fit into memory"):
         plan_model(trained, small, batch=32, layers=4)
+
+
+def test_a_plan_says_what_share_of_memory_it_left_free():
+    assert plan_model(trained, CLUSTER, batch=32, layers=4).plan.priced_by.margin == 0.05
+    assert plan_model(trained, CLUSTER, batch=32, layers=4, memory_margin=0.2).plan.priced_by.margin == 0.2

@@ -10,11 +10,11 @@ from jax_models import trained
 from plans import example_plan, stage
 from unlike import cluster, host, two_and_two
 
-from alpa_dejavu import model_planner
+from alpa_dejavu import planning
 from alpa_dejavu.cli import main
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.price import front, numbers_of_hosts, price_per_step
+from alpa_dejavu.price import front, price_per_step
 
 
 def wide(batch_size):
@@ -47,17 +47,6 @@ def test_the_front_has_no_plan_that_is_slower_and_dearer_than_another():
     assert [(one.plan.step_s, one.hosts) for one in found] == [(1.0, ("a", "b")), (4.0, ("c", "d"))]
     found = front(plans[2:], priced())
     assert [one.price * 3600 for one in found] == pytest.approx([32.0, 8.0])
-
-
-def test_numbers_of_hosts_are_tried_all_where_there_are_few():
-    assert numbers_of_hosts(priced()) == [
-        counts for counts in itertools.product(range(3), range(3)) if any(counts) and counts != (2, 2)
-    ]
-    many = cluster([host(f"{kind}{n}", 1e12 * (kind + 1), price=1.0) for kind in range(4) for n in range(4)])
-    found = numbers_of_hosts(many)
-    assert len(found) == len(set(found)) <= 32
-    assert (3, 4, 4, 4) in found, "a slow and dear host less"
-    assert (0, 0, 0, 1) in found
 
 
 def test_each_objective_is_the_best_in_what_it_asks_for():
@@ -102,7 +91,7 @@ def test_unknown_prices_and_objectives_are_refused_before_anything_is_traced():
 
 def test_the_command_line_lists_the_front_and_writes_the_fastest(monkeypatch, tmp_path):
     both, asked = planned("pareto"), {}
-    monkeypatch.setattr(model_planner, "plan_model", lambda *_, **named: asked.update(named) or both)
+    monkeypatch.setattr(planning, "plan_model", lambda *_, **named: asked.update(named) or both)
     path = tmp_path / "plan.json"
     given = ["plan", "--model", "m", "--cluster", "c", "--batch", "64", "--objective", "pareto", "--json", str(path)]
     answer = CliRunner().invoke(main, given)

@@ -9,8 +9,8 @@ import models
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jax_models import trained
 from models import chain
-from test_model_planner import trained
 
 from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
@@ -30,8 +30,13 @@ from alpa_dejavu.upgrades import upgrades
 CLUSTER = named_cluster("p3.16xlarge", 4)
 
 
-def asked(cluster, micro_batches=4):
-    return plan_model(trained, cluster, batch=64, micro_batches=micro_batches, layers=4)
+def wide(batch_size):
+    """A model that makes use of all hosts: stages of it compute for longer than they send."""
+    return trained(batch_size, size=16384, depth=12)
+
+
+def asked(cluster, micro_batches=32):
+    return plan_model(wide, cluster, batch=8192, micro_batches=micro_batches, layers=12)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,9 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
     assert set(made.plan.contingencies) == {"p3.16xlarge-0", "p3.16xlarge-2"}
     assert made.plan.hardware == planned.plan.hardware.without(lost)
     assert made.plan.priced_by == planned.plan.priced_by
-    assert made.plan.num_micro_batches == 4
+    # The number of micro-batches may change, and the plan says so.
+    changed = made.plan.num_micro_batches != 32
+    assert changed == any("micro-batches instead of 32" in note for note in made.plan.notes)
 
 
 def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_path, kept, tmp_path):
@@ -88,14 +95,17 @@ def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_p
         assert (done.exit_code, said in " ".join(done.output.split())) == (code, True)
 
 
-def test_it_is_the_plan_from_scratch(planned, kept):
-    made = replan(planned.plan, kept, without=["p3.16xlarge-1", "p3.16xlarge-3"])
-    scratch = asked(without(CLUSTER, ["p3.16xlarge-1", "p3.16xlarge-3"]))
-    assert made.plan.step_s == pytest.approx(scratch.plan.step_s, rel=1e-9)
-    assert made.plan.layer_ids == scratch.plan.layer_ids
-    assert [dataclasses.replace(s, hosts=()) for s in made.plan.stages] == [
-        dataclasses.replace(s, hosts=()) for s in scratch.plan.stages
+def test_it_is_the_plan_from_scratch_of_as_many_micro_batches(planned, kept):
+    lost = ["p3.16xlarge-1", "p3.16xlarge-3"]
+    made, left = replan(planned.plan, kept, without=lost).plan, without(CLUSTER, lost)
+    scratch = asked(left, made.num_micro_batches).plan
+    # A traced model scales to other micro-batches but for a few scalars.
+    assert made.step_s == pytest.approx(scratch.step_s, rel=1e-4)
+    assert made.layer_ids == scratch.layer_ids
+    assert [(s.submesh, s.logical_mesh, s.remat, s.zero, s.options) for s in made.stages] == [
+        (s.submesh, s.logical_mesh, s.remat, s.zero, s.options) for s in scratch.stages
     ]
+    assert made.step_s <= asked(left).plan.step_s * (1 + 1e-9), "other numbers of micro-batches are looked at, too"
 
 
 def test_links_that_have_changed_change_the_plan(planned, kept, untraced):
@@ -110,7 +120,7 @@ def test_the_same_cluster_moves_nothing(planned, kept, untraced):
     assert made.plan.step_s == pytest.approx(planned.plan.step_s, rel=1e-9)
     assert made.moves.layers == ()
     assert made.moves.num_bytes == made.moves.seconds == 0.0
-    assert made.kept_layers == (0, 1, 2, 3)
+    assert made.kept_layers == tuple(range(12))
 
 
 def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
@@ -136,7 +146,8 @@ def test_where_memory_is_short_micro_batches_become_smaller():
     assert plan.contingencies == {}
     short = replan(plan, Kept(model, cluster, Run(2), 32, ("none",), (0,)), without=["host-1"])
     assert short.plan.num_micro_batches in (4, 8)
-    assert f"{short.plan.num_micro_batches} micro-batches instead of 2, for memory's sake" in short.plan.notes
+    said = f"{short.plan.num_micro_batches} micro-batches instead of 2, priced by a model that was scaled"
+    assert said in short.plan.notes
     assert short.kept.differences(short.plan) == []
     much = chain(8, flop=1e12, parameter_bytes=2.0**29, activation_bytes=0.75 * 2.0**30)
     with pytest.raises(NoPlanError, match="doesn't fit into memory"):
@@ -162,7 +173,7 @@ def test_a_contingency_becomes_the_plan(planned):
     assert (made.plan.stages, made.plan.step_s, made.moves) == (ready.stages, ready.step_s, ready.moves)
     assert made.plan.cluster == "3 x p3.16xlarge"
     assert [host.name for host in made.plan.hardware.hosts] == [f"p3.16xlarge-{n}" for n in (0, 1, 3)]
-    assert made.plan.num_layers == 4
+    assert made.plan.num_layers == 12
     old = dataclasses.replace(planned.plan, hardware=None)
     assert fallback(old, "p3.16xlarge-2").plan == dataclasses.replace(made.plan, hardware=None)
     with pytest.raises(ValueError, match=r"has no contingency for the loss of p3.16xlarge-2"):
@@ -186,7 +197,7 @@ def test_what_cannot_be_is_refused(planned, kept):
         fallback(plan, "elsewhere")
     with pytest.raises(ValueError, match="nothing has changed"):
         replan(plan, kept)
-    with pytest.raises(ValueError, match=r"another plan: batch is 64, not 32"):
+    with pytest.raises(ValueError, match=r"another plan: batch is 8192, not 32"):
         replan(dataclasses.replace(plan, batch=32), kept, without=["p3.16xlarge-0"])
     with pytest.raises(ValueError, match="priced by AnalyticLatency and AlphaBeta, not by AnalyticLatency and Free"):
         replan(plan, kept, without=["p3.16xlarge-0"], communication="free")
@@ -214,7 +225,7 @@ def test_the_command_says_what_moves_and_writes_what_follows(plan_path, planned,
     other = run("replan", plan_path, "--cluster", "p4d.24xlarge", "--hosts", 2)
     assert other.exit_code == 0, other.output
     assert "2 x p4d.24xlarge (16 devices)" in other.stdout
-    assert "0 layers of 4 stay" in other.stdout
+    assert "0 layers of 12 stay" in other.stdout
     write_cluster(dataclasses.replace(without(CLUSTER, ["p3.16xlarge-1"]), name="ours"), tmp_path / "ours.json")
     ours = run("replan", plan_path, "--cluster", tmp_path / "ours.json")
     assert ours.exit_code == 0, ours.output
@@ -316,13 +327,15 @@ def test_what_is_left_after_a_loss_and_a_slower_host_is_estimated_as_it_was_plan
     """On exactly the hosts that are left, the slow one among them, though their machine type knows nothing of it."""
     made = replan(planned.plan, kept, without=["p3.16xlarge-0"], slow={"p3.16xlarge-2": 3.0}).plan
     assert [host.slowdown for host in made.hardware.hosts] == [1, 3, 1]
-    again = PlanEstimator(made, trained).estimate(made).plan
+    again = PlanEstimator(made, wide).estimate(made).plan
     assert again.step_s == pytest.approx(made.step_s, rel=1e-9)
     assert [stage.hosts for stage in again.stages] == [stage.hosts for stage in made.stages]
     assert again.notes == ()
 
 
 def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
-    stages = tuple(dataclasses.replace(stage, hosts=("elsewhere", *stage.hosts[1:])) for stage in planned.plan.stages)
+    # Where none of the names is there, alike hosts are named otherwise, and any will do; here some are.
+    first, *others = planned.plan.stages
+    stages = (dataclasses.replace(first, hosts=("elsewhere",)), *others)
     with pytest.raises(ValueError, match=r"stage 0 is on the host 'elsewhere', but 4 x p3\.16xlarge has"):
         upgrades(dataclasses.replace(planned.plan, stages=stages), kept)

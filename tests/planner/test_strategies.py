@@ -96,7 +96,7 @@ def test_a_stage_on_unlike_devices_is_as_slow_and_small_as_its_worst():
 def test_a_strategy_leaves_the_same_share_of_the_memory_free():
     stage = PlacedStage(0, 5, (0,), config_of(1, 1))
     pipeline = Pipeline((stage,), 2, 8)
-    times = task_of(MODEL, cluster_of([FAST], per_host=1)).pricing(2).stage_times([stage])[0]
+    times = task_of(MODEL, cluster_of([FAST], per_host=1)).stage_times([stage], 2)[0]
     counted = times.resident_bytes + times.temporary_bytes + times.activation_bytes
     tight = task_of(MODEL, cluster_of([dataclasses.replace(FAST, memory_bytes=1.02 * counted)], per_host=1))
     assert not tight.fits(pipeline)

@@ -4,23 +4,23 @@ import dataclasses
 
 import pytest
 import unlike
-from alpa_dejavu.strategies._asked import Asked
 from jax_models import trained
-from models import chain
+from models import chain, task_of
 
 from alpa_dejavu.alpa_code import alpa_code
 from alpa_dejavu.changed_cluster import without
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning import plan, plan_model
+from alpa_dejavu.planning._annotations import Annotation
 from alpa_dejavu.planning._result import STRATEGIES
-from alpa_dejavu.problem import NoPlanError, Submesh
+from alpa_dejavu.problem import NoPlanError, Run, Submesh
+from alpa_dejavu.simulate import simulate
 from alpa_dejavu.strategies import (
     AlpaDefault,
     Amp,
+    ByStrategy,
     Dejavu,
     HetPipe,
     Megatron,
@@ -32,6 +32,7 @@ from alpa_dejavu.strategies import (
 )
 from alpa_dejavu.strategies._stages import config_of
 from alpa_dejavu.testing import example_cluster
+from alpa_dejavu.uncertainty import confidence
 
 MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=(1e4,))
 HOSTS = example_cluster(4, 2)
@@ -66,7 +67,8 @@ def test_alike_virtual_workers_are_one_pipeline_that_is_estimated_only(tmp_path)
     plan = planned.plan
     assert len(made.pipelines) == 2
     assert [stage.logical_mesh for stage in plan.stages] == [(2, 1)] * 4
-    assert plan.step_s == made.step_s != planned.timeline.step_s
+    assert plan.step_s == planned.timeline.step_s == made.step_s
+    assert made.step_s != simulate(planned.timeline.stages, plan.num_micro_batches).step_s, "with synchronous steps"
     assert "Alpa's runtime has neither" in plan.notes[1]
     again = read_plan(write_plan(plan, tmp_path / "plan.json"))
     assert (again.strategy, again.runs_on_alpa) == ("hetpipe (ed)", False)
@@ -107,32 +109,29 @@ def test_a_number_of_micro_batches_is_taken_as_given(chosen):
         made_by(chosen, micro_batches=3)
 
 
-def asked_of(chosen, cluster=HOSTS, model=MODEL, **asked):
-    given = {"batch": 16, "micro_batches": None, "models": CostModels(AnalyticLatency(), AlphaBeta())} | asked
-    made = Asked(chosen, **given)
-    return made, made.planned(model, 1, cluster)
+def planned_by(chosen, cluster=HOSTS, count=8):
+    """What a strategy plans for a batch of 16 samples in so many micro-batches, with all that is said of plans."""
+    return plan(task_of(MODEL, cluster, 16 // count, Run(count), chooser=ByStrategy(chosen)))
 
 
 @pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
 @pytest.mark.parametrize("chosen", [Amp(), Megatron(), HetPipe("ed"), OURS], ids=lambda one: one.name)
 def test_without_a_host_the_same_strategy_plans_for_what_is_left(chosen, cluster):
-    asked, found = asked_of(chosen, cluster, micro_batches=8)
-    plan = asked.with_contingencies(found).plan
+    made = planned_by(chosen, cluster).plan
     names = [host.name for host in cluster.hosts]
-    assert list(plan.contingencies) == names
-    for lost, other in plan.contingencies.items():
+    assert list(made.contingencies) == names
+    for lost, other in made.contingencies.items():
         used = {host for stage in other.stages for host in stage.hosts}
         assert used | set(other.unused) == {*names} - {lost}
         assert not used & set(other.unused)
         assert [layer for stage in other.stages for layer in range(stage.layers[0], stage.layers[1] + 1)] == [*range(6)]
-    steps = [step_or_none(asked, without(cluster, lost)) for lost in (names[:1], [names[0], names[-1]])]
-    assert plan.contingencies[names[0]].step_s == pytest.approx(next(filter(None, steps)))
-    assert found.plan.contingencies == {}
+    steps = [step_or_none(chosen, without(cluster, lost)) for lost in (names[:1], [names[0], names[-1]])]
+    assert made.contingencies[names[0]].step_s == pytest.approx(next(filter(None, steps)))
 
 
-def step_or_none(asked, cluster):
+def step_or_none(chosen, cluster):
     try:
-        return asked.planned(MODEL, 1, cluster).plan.step_s
+        return planned_by(chosen, cluster).plan.step_s
     except (NoPlanError, ValueError):
         return None
 
@@ -149,21 +148,33 @@ class OnFour(Strategy):
 
 
 def test_a_host_without_which_a_strategy_has_no_plan_is_named():
-    asked, found = asked_of(OnFour())
-    plan = asked.with_contingencies(found).plan
-    assert plan.contingencies == {}
-    assert plan.notes[-1] == "nothing fits without any one of its hosts: there is no contingency for that loss"
+    made = planned_by(OnFour()).plan
+    assert made.contingencies == {}
+    assert "nothing fits without any one of its hosts: there is no contingency for that loss" in made.notes
 
 
 @pytest.mark.parametrize("cluster", [HOSTS, unlike.two_and_two()], ids=["uniform", "unlike"])
 @pytest.mark.parametrize("chosen", [Amp(), Megatron(), HetPipe("ed")], ids=lambda one: one.name)
 def test_how_sure_a_strategys_step_is_is_told(chosen, cluster):
-    asked, found = asked_of(chosen, cluster, micro_batches=8)
-    sure = asked.with_confidence(found).plan.confidence
-    assert sure.interval_s[0] < found.plan.step_s < sure.interval_s[1]
+    made = planned_by(chosen, cluster).plan
+    sure = made.confidence
+    assert sure.interval_s[0] < made.step_s < sure.interval_s[1]
     assert (sure.probability, sure.candidates) == (1.0, 1)
-    slower = dataclasses.replace(found, plan=dataclasses.replace(found.plan, step_s=2 * found.plan.step_s))
-    both = asked.with_confidence(slower, [found]).plan.confidence
+
+
+def test_an_estimate_that_is_only_the_strategys_own_counts_in_how_sure_it_is():
+    task, seen = task_of(MODEL, HOSTS, 2, Run(8), chooser=ByStrategy(HetPipe("ed"))), []
+
+    class Seen(Annotation):
+        def annotate(self, plan, chosen):
+            seen.extend(chosen.compared)
+            return plan
+
+    made = plan(task, annotations=[Seen()])
+    (found,) = seen
+    assert found.step_s == made.plan.step_s == made_by(HetPipe("ed"), micro_batches=8, samples=2).step_s
+    slower = dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=2 * found.step_s))
+    sure, both = confidence([found]), confidence([slower, found])
     assert both.expected_step_s > 1.9 * sure.expected_step_s
     assert (both.probability, both.candidates) == (0.0, 2)
 
@@ -186,7 +197,7 @@ def test_a_model_is_planned_by_another_strategy_and_corrected_as_ours(tmp_path):
     plan = planned.plan
     assert plan.strategy == "amp (paper)"
     assert plan.notes[0].startswith("chosen by amp (paper), which compared")
-    assert list(plan.planning_s)[-3:] == ["strategy", "confidence", "contingencies"]
+    assert list(plan.planning_s)[-6:] == ["strategy", "placement", "confidence", "contingencies", "memory", "cache"]
     assert plan.confidence.candidates == 1
     assert list(plan.contingencies) == [host.name for host in HOSTS.hosts]
     assert planned.timeline.step_s == plan.step_s

@@ -1,0 +1,179 @@
+"""Costs and candidates of shapes on one cluster, each worked out once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._polish import polished
+from alpa_dejavu.planning._shapes import Shape, ShapeSearch
+from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding
+from alpa_dejavu.slicing import Dynamic
+
+__all__ = ["Bench", "is_small", "nothing_fits"]
+
+_SURE, _AT_LEAST = 3.0, 1e-4
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or at least
+within this share of its step; they are then priced at their own micro-batch."""
+_SMALL = {False: 256, True: 64}
+"""Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
+_POLISHED = 3
+"""So many of the best candidates have their cuts moved, as long as that makes their simulated steps shorter."""
+
+
+@final
+class Bench:
+    """Costs and candidates of shapes on one cluster, each worked out once."""
+
+    def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
+        """Begins with the costs on a larger cluster that are known and hold on the task's, too."""
+        self.task, self.clock = task, clock
+        self._costs: dict[tuple[int, int], Costs] = {}
+        self._found: dict[Shape, Candidate | None] = {}
+        self._off = 0.0
+        for one in known:
+            key = one.model.num_layers, one.run.num_micro_batches
+            if key not in self._costs and (part := one.on(task.cluster)) is not None:
+                self._costs[key] = part
+
+    @property
+    def known(self) -> list[Costs]:
+        """All costs that were worked out so far."""
+        return list(self._costs.values())
+
+    def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
+        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches.
+
+        `exactly` False: plans may stay priced by scaled models.
+        """
+        while (shape := search.ask()) is not None:
+            found = self.candidate(shape)
+            search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
+        while exactly and (scaled := self._scaled_rival()) is not None:
+            self._price_exactly(scaled)
+        each = best_first(one for one in self._found.values() if one is not None)
+        if not isinstance(self.task.slicer, Dynamic):  # who asks for another search gets what that finds
+            return each
+        configs = is_small(self.task)
+        return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
+
+    def candidate(self, shape: Shape) -> Candidate | None:
+        """The best plan of a shape, simulated; None if nothing fits."""
+        if shape not in self._found:
+            found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
+            there = best_first(one for one in found if one is not None)
+            self._found[shape] = there[0] if there else None
+            self.clock.lap("slicing")
+        return self._found[shape]
+
+    def _offers(self, shape: Shape) -> Iterator[Costs]:
+        """The costs of all stages that plans of a shape may have; those of a stage on all devices may stand apart."""
+        try:
+            costs = self.costs(shape.layers, shape.micro_batches)
+        except NoPlanError:  # no submesh is on these hosts
+            return
+        yield costs
+        if costs.partial and shape.stages <= 1:
+            space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
+            whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
+            if whole:
+                alone = SearchSpace(tuple(space.submeshes[s] for s in whole), tuple(space.configs[s] for s in whole))
+                yield dataclasses.replace(self._of(costs.model, alone, costs.run, costs.exact), partial=True)
+
+    def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
+        """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
+        key = layers, count
+        if key not in self._costs or (exactly and not self._costs[key].exact):
+            self._costs[key] = self._priced(layers, count, exactly)
+        return self._costs[key]
+
+    def _priced(self, layers: int, count: int, exactly: bool) -> Costs:
+        task, micro_batch, run = self.task, self.task.micro_batch(count), Run(count, self.task.schedule)
+        exact = exactly or micro_batch == task.source.micro_batch
+        model = (task.source.exact if exact else task.source.scaled)(layers, micro_batch)
+        self.clock.lap("features")
+        return self._of(model, task.space.space(task.cluster, micro_batch), run, exact)
+
+    def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
+        task = self.task
+        if model.sharding is not None:
+            space = _divisible(model.sharding, space)
+            self.clock.lap("sharding")
+        table = task.adjusted(cost_table(model, task.cluster, space, run, task.prices.models, task.margin))
+        self.clock.lap("cost table")
+        return Costs(model, task.cluster, space, run, table, exact)
+
+    def _scaled_rival(self) -> Shape | None:
+        """The best shape that was priced by another micro-batch's model, if it's as good as the best one's rivals."""
+        found = {shape: one for shape, one in self._found.items() if one is not None}
+        if not found:
+            return None
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _AT_LEAST))
+        rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
+        return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
+
+    def _price_exactly(self, shape: Shape) -> None:
+        """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
+        self.costs(shape.layers, shape.micro_batches, exactly=True)
+        for other, scaled in list(self._found.items()):
+            if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
+                del self._found[other]
+                exact = self.candidate(other)
+                if scaled is not None:
+                    off = 1.0 if exact is None else abs(exact.step_s / scaled.step_s - 1)
+                    self._off = max(self._off, off)
+
+    @property
+    def least_work_s(self) -> float:
+        """Device-seconds that each step takes at least; 0 where devices are unlike, so that nothing is known.
+
+        No plan's devices work less than the stages of least work do, whatever the schedule hides.
+        """
+        if self.task.unlike:
+            return 0.0
+        return min(map(_work_s, self._costs.values()))
+
+
+def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
+    """The space without the configs on whose meshes the model can't be divided."""
+
+    def solved(config: MeshConfig | None) -> MeshConfig | None:
+        try:
+            sharding.prepare([] if config is None else [config])
+        except NoShardingError:
+            return None
+        return config
+
+    return dataclasses.replace(space, configs=tuple(tuple(map(solved, row)) for row in space.configs))
+
+
+def _work_s(costs: Costs) -> float:
+    """The least device-seconds of a step, over all cuts into stages, whether or not their submeshes fit together."""
+    sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
+    table = costs.table  # what crosses between stages may be less on fewer hosts
+    alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
+    least = (alone * sizes).min(axis=(2, 3))
+    best = np.zeros(len(least) + 1)
+    for end in range(1, len(best)):
+        best[end] = (best[:end] + least[:end, end - 1]).min()
+    return float(best[-1]) * costs.run.num_micro_batches
+
+
+def is_small(task: PlanningTask) -> bool:
+    """Whether so few plans are possible that shapes needn't be picked."""
+    return task.layers[-1] * task.cluster.num_devices <= _SMALL[task.unlike]
+
+
+def nothing_fits(task: PlanningTask) -> NoPlanError:
+    """The error for a task that no plan fits, with the fewest layers and the most micro-batches."""
+    costs = Bench(task, Clock()).costs(task.layers[0], task.micro_batches[-1])
+    return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)

@@ -1,0 +1,123 @@
+"""The search over shapes: which are asked for, by what was told of those before."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpa_dejavu.planning._shapes import Shape, ShapeSearch, micro_batch_counts
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def searched(search, step_s, num_stages=lambda shape: shape.stages or 4):
+    """Tells a search of the steps of all that it asks for; the shapes in the order that they were asked in."""
+    asked = []
+    while (shape := search.ask()) is not None:
+        assert shape not in asked, "no shape is asked for twice"
+        asked.append(shape)
+        search.tell(shape, step_s(shape), num_stages(shape))
+    assert search.ask() is None
+    assert list(search.told) == asked
+    return asked
+
+
+def best(search):
+    return min(search.told, key=search.told.get)
+
+
+def away_from(layers, count, stages=4):
+    """Steps that are longer the farther a shape is from the best one."""
+
+    def step_s(shape):
+        off = abs(math.log2(shape.micro_batches / count)) + abs((shape.stages or 4) - stages)
+        return 1.0 + 0.2 * off + 0.1 * (layers - shape.layers)
+
+    return step_s
+
+
+def test_counts_divide_the_batch():
+    assert micro_batch_counts(1) == (1,)
+    assert micro_batch_counts(1024)[-1] == 1024
+    assert all(96 % count == 0 for count in micro_batch_counts(96))
+    assert len(micro_batch_counts(2**20)) <= 12
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_best_number_of_micro_batches_is_found_wherever_it_is(count):
+    search = ShapeSearch([16], COUNTS)
+    searched(search, away_from(16, count))
+    assert best(search).micro_batches == count
+
+
+def test_numbers_that_get_ever_worse_are_not_tried_to_the_end():
+    asked = searched(ShapeSearch([16], COUNTS, stages=False), lambda shape: 64.0 / shape.micro_batches)
+    assert Shape(16, 1) not in asked
+    assert asked[0] == Shape(16, 64)
+
+
+def test_what_fits_nowhere_is_tried_with_all_numbers():
+    asked = searched(ShapeSearch([16, 32], COUNTS), lambda shape: math.inf)
+    assert {shape.micro_batches for shape in asked if shape.layers == 16} == set(COUNTS)
+    assert [shape for shape in asked if shape.layers == 32] == [Shape(32, 64)], "then with the most micro-batches"
+
+
+def test_more_layers_are_tried_as_long_as_they_gain():
+    steps = {16: 1.0, 32: 0.9, 48: 0.899, 64: 0.1}
+    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 8))
+    assert {shape.layers for shape in asked} == {16, 32, 48}, "48 gain too little for 64 to be cut"
+    assert {shape.micro_batches for shape in asked if shape.layers == 32 and not shape.stages} == {2, 4, 8}
+
+
+def test_other_numbers_of_stages_are_tried_as_long_as_they_gain():
+    search = ShapeSearch([16], [8])
+    asked = searched(search, away_from(16, 8, stages=7))
+    assert [shape.stages for shape in asked] == [0, 2, 5, 6, 7, 8, 3]
+    assert best(search) == Shape(16, 8, 7)
+
+
+def test_there_is_no_plan_without_stages():
+    asked = searched(ShapeSearch([16], [8]), lambda shape: 1.0 + shape.stages, lambda shape: shape.stages or 1)
+    assert [shape.stages for shape in asked] == [0, 2], "neither half of one stage nor one less"
+
+
+def test_stages_are_left_as_they_are_where_that_is_asked():
+    assert not any(shape.stages for shape in searched(ShapeSearch([16], COUNTS, stages=False), away_from(16, 8)))
+
+
+def test_from_a_shape_the_search_goes_uphill_and_keeps_its_layers():
+    search = ShapeSearch([16, 32], COUNTS, begin=Shape(32, 8), stages=False)
+    asked = searched(search, away_from(32, 32))
+    assert [shape.micro_batches for shape in asked] == [8, 16, 32, 64, 4]
+    assert {shape.layers for shape in asked} == {32}
+    assert best(search) == Shape(32, 32)
+
+
+def test_a_beginning_that_is_not_among_the_numbers_is_the_nearest_one():
+    assert ShapeSearch([16], COUNTS, begin=Shape(16, 24)).ask() == Shape(16, 32)
+    assert ShapeSearch([16], COUNTS, begin=Shape(16, 500)).ask() == Shape(16, 64)
+
+
+def test_where_the_beginning_does_not_fit_others_are_tried_until_one_does():
+    search = ShapeSearch([16], COUNTS, begin=Shape(16, 2), stages=False)
+    searched(search, lambda shape: 1.0 + shape.micro_batches if shape.micro_batches >= 16 else math.inf)
+    assert best(search) == Shape(16, 16)
+
+
+def test_a_thorough_search_leaves_no_number_out():
+    asked = searched(ShapeSearch([3], COUNTS, thorough=True), away_from(3, 8), lambda shape: shape.stages or 2)
+    assert {shape.micro_batches for shape in asked} == set(COUNTS)
+    assert {shape.stages for shape in asked if shape.micro_batches == 8} == {0, 1, 3}
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_every_search_ends_with_no_worse_than_what_it_began_with(data, stages, thorough):
+    steps = st.one_of(st.just(math.inf), st.floats(0.1, 10.0))
+    begin = data.draw(st.one_of(st.none(), st.builds(Shape, st.sampled_from([4, 8]), st.sampled_from(COUNTS))))
+    search = ShapeSearch([4, 8], COUNTS, begin, stages, thorough)
+    asked = searched(
+        search, lambda shape: data.draw(steps), lambda shape: shape.stages or data.draw(st.integers(1, 4))
+    )
+    assert search.told[best(search)] <= search.told[asked[0]]
+    assert all(shape.layers in (4, 8) and shape.micro_batches in COUNTS for shape in asked)
