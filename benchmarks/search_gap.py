@@ -41,7 +41,7 @@ from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.strategies import ByStrategy, strategy
 from gaps import _published, _slicers
 from gaps._pairs import Pair, drawn
-from gaps._wide import Counted, Wide
+from gaps._wide import Wide, counted
 from slicers._figure import Figure
 
 PARTS = ("gap", "strategies", "slicers", "published")
@@ -111,14 +111,14 @@ def _known_default(pair: Pair, known: _Known) -> Row:
 
 def _default(pair: Pair, cache: ModelCache | None, more: int = 0) -> Row:
     """The default search's plan of a pair, with so many hosts more."""
-    counted = Counted()
     try:
-        made = plan(dataclasses.replace(pair.task(pair.cluster(more), cache), slicer=counted), annotations=())
+        with counted() as asked:
+            made = plan(pair.task(pair.cluster(more), cache), annotations=())
     except NoPlanError:
         return {"fits": False}
     except ValueError as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": counted.asked}
+    return {**_shape(made), "slicings": asked.call_count}
 
 
 def _shape(made: PlanningResult) -> Row:
@@ -149,13 +149,13 @@ def _gap_row(pair: Pair, default: Row, known: _Known) -> Row:
 
 
 def _wide(pair: Pair, known_s: float, cache: ModelCache | None) -> Row:
-    counted = Counted()
-    task = dataclasses.replace(pair.task(cache=cache), slicer=counted, chooser=Wide(known_s))
+    task = dataclasses.replace(pair.task(cache=cache), chooser=Wide(known_s))
     try:
-        made = plan(task, annotations=())
+        with counted() as asked:
+            made = plan(task, annotations=())
     except (NoPlanError, ValueError) as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": counted.asked}
+    return {**_shape(made), "slicings": asked.call_count}
 
 
 def _strategies_row(pair: Pair, default: Row, known: _Known) -> Row:

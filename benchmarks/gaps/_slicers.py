@@ -11,9 +11,9 @@ import numpy as np
 
 from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.planning import PlanningResult, PlanningTask
+from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._searched import Bench
 from alpa_dejavu.problem import Model, Slicing, SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Gradient, Mcmc
 

@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import final
+from unittest.mock import Mock, patch
 
 from alpa_dejavu.planning import PlanningTask
-from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._bench import Bench
+from alpa_dejavu.planning._candidate import Candidate, best_first, host_names
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
-from alpa_dejavu.planning._searched import Bench, best_first, host_names
+from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape
 from alpa_dejavu.planning._task import Chooser, Found
-from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.slicing import Dynamic, Slicer
+from alpa_dejavu.slicing import Dynamic
 
 LAYERS = (8, 12, 16, 24, 32, 48)
-_FAR = 1.15
+_FAR = 1.1
 """More, or fewer, stages aren't tried where the closed form of a step is so many times the best step."""
-_HOPELESS = 1.25
+_HOPELESS = 1.2
 """A number of micro-batches is left out where it takes so many times the best step with the middle number of layers."""
-_OFF = 1.1
+_OFF = 1.05
 """What a model that is scaled from another micro-batch says has to come so close to the best step to be traced."""
-_CLOSE = 1.1
+_CLOSE = 1.05
 """Of fewer hosts all shapes are tried where those of the middle number of layers come so close to the best step."""
 _PLACED = 6
 
 
-@final
-class Counted(Slicer):
-    """The default slicer, which counts what it is asked: the shapes that a search looks at."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
-        self.asked += 1
-        found: Slicing = Dynamic().slice(problem)
-        return found.stages, found.lower_bound_s, found.iterations
+@contextlib.contextmanager
+def counted() -> Iterator[Mock]:
+    """Counts what the default slicer is asked meanwhile, in `call_count`."""
+    with patch.object(Dynamic, "_search", autospec=True, side_effect=Dynamic._search) as asked:
+        yield asked
 
 
 @final
@@ -72,7 +68,7 @@ class Wide(Chooser):
             close = min((one.step_s for one in middle), default=math.inf) <= _CLOSE * best_s
             found += _all_shapes(smaller, numbers, best_s) if close else middle
         best = best_first(found)[:_PLACED]
-        return Found(best_first(_placed(task, one) for one in best))
+        return Found(best_first(_placed(task, polished(one)) for one in best))
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
         """Nothing is chosen on another cluster."""

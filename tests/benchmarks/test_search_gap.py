@@ -13,7 +13,7 @@ from alpa_dejavu.planning import plan
 from alpa_dejavu.problem import NoPlanError
 from gaps import _published, _slicers
 from gaps._pairs import Pair, drawn
-from gaps._wide import Counted, Wide
+from gaps._wide import Wide, counted
 
 SIZE = 64
 
@@ -74,11 +74,12 @@ def test_an_odd_host_is_the_first_one_and_a_host_more_is_like_the_last():
 
 
 def test_the_wide_search_tries_more_shapes_and_finds_nothing_worse():
-    counted, wide = Counted(), Counted()
-    default = plan(dataclasses.replace(PAIR.task(), slicer=counted), annotations=())
-    chooser = Wide(default.plan.step_s, layers=(2, 4, 6))
-    found = plan(dataclasses.replace(PAIR.task(), slicer=wide, chooser=chooser), annotations=())
-    assert wide.asked > counted.asked > 0
+    with counted() as few_asked:
+        default = plan(PAIR.task(), annotations=())
+    with counted() as asked:
+        chooser = Wide(default.plan.step_s, layers=(2, 4, 6))
+        found = plan(dataclasses.replace(PAIR.task(), chooser=chooser), annotations=())
+    assert asked.call_count > few_asked.call_count > 0
     assert found.plan.step_s <= default.plan.step_s * (1 + 1e-9)
 
 
