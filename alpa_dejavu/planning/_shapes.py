@@ -20,7 +20,7 @@ _HOPELESS, _PATIENCE = 1.25, 2
 """Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""
 
 
-def micro_batch_counts(batch: int, at_most: int = 10) -> tuple[int, ...]:
+def micro_batch_counts(batch: int, at_most: int = 20) -> tuple[int, ...]:
     """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch.
 
     >>> micro_batch_counts(24)
