@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ def old_plans() -> list[dict[str, Any]]:
 def compared(old: dict[str, Any], machine: str = "p3.16xlarge", cache: ModelCache | None = None) -> dict[str, Any]:
     """The steps of an earlier plan and of a new one by today's prices, and whether the earlier one fits by them."""
     cluster = named_cluster(machine, max(old["gpus"] // PER_HOST, 1), min(old["gpus"], PER_HOST))
-    made = plan(Pair(old["model"], old["batch"], machine, len(cluster.hosts)).task(cluster, cache), annotations=())
+    task = Pair(old["model"], old["batch"], machine, len(cluster.hosts)).task(cluster, cache)
+    try:
+        made = plan(task, annotations=())
+    except (NoPlanError, ValueError) as error:
+        return {"new_s": math.inf, "error": str(error)}
     step = layers.trace(old["model"], batch=old["batch"] // old["micro_batches"])
     model = layers.model_of_step(step, old["layers"])
     stages = [_given(stage) for stage in old["stages"]]

@@ -134,7 +134,7 @@ def test_slicers_are_judged_by_the_simulated_step_in_equal_time(monkeypatch):
     assert "unlike links" in _slicers.scenarios(odd, plan(odd, annotations=()))
 
 
-def test_old_plans_are_those_of_the_published_cases_and_are_priced_afresh(monkeypatch, tmp_path, capsys):
+def test_old_plans_are_those_of_the_published_cases_and_are_priced_afresh(monkeypatch):
     assert len(_published.old_plans()) == 21
     made = plan(PAIR.task(), annotations=())
     stages = [
@@ -153,3 +153,10 @@ def test_old_plans_are_those_of_the_published_cases_and_are_priced_afresh(monkey
     assert row["old_fits"]
     held = [search_gap._published_figures([{"pair": "it", **row, "new_s": factor}]) for factor in (0.0, 1e9)]
     assert [figure.held for (figure,) in map(list, held)] == [True, False]
+
+    def failing(*_, **__):
+        raise NoPlanError("it doesn't fit")
+
+    monkeypatch.setattr(_published, "plan", failing)
+    row = _published.compared(old | {"layers": made.model.num_layers}, "p3.8xlarge")
+    assert not next(search_gap._published_figures([{"pair": "it", **row}])).held
