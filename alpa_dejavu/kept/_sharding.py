@@ -10,7 +10,7 @@ import numpy as np
 
 from alpa_dejavu.kept._arrays import packed, unpacked
 from alpa_dejavu.kept._model import Data, Numbered
-from alpa_dejavu.problem import MeshConfig
+from alpa_dejavu.problem import MeshConfig, NoShardingError
 from alpa_dejavu.sharded import ModelSharding, Solved, solved_for
 from alpa_dejavu.sharding._layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
@@ -62,7 +62,10 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
     layers, rows = Numbered(), Numbered()
     meshes = []
     for mesh in dict.fromkeys([_ALONE, *asked]):
-        levels = [rows.number(level) for level in sharding.solved(*mesh)]
+        try:
+            levels = [rows.number(level) for level in sharding.solved(*mesh)]
+        except NoShardingError:  # nothing is offered on it
+            continue
         meshes.append({"mesh": list(mesh), "levels": levels})
     stages = [
         {

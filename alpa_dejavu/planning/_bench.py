@@ -16,7 +16,7 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import PlanningTask
-from alpa_dejavu.problem import Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
@@ -108,7 +108,7 @@ class Bench:
     def _of(self, model: Model, space: SearchSpace, run: Run, exact: bool) -> Costs:
         task = self.task
         if model.sharding is not None:
-            model.sharding.prepare(config for row in space.configs for config in row if config is not None)
+            space = _divisible(model.sharding, space)
             self.clock.lap("sharding")
         table = task.adjusted(cost_table(model, task.cluster, space, run, task.prices.models, task.margin))
         self.clock.lap("cost table")
@@ -143,6 +143,19 @@ class Bench:
         if self.task.unlike:
             return 0.0
         return min(map(_work_s, self._costs.values()))
+
+
+def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
+    """The space without the configs on whose meshes the model can't be divided."""
+
+    def solved(config: MeshConfig | None) -> MeshConfig | None:
+        try:
+            sharding.prepare([] if config is None else [config])
+        except NoShardingError:
+            return None
+        return config
+
+    return dataclasses.replace(space, configs=tuple(tuple(map(solved, row)) for row in space.configs))
 
 
 def _work_s(costs: Costs) -> float:

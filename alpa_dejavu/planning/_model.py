@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_model"]
 
-_LAYERS = (16, 32, 48)
+LAYERS = (16, 32, 48)
 """Numbers of layers that are tried where the number is left open."""
 
 
@@ -137,7 +137,7 @@ def plan_model(
         source=source,
         prices=priced,
         batch=batch,
-        layers=source.numbers_of_layers(_LAYERS) if layers is None else (layers,),
+        layers=source.numbers_of_layers(LAYERS) if layers is None else (layers,),
         micro_batches=counts,
         chooser=chooser,
         space=space,

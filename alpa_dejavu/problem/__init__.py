@@ -7,7 +7,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
-from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, Sharding
+from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, NoShardingError, Sharding
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
@@ -40,6 +40,7 @@ __all__ = [
     "Model",
     "Moves",
     "NoPlanError",
+    "NoShardingError",
     "Objective",
     "Operator",
     "Operators",

@@ -18,6 +18,10 @@ PHASES = ("forward", "backward", "step")
 """The first two come for each micro-batch, the last one once a step."""
 
 
+class NoShardingError(ValueError):
+    """A mesh can't divide a model in the way that its options ask for."""
+
+
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exchange:

@@ -195,8 +195,9 @@ class Plan:
         return sum(self.planning_s.values())
 
     def after(self, steps_s: Mapping[str, float]) -> Plan:
-        """The plan with the seconds of steps that came before its own."""
-        return dataclasses.replace(self, planning_s={**steps_s, **self.planning_s})
+        """The plan with the seconds of steps that came before its own; those of one name are added up."""
+        own = {name: seconds + steps_s.get(name, 0.0) for name, seconds in self.planning_s.items()}
+        return dataclasses.replace(self, planning_s={**steps_s, **own})
 
     @property
     def layer_ids(self) -> list[list[int]]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu.problem import NoShardingError
+
 
 def cheapest_chain(costs: Sequence[NDArray[np.float64]]) -> list[int]:
     """The layout at each of the L+1 boundaries of L layers, by dynamic programming.
@@ -15,7 +17,7 @@ def cheapest_chain(costs: Sequence[NDArray[np.float64]]) -> list[int]:
         costs: for each layer the cost of each pair of layouts before (rows) and after it (columns), shape (K, K).
 
     Raises:
-        ValueError: if no choice of layouts is possible.
+        NoShardingError: if no choice of layouts is possible.
 
     >>> cheapest_chain([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])
     [0, 0, 0]
@@ -29,7 +31,7 @@ def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
     -1 where a chain has no such boundary.
 
     Raises:
-        ValueError: if no choice of layouts is possible for one of them.
+        NoShardingError: if no choice of layouts is possible for one of them.
 
     >>> cheapest_chains([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])[0]
     array([[ 0,  1, -1],
@@ -44,7 +46,9 @@ def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
         froms.append(total.argmin(axis=1))
         best[: end + 1] = total.min(axis=1)
         if not np.isfinite(best[: end + 1]).any(axis=1).all():
-            raise ValueError("no layouts at layers' boundaries go together on this mesh: relax the sharding options")
+            raise NoShardingError(
+                "no layouts at layers' boundaries go together on this mesh; relax the sharding options"
+            )
         found[: end + 1, end, end + 1] = best[: end + 1].argmin(axis=1)
         for n in range(end, -1, -1):
             begins = np.arange(n + 1)

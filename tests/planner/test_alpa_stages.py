@@ -98,7 +98,10 @@ def test_alpa_runs_the_plan_as_a_manual_option():
     assert [tuple(mesh.shape) for mesh in meshes] == [
         (stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in plan.stages
     ]
-    assert list(plan.planning_s) == ["cluster", "features", "cost table", "slicing", "confidence", "contingencies"]
+    assert list(plan.planning_s) == [
+        "cluster", "features", "sharding", "cost table", "slicing", "placement", "confidence", "contingencies",
+        "memory", "cache",
+    ]  # fmt: skip
     assert stage_construction.get_last_dp_result()[1] == plan.layer_ids
     assert plan.stages[0].hosts == ("node-0",)
 

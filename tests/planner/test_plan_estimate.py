@@ -54,7 +54,7 @@ def test_it_is_the_estimate_of_the_plans_stages(traced):
     assert made.plan.step_s == expected.step_s
     assert [one.memory_bytes for one in made.plan.stages] == [one.memory_bytes for one in expected.stages]
     assert [one.hosts for one in made.plan.stages] == [("host-0",)] * 2
-    assert list(made.plan.planning_s) == ["import", "trace", "features", "cost table"]
+    assert list(made.plan.planning_s) == ["import", "trace", "features", "cost table", "placement", "cache"]
     assert (made.plan.model, made.plan.batch) == ("gpt-125m", 32)
     assert traced == [("gpt-125m", 8)]
 
@@ -181,7 +181,7 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     cluster = named_cluster("p3.16xlarge", 2, 4)
     plan = whole_plan(hardware=summary_of(cluster))
     estimator = PlanEstimator(plan)
-    assert (type(estimator.prices.communication).__name__, estimator.cluster) == ("Links", cluster)
+    assert (type(estimator.prices.models.communication).__name__, estimator.cluster) == ("Links", cluster)
     made = estimator.estimate(plan).plan
     assert made.notes == ()
     assert (made.priced_by, made.hardware) == (plan.priced_by, plan.hardware)

@@ -16,9 +16,8 @@ from plans import example_plan
 
 from alpa_dejavu import _ties
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta
+from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
 from alpa_dejavu.price import front, ordered
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
@@ -50,7 +49,7 @@ def test_last_bits_change_no_order(values, random):
 
 
 def test_layers_alike_cost_alike_wherever_they_stand():
-    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels.named())
     costs = table.slicing_problem(CLUSTER, SPACE, RUN).costs_s
     for length in (1, 2, 3):
         # The first layer takes nothing in, and the last one gives nothing back.
@@ -67,10 +66,10 @@ def test_of_stages_that_are_worth_the_same_the_first_is_measured():
 
 
 def test_last_bits_of_a_measurement_hardly_change_what_is_drawn_after_it():
-    table = cost_table(MODEL, CLUSTER, SPACE, RUN, AnalyticLatency(), AlphaBeta())
+    table = cost_table(MODEL, CLUSTER, SPACE, RUN, CostModels.named())
     resolver = Resolver()
     meet(table, SPACE, resolver)
-    stage = resolver.resolved(table.pricing_of(1), SPACE.submeshes[1], SPACE.configs[1][0])
+    stage = resolver.resolved(table.stage_costs, table.devices[1], SPACE.configs[1][0])
     drawn = []
     for ratio in (1.7, 1.7 * BITS):
         errors = Errors.unmeasured(resolver)
