@@ -79,12 +79,27 @@ class Costs:
             num_stages: exactly so many stages; None: any number.
             devices: "exactly" all, or "at most"; None: as the problem has it.
         """
-        problem = self.problem
-        if num_stages is not None and num_stages > min(problem.num_layers, problem.num_devices):
-            return None
-        asked = dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
-        found = sliced(asked, self.space, self.cluster, slicer)
-        return simulated(Candidate(self, found)) if found.found else None
+        found = []
+        for problem in self._problems:
+            if num_stages is not None and num_stages > min(problem.num_layers, problem.num_devices):
+                continue
+            asked = dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
+            slicing = sliced(asked, self.space, self.cluster, slicer)
+            found += [simulated(Candidate(self, slicing))] if slicing.found else []
+        return least(found, key=lambda one: one.step_s) if found else None
+
+    @cached_property
+    def _problems(self) -> list[SlicingProblem]:
+        """The problem, and on several alike hosts the one in which stages that find room in one host are in one.
+
+        Which stages are neighbours within a host isn't known before they are placed: the first takes none of them for
+        such, the second one all that may be.
+        """
+        several = self.space.hosts is None and len(self.cluster.hosts) > 1 and not self.cluster.shared
+        if not several or self.table.transfer is None:
+            return [self.problem]
+        near = dataclasses.replace(self.table, interstage=self.table.transfer.table(self.space, near=True))
+        return [self.problem, near.slicing_problem(self.cluster, self.space, self.run)]
 
 
 @final
