@@ -53,6 +53,8 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
 class Settler:
     """Puts the stages of a new plan on those hosts that have most of what they need; all hosts are alike.
 
+    Hosts change places whole, so that stages that share one still do, and nothing of the plan's seconds changes.
+
     Args:
         stages: of the new plan.
         before: the stages of the plan that it follows.
@@ -63,30 +65,39 @@ class Settler:
     def __init__(
         self, stages: Sequence[StagePlan], before: Sequence[StagePlan], hosts: Mapping[str, int], state: FloatArray
     ) -> None:
-        self._names, self._devices = list(hosts), np.array(list(hosts.values()))
+        self._names = list(hosts)
         ends = np.concatenate([[0.0], np.cumsum(state.sum(axis=1))])
         common = np.array([[_common(new, old, ends) for old in before] for new in stages])
         there = np.array([[name in held for name in self._names] for held in (set(old.hosts) for old in before)])
-        self._preferred = np.argsort(-(common @ there), axis=1, kind="stable")
-        self._order = sorted(range(len(stages)), key=lambda n: stages[n].submesh.num_devices, reverse=True)
+        self._has = common @ there
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
-        """The stages on their hosts; as they are where the hosts can't be filled in this way.
+        """The stages on their hosts; as they are where there aren't so many hosts.
 
         Args:
             stages: those of the new plan, or the same on other hosts.
             lost: hosts that are not there.
         """
-        free = np.where([name in lost for name in self._names], 0, self._devices)
-        chosen: list[tuple[str, ...]] = [()] * len(stages)
-        for n in self._order:
-            wanted, liked = stages[n].submesh, self._preferred[n]
-            best = liked[free[liked] >= wanted.devices_per_host][: wanted.num_hosts]
-            if len(best) < wanted.num_hosts:
-                return tuple(stages)
-            free[best] -= wanted.devices_per_host
-            chosen[n] = tuple(self._names[host] for host in sorted(best.tolist()))
-        return tuple(dataclasses.replace(stage, hosts=own) for stage, own in zip(stages, chosen, strict=True))
+        asked = list(dict.fromkeys(name for stage in stages for name in stage.hosts))
+        free = [n for n, name in enumerate(self._names) if name not in lost]
+        if len(asked) > len(free):
+            return tuple(stages)
+        needs = np.array([[name in stage.hosts for stage in stages] for name in asked], dtype=np.float64)
+        places = self._assigned(needs @ self._has[:, free])
+        taken = {name: self._names[free[place]] for name, place in zip(asked, places, strict=True)}
+        return tuple(dataclasses.replace(stage, hosts=tuple(taken[name] for name in stage.hosts)) for stage in stages)
+
+    @staticmethod
+    def _assigned(has: FloatArray) -> list[int]:
+        """For each row its column, each column once: those that have most in common first."""
+        found = [-1] * len(has)
+        free = set(range(has.shape[1]))
+        for place in np.argsort(-has, axis=None, kind="stable").tolist():
+            row, column = divmod(place, has.shape[1])
+            if found[row] < 0 and column in free:
+                found[row] = column
+                free.remove(column)
+        return found
 
 
 def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:

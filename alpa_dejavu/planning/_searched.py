@@ -95,7 +95,7 @@ def _shape(best: Candidate) -> Shape:
 
 
 def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
-    return ShapeSearch(task.layers, task.micro_batches, _shape(best), stages=False)
+    return ShapeSearch(task.layers, task.micro_batches, _shape(best))
 
 
 def _finest_first(found: list[Candidate]) -> list[Candidate]:
