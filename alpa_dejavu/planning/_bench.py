@@ -84,7 +84,7 @@ class Bench:
         except NoPlanError:  # no submesh is on these hosts
             return
         yield costs
-        if costs.partial and shape.stages <= 1:
+        if costs.partial and shape.stages <= 1 and is_small(self.task):  # solving for such meshes takes long
             space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
             whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
             if whole:

@@ -61,21 +61,23 @@ class Searched(Chooser):
 
     def _on_fewer_hosts(self, bench: Bench, found: Sequence[Candidate]) -> Iterator[Candidate]:
         """Plans that leave hosts out, where a bound doesn't tell that none of them is as good."""
-        if not found or self.hosts == "all":
+        if self.hosts == "all":
             return
-        task, best, each = bench.task, best_first(found)[0], self.hosts == "each"
+        task, best, each = bench.task, best_first(found)[0] if found else None, self.hosts == "each"
         parts = fewer_hosts(task.cluster, each)
         for part in parts:
-            if not each and bench.least_work_s / part.num_devices > best.step_s:
+            if best is not None and not each and bench.least_work_s / part.num_devices > best.step_s:
                 continue
-            thorough = is_small(task)
+            thorough = best is None or is_small(task)
             smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
-            there = [] if thorough else best_first(smaller.searched(_uphill(smaller.task, best), exactly=each))
-            close = bool(there) and there[0].step_s <= best.step_s * (1 + _CLOSE)
+            there: list[Candidate] = []
+            if best is not None and not thorough:
+                there = best_first(smaller.searched(_around(smaller, best), exactly=each))
+            close = best is not None and there and there[0].step_s <= best.step_s * (1 + _CLOSE)
             if thorough or close or (each and len(parts) <= _WIDELY):
                 there = best_first(smaller.searched(self._search(smaller.task)))
             yield from there
-            best = best_first([best, *there])[0]
+            best = next(iter(best_first([*([] if best is None else [best]), *there])), None)
 
     def _search(self, task: PlanningTask) -> ShapeSearch:
         return ShapeSearch(task.layers, task.micro_batches, self.begin, thorough=is_small(task))
@@ -94,8 +96,11 @@ def _shape(best: Candidate) -> Shape:
     return Shape(best.model.num_layers, best.run.num_micro_batches)
 
 
-def _uphill(task: PlanningTask, best: Candidate) -> ShapeSearch:
-    return ShapeSearch(task.layers, task.micro_batches, _shape(best))
+def _around(bench: Bench, best: Candidate) -> ShapeSearch:
+    """Uphill from the best one's shape, over numbers of micro-batches whose costs are known if there are any."""
+    shape = _shape(best)
+    counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == shape.layers)
+    return ShapeSearch(bench.task.layers, counts or bench.task.micro_batches, shape)
 
 
 def _finest_first(found: list[Candidate]) -> list[Candidate]:

@@ -12,7 +12,7 @@ from models import chain, planned, space
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning._task import GivenSpace
-from alpa_dejavu.problem import Cluster, Link, NoPlanError, Run, SearchSpace
+from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, SearchSpace, Submesh
 from alpa_dejavu.testing import example_cluster
 
 WORSE = 1.001
@@ -125,3 +125,13 @@ def test_a_given_space_names_no_hosts_of_one_cluster():
     every = space(hosts=1)
     with pytest.raises(ValueError, match="hosts of the space are those of one cluster, but must be None"):
         GivenSpace(dataclasses.replace(every, hosts=((0,),) * len(every.submeshes)))
+
+
+def test_where_stages_cannot_take_all_hosts_they_take_fewer():
+    """Two layers can't fill seven hosts by whole ones in powers of two, but six of them."""
+    cluster = example_cluster(num_hosts=7, devices_per_host=1, memory_bytes=2.0**34)
+    model = chain(2, flop=1e10, parameter_bytes=1e3, activation_bytes=1e3, exchanged=(1e9,))
+    rows = ((MeshConfig((1, 1), 1, 1),), (MeshConfig((2, 1), 2, 1),))
+    made = planned(model, cluster, SearchSpace((Submesh(1, 1), Submesh(2, 1)), rows), Run(4)).plan
+    assert made.num_devices <= 4
+    assert any("left unused" in note for note in made.notes)
