@@ -15,7 +15,7 @@ from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning._task import PlanningTask, SpaceRules, StageSpace
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Plan, SearchSpace
+from alpa_dejavu.problem import Cluster, Model, Plan, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["KeptSpace", "kept_prices", "kept_task"]
@@ -115,11 +115,6 @@ def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:
     if knows is None:
         return space, 0
 
-    def chosen(config: MeshConfig | None) -> MeshConfig | None:
-        return config if config is None or knows(config) else None
-
-    configs = tuple(tuple(map(chosen, row)) for row in space.configs)
-    meshes = [
-        {config.shape for config in row if config is not None} for row in (sum(space.configs, ()), sum(configs, ()))
-    ]
-    return dataclasses.replace(space, configs=configs), len(meshes[0] - meshes[1])
+    known = space.filtered(knows)
+    offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
+    return known, len(offered - left)

@@ -156,8 +156,7 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     ]
     if not chosen:
         raise _none_of(space, cluster)
-    submeshes = tuple(space.submeshes[s] for s in chosen)
-    return SearchSpace(submeshes, tuple(space.configs[s] for s in chosen), space.allowed_imbalance)
+    return space.part(chosen)
 
 
 def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:

@@ -88,8 +88,8 @@ class Bench:
             space = self.task.space.space(self.task.cluster, self.task.micro_batch(shape.micro_batches))
             whole = [s for s, submesh in enumerate(space.submeshes) if submesh.num_devices == costs.cluster.num_devices]
             if whole:
-                alone = SearchSpace(tuple(space.submeshes[s] for s in whole), tuple(space.configs[s] for s in whole))
-                yield dataclasses.replace(self._of(costs.model, alone, costs.run, costs.exact), partial=True)
+                alone = self._of(costs.model, space.part(whole), costs.run, costs.exact)
+                yield dataclasses.replace(alone, partial=True)
 
     def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
         """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
@@ -148,14 +148,14 @@ class Bench:
 def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
     """The space without the configs on whose meshes the model can't be divided."""
 
-    def solved(config: MeshConfig | None) -> MeshConfig | None:
+    def solved(config: MeshConfig) -> bool:
         try:
-            sharding.prepare([] if config is None else [config])
+            sharding.prepare([config])
         except NoShardingError:
-            return None
-        return config
+            return False
+        return True
 
-    return dataclasses.replace(space, configs=tuple(tuple(map(solved, row)) for row in space.configs))
+    return space.filtered(solved)
 
 
 def _work_s(costs: Costs) -> float:

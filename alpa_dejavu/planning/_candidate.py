@@ -65,9 +65,8 @@ class Costs:
         if unlike or self.partial or len(part.hosts) < 2 or any(host.name not in there for host in part.hosts):
             return None
         chosen = [s for s, submesh in enumerate(self.space.submeshes) if submesh.num_hosts <= len(part.hosts)]
-        submeshes = tuple(self.space.submeshes[s] for s in chosen)
-        space = SearchSpace(submeshes, tuple(self.space.configs[s] for s in chosen))
-        whole = any(submesh.num_devices == part.num_devices for submesh in submeshes)
+        space = self.space.part(chosen)
+        whole = any(submesh.num_devices == part.num_devices for submesh in space.submeshes)
         table = self.table.part(chosen)
         return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
 
@@ -149,7 +148,7 @@ class Candidate:
         """The submeshes and configs that the slicing's stages name by their index."""
         return self.costs.space
 
-    @property
+    @cached_property
     def placed(self) -> tuple[tuple[int, ...], ...]:
         """The hosts of each stage, by their index in the cluster."""
         if self.hosts is not None:

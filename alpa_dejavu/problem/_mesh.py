@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.problem import _check
@@ -104,3 +104,17 @@ class SearchSpace:
                 raise ValueError(f"search space: hosts names {counts} hosts for the submeshes {shapes}")
         if not self.allowed_imbalance >= 0:
             raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")
+
+    def part(self, submeshes: Sequence[int]) -> SearchSpace:
+        """The space of some of its submeshes, by their index."""
+        return dataclasses.replace(
+            self,
+            submeshes=tuple(self.submeshes[s] for s in submeshes),
+            configs=tuple(self.configs[s] for s in submeshes),
+            hosts=self.hosts and tuple(self.hosts[s] for s in submeshes),
+        )
+
+    def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
+        """The space of the configs that are kept, each in its place."""
+        kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
+        return dataclasses.replace(self, configs=tuple(map(tuple, kept)))

@@ -4,7 +4,6 @@ Alpa makes each stage's program; the workers that would compile and run it are a
 """
 
 import dataclasses
-import functools
 import re
 from types import SimpleNamespace
 
@@ -12,9 +11,9 @@ import alpa
 import jax.numpy as jnp
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.global_env import global_config
-from alpa.pipeline_parallel import compile_executable, stage_construction, stage_profiling
+from alpa.pipeline_parallel import stage_profiling
 from alpa.testing import get_mlp_train_state_and_step
+from planned_alpa import PlannedError, stopped_after_planning
 from train_steps import predict_in_stages
 
 import alpa_dejavu
@@ -27,25 +26,9 @@ PEAK_BYTES, OPTIMIZER_BYTES = 2e6, 3e5
 NOTE = re.compile(r"(\d+) of (\d+) candidate stages were measured in [\d.]+ s of 60 s \((\d+) stages were offered\)")
 
 
-class PlannedError(Exception):
-    """Ends compilation once the stages are constructed."""
-
-
 @pytest.fixture
 def _stops_after_planning(monkeypatch):
-    alpa_dejavu.uninstall()
-    original = stage_construction.cluster_layers_and_slice_mesh
-
-    @functools.wraps(original)
-    def stop(*args, **kwargs):
-        original(*args, **kwargs)
-        raise PlannedError
-
-    monkeypatch.setattr(global_config, "backend", "cpu")
-    monkeypatch.setattr(stage_construction, "cluster_layers_and_slice_mesh", stop)
-    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", stop)
-    yield
-    alpa_dejavu.uninstall()
+    yield from stopped_after_planning(monkeypatch)
 
 
 @pytest.fixture

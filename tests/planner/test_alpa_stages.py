@@ -1,7 +1,6 @@
 """Alpa's construction of stages, planned by us, on a virtual mesh that nothing stands behind: no Ray, no devices."""
 
 import dataclasses
-import functools
 from types import SimpleNamespace
 
 import alpa
@@ -11,7 +10,8 @@ import numpy as np
 import pytest
 from alpa.device_mesh import VirtualPhysicalMesh
 from alpa.global_env import global_config
-from alpa.pipeline_parallel import compile_executable, stage_construction
+from alpa.pipeline_parallel import stage_construction
+from planned_alpa import PlannedError, stopped_after_planning
 from plans import example_plan, hardware
 from train_steps import predict_in_stages
 
@@ -32,28 +32,9 @@ from alpa_dejavu.testing import example_cluster
 LAYERS, HIDDEN, BATCH = 4, 32, 16
 
 
-class PlannedError(Exception):
-    """Carries what stage construction returned, so that nothing is compiled after it."""
-
-    def __init__(self, result):
-        self.result = result
-
-
 @pytest.fixture(autouse=True)
 def _stops_after_planning(monkeypatch):
-    """Alpa's own construction runs, then compilation is broken off."""
-    alpa_dejavu.uninstall()
-    original = stage_construction.cluster_layers_and_slice_mesh
-
-    @functools.wraps(original)
-    def stop(*args, **kwargs):
-        raise PlannedError(original(*args, **kwargs))
-
-    monkeypatch.setattr(global_config, "backend", "cpu")
-    monkeypatch.setattr(stage_construction, "cluster_layers_and_slice_mesh", stop)
-    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", stop)
-    yield
-    alpa_dejavu.uninstall()
+    yield from stopped_after_planning(monkeypatch)
 
 
 def virtual_mesh(hosts=1, devices=4, resources=None):

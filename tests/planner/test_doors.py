@@ -1,7 +1,6 @@
 """One question through every door: the stage option on Alpa's own layers, `plan_model`, `replan` and `estimate`."""
 
 import dataclasses
-import functools
 
 import alpa
 import jax
@@ -10,11 +9,9 @@ import jax_models
 import pytest
 import unlike
 from alpa.device_mesh import VirtualPhysicalMesh
-from alpa.global_env import global_config
-from alpa.pipeline_parallel import compile_executable, stage_construction
+from planned_alpa import PlannedError, stopped_after_planning
 from plans import priced_alike
 
-import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, plan_model
 from alpa_dejavu.kept import Kept
 from alpa_dejavu.model_source import GivenModel
@@ -24,10 +21,6 @@ from alpa_dejavu.replan import replan
 from alpa_dejavu.testing import example_cluster
 
 MICRO_BATCH, MICRO_BATCHES = 8, 4
-
-
-class PlannedError(Exception):
-    """Ends Alpa's compiling once the stages are known."""
 
 
 def tied(parameters, batch):
@@ -103,19 +96,7 @@ def virtual_mesh(cluster: Cluster):
 
 @pytest.fixture(autouse=True)
 def _stops_after_planning(monkeypatch):
-    alpa_dejavu.uninstall()
-    original = stage_construction.cluster_layers_and_slice_mesh
-
-    @functools.wraps(original)
-    def stop(*args, **kwargs):
-        original(*args, **kwargs)
-        raise PlannedError
-
-    monkeypatch.setattr(global_config, "backend", "cpu")
-    monkeypatch.setattr(stage_construction, "cluster_layers_and_slice_mesh", stop)
-    monkeypatch.setattr(compile_executable, "cluster_layers_and_slice_mesh", stop)
-    yield
-    alpa_dejavu.uninstall()
+    yield from stopped_after_planning(monkeypatch)
 
 
 def by_stage_option(monkeypatch, model, cluster):
