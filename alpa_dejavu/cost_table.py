@@ -98,11 +98,16 @@ class CostTable:
     @property
     def compute_costs_s(self) -> FloatArray:
         """Alpa's `compute_cost`: `costs_s` with what a stage would take in from one on a submesh like its own."""
-        if self.interstage is None:
-            return self.costs_s
-        alike = np.diagonal(self.interstage.links)
-        taken = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
-        return self.costs_s + taken[:, None, :, None]
+        return self.costs_s + self._crossing_alike_s()[:-1, None, :, None]
+
+    def _crossing_alike_s(self) -> FloatArray:
+        """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
+        num_layers, _, num_submeshes, _ = self.offered.shape
+        crossing = np.zeros((num_layers + 1, num_submeshes))
+        if self.interstage is not None:
+            alike = np.diagonal(self.interstage.links)
+            crossing[:-1] = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
+        return crossing
 
     def with_transfer(self, transfer: InterstageTransfer, space: SearchSpace) -> CostTable:
         """The table with other prices of what crosses from stage to stage; `space` is its own."""
@@ -147,11 +152,19 @@ class CostTable:
         )
 
     def slicing_problem(
-        self, cluster: Cluster, space: SearchSpace, run: Run, hosts: Sequence[int] | None = None
+        self,
+        cluster: Cluster,
+        space: SearchSpace,
+        run: Run,
+        hosts: Sequence[int] | None = None,
+        senders_wait: bool = False,
     ) -> SlicingProblem:
         """The problem that a slicer is asked.
 
         On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
+
+        What crosses a cut counts once, for the stage behind it. `senders_wait`: for the stage before it, too, as if the
+        next stage were on a submesh like its own; so much of a stage's time is taken where transfers aren't buffered.
 
         Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
         seconds are those of all of them computing at a time, so all of them are used. What a micro-batch waits for
@@ -164,8 +177,11 @@ class CostTable:
         available = devices_of_kinds(cluster, hosts)
         available = available if known else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
+        costs = self.costs_s
+        if senders_wait:
+            costs = costs + self._crossing_alike_s()[None, 1:, :, None]
         return SlicingProblem(
-            costs_s=self.costs_s * share,
+            costs_s=costs * share,
             submesh_sizes=sizes,
             num_devices=int(available.sum()),
             num_micro_batches=run.num_micro_batches,

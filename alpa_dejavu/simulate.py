@@ -24,7 +24,9 @@ from alpa_dejavu._simulation.stage_times import StageTimes
 from alpa_dejavu._simulation.timeline import KINDS, Event, Timeline, Track
 from alpa_dejavu.problem import Run, _check
 
-__all__ = ["KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "simulate", "step_program", "step_seconds"]
+__all__ = [
+    "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "sending", "simulate", "step_program", "step_seconds",
+]  # fmt: skip
 
 
 def simulate(
@@ -62,7 +64,7 @@ def simulate(
     33.0
     """
     stages = tuple(stages)
-    sends = _sends(schedule, sends)
+    sends = sends or sending(schedule)
     tasks = step_program(stages, num_micro_batches, schedule, sends)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
     forward, backward, ahead, back, update = (
@@ -88,17 +90,16 @@ def step_program(
     Run(num_micro_batches, schedule)
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
-    sends = _sends(schedule, sends)
+    sends = sends or sending(schedule)
     _check.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
     takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
     return program(schedule, len(stages), num_micro_batches, sends, *takes_time)
 
 
-def _sends(schedule: str, sends: str | None) -> str:
-    if sends is None:
-        return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
-    return sends
+def sending(schedule: str) -> str:
+    """How transfers go in a schedule where nothing else is said: "overlapped" or "blocking" (see `simulate`)."""
+    return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
 
 
 def _run(

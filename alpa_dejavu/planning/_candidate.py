@@ -19,7 +19,7 @@ from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.device_order import device_order
 from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.simulate import StageTimes, Timeline, simulate
+from alpa_dejavu.simulate import StageTimes, Timeline, sending, simulate
 from alpa_dejavu.slicing import Slicer
 
 __all__ = [
@@ -78,27 +78,37 @@ class Costs:
             num_stages: exactly so many stages; None: any number.
             devices: "exactly" all, or "at most"; None: as the problem has it.
         """
-        found = []
+        found: dict[tuple[StageChoice, ...], Slicing] = {}
         for problem in self._problems:
             if num_stages is not None and num_stages > min(problem.num_layers, problem.num_devices):
                 continue
             asked = dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
             slicing = sliced(asked, self.space, self.cluster, slicer)
-            found += [simulated(Candidate(self, slicing))] if slicing.found else []
-        return least(found, key=lambda one: one.step_s) if found else None
+            if slicing.found:
+                found.setdefault(slicing.stages, slicing)
+        there = [simulated(Candidate(self, slicing)) for slicing in found.values()]
+        return least(there, key=lambda one: one.step_s) if there else None
 
     @cached_property
     def _problems(self) -> list[SlicingProblem]:
-        """The problem, and on several alike hosts the one in which stages that find room in one host are in one.
+        """The problem, and the same where transfers count as the closed form doesn't have them.
 
-        Which stages are neighbours within a host isn't known before they are placed: the first takes none of them for
-        such, the second one all that may be.
+        On several alike hosts stages that find room in one host may be in one: which are neighbours within a host isn't
+        known before they are placed, so once none of them is taken for such, and once all that may be. And where
+        senders wait until the receiver has it all, a stage's time per micro-batch has its own sends in it.
         """
-        several = self.space.hosts is None and len(self.cluster.hosts) > 1 and not self.cluster.shared
-        if not several or self.table.transfer is None:
+        if self.table.interstage is None or self.cluster.shared:
             return [self.problem]
-        near = dataclasses.replace(self.table, interstage=self.table.transfer.table(self.space, near=True))
-        return [self.problem, near.slicing_problem(self.cluster, self.space, self.run)]
+        tables = [self.table]
+        if self.space.hosts is None and len(self.cluster.hosts) > 1 and self.table.transfer is not None:
+            near = self.table.transfer.table(self.space, near=True)
+            tables.append(dataclasses.replace(self.table, interstage=near))
+        waits = self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
+        return [
+            table.slicing_problem(self.cluster, self.space, self.run, senders_wait=wait)
+            for wait in ((False, True) if waits else (False,))
+            for table in tables
+        ]
 
 
 @final

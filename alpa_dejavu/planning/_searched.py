@@ -97,10 +97,12 @@ def _shape(best: Candidate) -> Shape:
 
 
 def _around(bench: Bench, best: Candidate) -> ShapeSearch:
-    """Uphill from the best one's shape, over numbers of micro-batches whose costs are known if there are any."""
-    shape = _shape(best)
-    counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == shape.layers)
-    return ShapeSearch(bench.task.layers, counts or bench.task.micro_batches, shape)
+    """Over the best one's number of layers, with the numbers of micro-batches whose costs are known."""
+    layers = best.model.num_layers
+    counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == layers)
+    if not counts:
+        return ShapeSearch(bench.task.layers, bench.task.micro_batches, _shape(best))
+    return ShapeSearch([layers], counts)
 
 
 def _finest_first(found: list[Candidate]) -> list[Candidate]:
