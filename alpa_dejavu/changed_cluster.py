@@ -33,13 +33,13 @@ def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
     left = [n for n, name in enumerate(names) if name not in hosts]
     if not left:
         raise ValueError(f"cluster {cluster.name} has only {_some(names)}: nothing is left without them")
-    kept = tuple(cluster.hosts[n] for n in left)
+    part = cluster.part(left)
+    kept = part.hosts
     if cluster.shared:
-        fewer = sum(host.num_devices for host in kept) / cluster.num_devices
+        fewer = part.num_devices / cluster.num_devices
         kept = tuple(dataclasses.replace(host, device=slower(host.device, fewer)) for host in kept)
-    links = tuple(tuple(cluster.links[a][b] for b in left) for a in left)
     name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
-    return dataclasses.replace(cluster, name=name, hosts=kept, links=links)
+    return dataclasses.replace(part, name=name, hosts=kept)
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:

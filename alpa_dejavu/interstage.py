@@ -158,18 +158,13 @@ class InterstageTransfer:
         forward, backward = np.max(found, axis=0).tolist()
         return forward, backward
 
-    def table(self, space: SearchSpace, near: bool = False) -> InterstageTable:
+    def table(self, space: SearchSpace) -> InterstageTable:
         """What crosses between stages on any two submeshes of a search space.
 
         Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
-        that the space names. `near`: of alike hosts, stages that find room in one host are in one.
+        that the space names.
         """
         ends, slowest = self._links(space)
-        if near and space.hosts is None:
-            parts = np.array([submesh.num_hosts == 1 for submesh in space.submeshes])
-            sizes = np.array([submesh.devices_per_host for submesh in space.submeshes])
-            room = np.add.outer(sizes, sizes) <= self._cluster.hosts[0].num_devices
-            ends, slowest = [*ends, (0, 0)], np.where(np.logical_and.outer(parts, parts) & room, len(ends), slowest)
         inside = np.array([a == b for a, b in ends])[slowest]
         hosts, devices = (
             np.array([getattr(submesh, name) for submesh in space.submeshes]) for name in ("num_hosts", "num_devices")

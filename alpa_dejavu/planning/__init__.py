@@ -7,8 +7,9 @@ Every door (the stage option inside Alpa, the command line, replan, strategies, 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._estimate import estimate
@@ -48,8 +49,4 @@ _HOME = {
     "plan": "planner",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

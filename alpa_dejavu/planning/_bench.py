@@ -10,8 +10,9 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._diagnosis import no_plan
+from alpa_dejavu._ties import least
 from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.planning._candidate import Candidate, Costs, best_first
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
@@ -65,6 +66,9 @@ class Bench:
         each = best_first(one for one in self._found.values() if one is not None)
         if not isinstance(self.task.slicer, Dynamic):  # who asks for another search gets what that finds
             return each
+        if self.task.unlike:  # of alike hosts those are among what was found
+            filled = [one.costs.filled(self.task.slicer) for one in each[:_POLISHED]]
+            each = best_first([*each, *(simulated(one) for one in filled if one is not None)])
         configs = is_small(self.task)
         return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
 
@@ -121,7 +125,7 @@ class Bench:
             return None
         bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, AS_GOOD))
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
-        return min(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
+        return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
     def _price_exactly(self, shape: Shape) -> None:
         """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
@@ -163,10 +167,10 @@ def _work_s(costs: Costs) -> float:
     sizes = np.array([submesh.num_devices for submesh in costs.space.submeshes])[:, None]
     table = costs.table  # what crosses between stages may be less on fewer hosts
     alone = np.where(np.isfinite(table.costs_s), table.compute_s + table.collective_s, np.inf)
-    least = (alone * sizes).min(axis=(2, 3))
-    best = np.zeros(len(least) + 1)
+    stages = (alone * sizes).min(axis=(2, 3))
+    best = np.zeros(len(stages) + 1)
     for end in range(1, len(best)):
-        best[end] = (best[:end] + least[:end, end - 1]).min()
+        best[end] = (best[:end] + stages[:end, end - 1]).min()
     return float(best[-1]) * costs.run.num_micro_batches
 
 

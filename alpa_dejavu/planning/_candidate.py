@@ -6,6 +6,7 @@ plans are compared by their simulated step, whoever asks.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,10 +18,11 @@ from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu._ties import least, ordered
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.device_order import device_order
+from alpa_dejavu.host_by_host import HostByHost, host_by_host
 from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, sending, simulate
-from alpa_dejavu.slicing import Slicer
+from alpa_dejavu.slicing import Dynamic, Slicer
 
 __all__ = [
     "Candidate", "Costs", "best_first", "host_names", "simulated", "sliced", "stage_times", "timeline_of",
@@ -78,37 +80,49 @@ class Costs:
             num_stages: exactly so many stages; None: any number.
             devices: "exactly" all, or "at most"; None: as the problem has it.
         """
-        found: dict[tuple[StageChoice, ...], Slicing] = {}
+        if num_stages is not None and num_stages > min(self.problem.num_layers, self.problem.num_devices):
+            return None
+        found: dict[tuple[object, ...], Candidate] = {}
         for problem in self._problems:
-            if num_stages is not None and num_stages > min(problem.num_layers, problem.num_devices):
-                continue
-            asked = dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
-            slicing = sliced(asked, self.space, self.cluster, slicer)
+            slicing = sliced(_asked(problem, num_stages, devices), self.space, self.cluster, slicer)
             if slicing.found:
-                found.setdefault(slicing.stages, slicing)
-        there = [simulated(Candidate(self, slicing)) for slicing in found.values()]
-        return least(there, key=lambda one: one.step_s) if there else None
+                found.setdefault((slicing.stages, None), Candidate(self, slicing))
+        if self.space.hosts is None and (filled := self.filled(slicer, num_stages, devices)) is not None:
+            found.setdefault((filled.stages, filled.hosts), filled)
+        return least(map(simulated, found.values()), key=lambda one: one.step_s) if found else None
+
+    def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
+        """The best plan whose stages fill one host after the other, not simulated; arguments are those of `sliced`.
+
+        None: there is none, or the slicer isn't the exact one, which alone knows its way where most stages can't follow
+        each other. On unlike hosts it takes much longer than `sliced`.
+        """
+        if self._host_by_host is None or not isinstance(slicer, Dynamic):
+            return None
+        asked = _asked(self._host_by_host.problem, num_stages, devices)
+        answer = self._host_by_host.answer(slicer.slice(asked))
+        return None if answer is None else _by_rule(Candidate(self, *answer))
+
+    @property
+    def _senders_wait(self) -> bool:
+        """Whether a stage can't compute while it sends, so that a micro-batch takes its sends as well."""
+        several = self.table.interstage is not None and self.run.num_micro_batches > 1
+        return several and not self.cluster.shared and sending(self.run.schedule) == "blocking"
 
     @cached_property
     def _problems(self) -> list[SlicingProblem]:
-        """The problem, and the same where transfers count as the closed form doesn't have them.
+        """The problem, and the same where a stage's seconds have its own sends in them, if senders wait.
 
-        On several alike hosts stages that find room in one host may be in one: which are neighbours within a host isn't
-        known before they are placed, so once none of them is taken for such, and once all that may be. And where
-        senders wait until the receiver has it all, a stage's time per micro-batch has its own sends in it.
+        The closed form counts those once a step, for the stage that receives; a simulation says which is nearer.
         """
-        if self.table.interstage is None or self.cluster.shared:
+        if not self._senders_wait:
             return [self.problem]
-        tables = [self.table]
-        if self.space.hosts is None and len(self.cluster.hosts) > 1 and self.table.transfer is not None:
-            near = self.table.transfer.table(self.space, near=True)
-            tables.append(dataclasses.replace(self.table, interstage=near))
-        waits = self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
-        return [
-            table.slicing_problem(self.cluster, self.space, self.run, senders_wait=wait)
-            for wait in ((False, True) if waits else (False,))
-            for table in tables
-        ]
+        waiting = self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
+        return [self.problem, waiting]
+
+    @cached_property
+    def _host_by_host(self) -> HostByHost | None:
+        return host_by_host(self.table, self.cluster, self.space, self.run, self._senders_wait)
 
 
 @final
@@ -119,14 +133,14 @@ class Candidate:
     Attributes:
         costs: the costs that it was found in.
         slicing: the stages.
-        timeline: the simulated step; None: it wasn't simulated.
         hosts: the hosts of each stage, by their index in the cluster; None: they are placed by the rule of `place`.
+        timeline: the simulated step; None: it wasn't simulated.
     """
 
     costs: Costs
     slicing: Slicing
-    timeline: Timeline | None = None
     hosts: tuple[tuple[int, ...], ...] | None = None
+    timeline: Timeline | None = None
 
     @property
     def stages(self) -> tuple[StageChoice, ...]:
@@ -208,6 +222,19 @@ def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer
         best = least(packed, key=lambda one: one.cost_s)
         return dataclasses.replace(best, lower_bound_s=min(found.lower_bound_s, best.cost_s))
     return found
+
+
+def _asked(problem: SlicingProblem, num_stages: int | None, devices: str | None) -> SlicingProblem:
+    return dataclasses.replace(problem, num_stages=num_stages, devices=devices or problem.devices)
+
+
+def _by_rule(candidate: Candidate) -> Candidate:
+    """The candidate on the hosts that Alpa gives its stages by itself, where it takes no longer there."""
+    rule = dataclasses.replace(candidate, hosts=None)
+    with contextlib.suppress(NoPlanError):
+        here, there = (stage_times(one.table, one.stages, one.space, one.placed) for one in (candidate, rule))
+        return rule if here == there else candidate
+    return candidate
 
 
 def simulated(candidate: Candidate) -> Candidate:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 from alpa_dejavu._kinds import summary_of
 from alpa_dejavu.planning._candidate import Candidate, host_names
@@ -13,13 +12,12 @@ from alpa_dejavu.problem import Plan, StageChoice, StagePlan
 __all__ = ["finished_plan"]
 
 
-def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str, float] | None = None) -> Plan:
+def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
     """The plan of a candidate.
 
     Args:
         task: that it answers.
         found: a simulated candidate, on all hosts of the task's cluster or on some.
-        planning_s: seconds of the steps of planning so far.
 
     Raises:
         NoPlanError: the stages' submeshes don't fill the hosts.
@@ -39,7 +37,7 @@ def finished_plan(task: PlanningTask, found: Candidate, planning_s: Mapping[str,
         num_micro_batches=found.run.num_micro_batches,
         schedule=found.run.schedule,
         cluster=task.cluster.name,
-        planning_s=planning_s or {},
+        planning_s={},
         model=task.source.name,
         batch=task.batch,
         hardware=summary_of(task.cluster),

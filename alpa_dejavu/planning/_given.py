@@ -140,10 +140,7 @@ def used_part(
 
 def part_of(cluster: Cluster, hosts: Sequence[int]) -> Cluster:
     """Some hosts of a cluster, with its name; all of it where its devices share one CPU."""
-    if len(hosts) == len(cluster.hosts) or cluster.shared:
-        return cluster
-    links = tuple(tuple(cluster.links[a][b] for b in hosts) for a in hosts)
-    return dataclasses.replace(cluster, hosts=tuple(cluster.hosts[n] for n in hosts), links=links)
+    return cluster if len(hosts) == len(cluster.hosts) or cluster.shared else cluster.part(hosts)
 
 
 def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence[str]]) -> Candidate:

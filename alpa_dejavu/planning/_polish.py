@@ -63,7 +63,8 @@ def _allowed(found: Candidate, stages: tuple[StageChoice, ...]) -> Iterator[Cand
     cost_s = found.costs.problem.total_s(stages)
     if math.isfinite(cost_s):
         slicing = dataclasses.replace(found.slicing, stages=stages, cost_s=cost_s)
-        one = dataclasses.replace(found, slicing=slicing)
+        same = [stage.submesh for stage in stages] == [stage.submesh for stage in found.stages]
+        one = dataclasses.replace(found, slicing=slicing, hosts=found.hosts if same else None)
         with contextlib.suppress(NoPlanError):
             if one.placed:
                 yield simulated(one)

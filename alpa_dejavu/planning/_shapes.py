@@ -52,7 +52,6 @@ class ShapeSearch:
         layers: numbers of layers, the fewest first.
         micro_batches: numbers of micro-batches, ascending.
         begin: a shape that is known to be good; None: none is known.
-        stages: whether other numbers of stages are tried.
         thorough: whether all numbers of micro-batches are tried, and all numbers of stages with the best shapes.
 
     >>> search = ShapeSearch([4], [1, 2])
@@ -67,14 +66,13 @@ class ShapeSearch:
         layers: Sequence[int],
         micro_batches: Sequence[int],
         begin: Shape | None = None,
-        stages: bool = True,
         thorough: bool = False,
     ) -> None:
         self.told: dict[Shape, float] = {}
         self._layers, self._counts = tuple(layers), tuple(micro_batches)
         self._stages: dict[Shape, int] = {}
         self._thorough = thorough
-        self._asked = self._shapes(begin, stages)
+        self._asked = self._shapes(begin)
 
     def ask(self) -> Shape | None:
         """The shape to try next; None: enough were tried."""
@@ -84,9 +82,9 @@ class ShapeSearch:
         """Takes in the seconds of a step of the best plan of a shape (infinite: none fits), and its stages."""
         self.told[shape], self._stages[shape] = step_s, num_stages
 
-    def _shapes(self, begin: Shape | None, stages: bool) -> Iterator[Shape]:
+    def _shapes(self, begin: Shape | None) -> Iterator[Shape]:
         yield from self._widely() if begin is None else self._uphill(begin)
-        for shape in self._best(_REFINED if begin is None or self._thorough else 1) if stages else ():
+        for shape in self._best(_REFINED if begin is None or self._thorough else 1):
             yield from self._numbers_of_stages(shape)
 
     def _widely(self) -> Iterator[Shape]:

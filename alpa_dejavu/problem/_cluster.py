@@ -213,6 +213,11 @@ class Cluster:
         """Of all hosts."""
         return sum(host.num_devices for host in self.hosts)
 
+    def part(self, hosts: Sequence[int]) -> Cluster:
+        """The cluster of some hosts, by their index and in this order, and of the links between them."""
+        links = tuple(tuple(self.links[a][b] for b in hosts) for a in hosts)
+        return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
+
     def slowest_link(self, hosts: Sequence[int]) -> Link:
         """The link that holds up a group of devices on these hosts: the lowest rate, then the longest latency."""
         if not hosts:

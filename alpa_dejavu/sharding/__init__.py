@@ -5,8 +5,9 @@ What a model's kept shardings need is a small part of it, so names are loaded wh
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.sharding._mesh import LogicalMesh
@@ -32,12 +33,4 @@ _HOME = {
     "solve": "_solve",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -62,7 +62,8 @@ def small_planned(
     model = model or chain(num_layers, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)
     found = costs_of(model, cluster, options, run).sliced(slicer("dynamic"), num_stages)
     plan = dataclasses.replace(
-        finished_plan(task_of(model, cluster, options, run), found, {"cost table": 0.1, "slicing": 0.2}),
+        finished_plan(task_of(model, cluster, options, run), found),
+        planning_s={"cost table": 0.1, "slicing": 0.2},
         model=name,
         batch=4 * micro_batches,
     )

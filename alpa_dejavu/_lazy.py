@@ -1,0 +1,34 @@
+"""Public names of a package that are loaded when they are first used, so that importing it stays fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["loaded_when_used"]
+
+
+def loaded_when_used(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its `__name__`.
+        homes: for each name the module inside the package that has it.
+
+    References:
+        PEP 562, module `__getattr__` and `__dir__`.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names
