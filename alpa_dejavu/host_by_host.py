@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._kinds import kinds_of, members_of_kinds
+from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu._slow_inside import slow_inside
 from alpa_dejavu.cost_table import CostTable
@@ -56,8 +56,8 @@ class HostByHost:
 
     def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """The hosts in their order: a stage that begins behind another one's device is on its host."""
-        kinds = kinds_of(self.cluster)
-        free = [list(hosts) for hosts in members_of_kinds(self.cluster)]
+        kinds = kinds_of(self.cluster) if self.space.hosts is not None else (0,) * len(self.cluster.hosts)
+        free = [[host for host, kind in enumerate(kinds) if kind == n] for n in range(max(kinds) + 1)]
         found = list[tuple[int, ...]]()
         for stage, begin in zip(stages, begins, strict=True):
             if begin:
@@ -87,7 +87,7 @@ def host_by_host(
     per_host = [host.num_devices for host in cluster.hosts]
     if table.interstage is None or table.transfer is None or cluster.shared or slow_inside(cluster):
         return None
-    if len(per_host) < 2 or max(per_host) < 2:
+    if len(per_host) < 2 or max(per_host) < 2 or (space.hosts is None and len(set(per_host)) > 1):
         return None
     submesh, begin = map(np.array, zip(*_beginnings(cluster, space), strict=True))
     sites = _sites(cluster, space, submesh, begin)

@@ -18,7 +18,7 @@ from alpa_dejavu._slow_inside import takes_part_of_several
 from alpa_dejavu._ties import least, ordered
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.device_order import device_order
-from alpa_dejavu.host_by_host import HostByHost, host_by_host
+from alpa_dejavu.host_by_host import host_by_host
 from alpa_dejavu.placement import packings, place_stages
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.simulate import StageTimes, Timeline, sending, simulate
@@ -97,10 +97,12 @@ class Costs:
         None: there is none, or the slicer isn't the exact one, which alone knows its way where most stages can't follow
         each other. On unlike hosts it takes much longer than `sliced`.
         """
-        if self._host_by_host is None or not isinstance(slicer, Dynamic):
+        if not isinstance(slicer, Dynamic):
             return None
-        asked = _asked(self._host_by_host.problem, num_stages, devices)
-        answer = self._host_by_host.answer(slicer.slice(asked))
+        by_hosts = host_by_host(self.table, self.cluster, self.space, self.run, self._senders_wait)
+        if by_hosts is None:
+            return None
+        answer = by_hosts.answer(slicer.slice(_asked(by_hosts.problem, num_stages, devices)))
         return None if answer is None else _by_rule(Candidate(self, *answer))
 
     @property
@@ -119,10 +121,6 @@ class Costs:
             return [self.problem]
         waiting = self.table.slicing_problem(self.cluster, self.space, self.run, senders_wait=True)
         return [self.problem, waiting]
-
-    @cached_property
-    def _host_by_host(self) -> HostByHost | None:
-        return host_by_host(self.table, self.cluster, self.space, self.run, self._senders_wait)
 
 
 @final

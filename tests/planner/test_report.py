@@ -108,7 +108,7 @@ def test_the_tables_tell_the_plan(planned, page):
     runner_up = next(row for row in rows if row[-1] == "longer bubbles")
     assert runner_up[0] == "2"
     assert runner_up[3] == "+25.00%"
-    assert runner_up[1] == "3 stages, 8 micro-batches, 6 layers cut after 3, 4: 1 on 1x4 as 1x4; 2 on 1x2 as 1x2"
+    assert runner_up[1] == "3 stages, 8 micro-batches, 6 layers cut after 1, 2: 2 on 1x2 as 1x2; 1 on 1x4 as 1x4"
     assert ["5", "layer 5", "2", "10", "20", "10", "10"] in rows
     assert ["all", "0.300"] in rows
     texts = " ".join(Page(page).texts)
