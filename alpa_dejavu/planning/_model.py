@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_model"]
 
-LAYERS = (16, 32, 48)
+LAYERS = (16, 24, 32, 48)
 """Numbers of layers that are tried where the number is left open."""
 
 

@@ -11,8 +11,9 @@ from alpa_dejavu._ties import TOLERANCE, ordered
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
-_GAIN = 0.015
-"""More layers are tried as long as they gain at least this share of a step: each number has to be cut and divided."""
+_GAIN, _IDLE = 0.015, 2
+"""More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
+and divided."""
 _COUNTS, _REFINED = 3, 3
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
@@ -90,13 +91,15 @@ class ShapeSearch:
     def _widely(self) -> Iterator[Shape]:
         few, *more = self._layers
         yield from self._with_layers(few)
-        counts, before = self._best_counts(few)[:_COUNTS], self._least(few)
+        counts, best, idle = self._best_counts(few)[:_COUNTS], self._least(few), 0
         for number in more:
             yield from (Shape(number, count) for count in counts or self._counts[-1:])
-            after = self._least(number)
-            if after > before * (1 - _GAIN):
+            least = self._least(number)
+            idle = idle + 1 if least > best * (1 - _GAIN) else 0
+            if idle == _IDLE:
                 break
-            counts, before = self._best_counts(number)[: _COUNTS - 1], after
+            if least < best:
+                counts, best = self._best_counts(number)[: _COUNTS - 1], least
 
     def _with_layers(self, number: int) -> Iterator[Shape]:
         """Every other number of micro-batches from the largest on, and those beside the best two; all if none fits."""
