@@ -43,6 +43,14 @@ class Collective:
     batched: bool = False
     divided: bool = False
 
+    def times(self, factor: float) -> Collective:
+        """The collectives with so many times the bytes; `dataclasses.replace` takes five times as long."""
+        if factor == 1.0:
+            return self
+        return Collective(
+            self.kind, self.num_bytes * factor, self.axis, self.phase, self.count, self.batched, self.divided
+        )
+
     @property
     def when(self) -> str:
         """"micro-batch" or "step": how often it happens."""
@@ -122,7 +130,7 @@ class LayerSharding:
             self,
             mesh_shape=(length, *self.mesh_shape[1:]),
             collectives=tuple(
-                dataclasses.replace(one, num_bytes=one.num_bytes * float(factors[int(one.batched), int(one.divided)]))
+                one.times(float(factors[int(one.batched), int(one.divided)]))
                 for one in self.collectives
                 if one.axis or length > 1
             ),
