@@ -30,10 +30,12 @@ def test_a_plan_reads_as_a_table():
     assert "per step" in text.splitlines()[-1]
 
 
-def test_expensive_sending_makes_one_stage_and_free_sending_may_make_more():
-    model = chain(4, activation_bytes=1e9, exchanged=(1e9,) * 4)
-    apart = planned(model, example_cluster(1), space(), Run(64)).plan
-    assert len(apart.stages) == 1
+def test_expensive_sending_makes_one_stage_and_cheap_sending_more():
+    lengths = []
+    for sent in (1e7, 1.0):
+        model = chain(4, parameter_bytes=3e7, activation_bytes=sent, exchanged=(1e9,) * 4)
+        lengths.append(len(planned(model, example_cluster(1), space(), Run(4)).plan.stages))
+    assert lengths == [1, 4]
 
 
 def test_expensive_synchronisation_makes_stages():
