@@ -1,0 +1,211 @@
+"""Runs examples: in this process, in one beside it that can be ended, or as commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from typing import final
+
+from fuzzing._example import Example
+from fuzzing._outcome import Ended, Limits, Outcome, Watch
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_PATH = os.pathsep.join((str(_ROOT / "benchmarks"), str(_ROOT)))
+
+Run = Callable[[Example, pathlib.Path], Ended]
+
+
+def outcome_of(example: Example, run: Run, limits: Limits) -> Outcome:
+    """Lays an example out in a folder of its own, runs it, and says what became of it."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        folder = pathlib.Path(name)
+        example.place(folder)
+        watch = Watch(folder)
+        return watch.outcome(example, run(example, folder), limits)
+
+
+def in_process(example: Example, folder: pathlib.Path) -> Ended:
+    """Runs it here."""
+    from click.testing import CliRunner
+
+    from alpa_dejavu.cli import main
+    from fuzzing._read import main as reader
+
+    with _inside(folder), _memory_watched() as peak:
+        started = time.perf_counter()
+        command = reader if example.reader else main
+        done = CliRunner().invoke(command, example.arguments, env=_variables(example, folder))
+        seconds = time.perf_counter() - started
+    stderr = done.stderr
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        stderr += "".join(traceback.format_exception(done.exception))
+    return Ended(done.exit_code, done.stdout, stderr, seconds, peak(), failed_at(stderr))
+
+
+def failed_at(text: str) -> str:
+    """The last place of ours in a traceback, and its error."""
+    places = re.findall(r'File ".*?/(alpa_dejavu/\S+)", line (\d+), in (\S+)', text)
+    errors = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    if "KeyboardInterrupt" in text:
+        return "KeyboardInterrupt"
+    if not places or "Traceback" not in text:
+        return ""
+    return f"{places[-1][0]}:{places[-1][2]}, {errors[-1][:160] if errors else 'no error'}"
+
+
+@contextlib.contextmanager
+def _inside(folder: pathlib.Path) -> Iterator[None]:
+    """In the example's folder; what is imported from there is forgotten, and warnings are of nobody's concern."""
+    before = pathlib.Path.cwd()
+    os.chdir(folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.chdir(before)
+        sys.modules.pop("trap", None)
+
+
+def _variables(example: Example, folder: pathlib.Path) -> Mapping[str, str]:
+    usual = {"ALPA_DEJAVU_CACHE": str(folder / "cache"), "ALPA_DEJAVU_HISTORY": "", "JAX_PLATFORMS": "cpu"}
+    return {**usual, "XDG_DATA_HOME": str(folder), "XDG_STATE_HOME": str(folder), **dict(example.environment)}
+
+
+@contextlib.contextmanager
+def _memory_watched() -> Iterator[Callable[[], float]]:
+    """Gives the most memory that the process has had since, where Linux tells; 0 where it doesn't."""
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    yield _peak_bytes
+
+
+def _peak_bytes() -> float:
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text(encoding="ascii"))
+        return float(found[1]) * 1024 if found else 0.0
+    return 0.0
+
+
+@final
+class _OverTime(BaseException):
+    """An example takes too long: no handler of errors holds it up."""
+
+
+@final
+class Worker:
+    """A process that runs examples one after the other; one that hangs or dies is replaced."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._stack = limits, contextlib.ExitStack()
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, example: Example, folder: pathlib.Path) -> Ended:
+        """Runs it there, for at most three times as long as it may take; after twice as long it is interrupted."""
+        connection = self._connection or self._started()
+        started = time.perf_counter()
+        where = "code that can't be interrupted"
+        connection.send((example, folder))
+        try:
+            if connection.poll(3 * self._limits.seconds):
+                answer = connection.recv()
+                if isinstance(answer, Ended):
+                    return answer
+        except EOFError:
+            where = "the process died"
+        self._stack.close()
+        self._connection = None
+        return Ended(None, "", "", time.perf_counter() - started, 0.0, where)
+
+    def _started(self) -> Connection:
+        from alpa_dejavu.child_process import child_process
+
+        made = child_process(_serve, self._limits, name="fuzz", patience_s=0.1)
+        connection = self._stack.enter_context(made)
+        connection.recv()
+        self._connection = connection
+        return connection
+
+
+def interrupt(*_: object) -> None:
+    """Ends what runs, as a handler of signals."""
+    raise _OverTime
+
+
+def _serve(connection: Connection, limits: Limits) -> None:
+    """Answers each example with how it ended."""
+    # What takes much more memory than it may is refused by the system before it hurts others.
+    resource.setrlimit(resource.RLIMIT_DATA, (int(1.5 * limits.memory_bytes), resource.RLIM_INFINITY))
+    signal.signal(signal.SIGALRM, interrupt)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    with contextlib.suppress(EOFError):
+        connection.send("ready")
+        while True:
+            example, folder = connection.recv()
+            connection.send(interrupted(example, folder, 2 * limits.seconds))
+
+
+def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended:
+    """Runs it here, and ends it if it takes too long."""
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        return in_process(example, folder)
+    except _OverTime as error:
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        return Ended(None, "", stack, after_s, _peak_bytes(), failed_at(f"Traceback\n{stack}"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
+    """Runs it as a command, for at most twice as long as it may take."""
+    module = "fuzzing._read" if example.reader else "alpa_dejavu"
+    paths = os.pathsep.join(filter(None, (_PATH, os.environ.get("PYTHONPATH", ""))))
+    variables = {**os.environ, **_variables(example, folder), "PYTHONPATH": paths}
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr, open("/dev/full", "wb") as full:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *example.arguments], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
+            stdout=full if example.stdout == "full" else stdout, stderr=stderr,
+            preexec_fn=_without_stdout if example.stdout == "closed" else None,
+        )  # fmt: skip
+        timers = [threading.Timer(2 * limits.seconds, process.kill)]
+        if example.interrupted_s is not None:
+            timers.append(threading.Timer(example.interrupted_s, process.send_signal, (signal.SIGINT,)))
+        for timer in timers:
+            timer.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        for timer in timers:
+            timer.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - started
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "backslashreplace"))
+    hung = process.returncode == -signal.SIGKILL and seconds > 2 * limits.seconds
+    code = None if hung else process.returncode
+    return Ended(code, texts[0], texts[1], seconds, usage.ru_maxrss * 1024.0, failed_at(texts[1]))
+
+
+def _without_stdout() -> None:
+    os.close(1)
