@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from alpa_dejavu._json_file import write_whole
 from fuzzing._example import Example
-from fuzzing._flags import flag_examples, model_examples, output_examples, variable_examples
+from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
 from fuzzing._formats import FORMATS
 from fuzzing._outcome import ALLOWED, Limits, Outcome, last_line, tally
 from fuzzing._right import Files, right_files
@@ -52,8 +52,12 @@ def kinds(right: Files) -> dict[str, Examples]:
     """The examples of each kind, made of right files."""
     found = {form.name: form.examples(right) for form in FORMATS}
     others: Mapping[str, Callable[[Files], Examples]] = {
-        "flags": flag_examples, "outputs": output_examples, "models": model_examples, "variables": variable_examples,
-    }  # fmt: skip
+        "flags": flag_examples,
+        "sizes": size_examples,
+        "outputs": output_examples,
+        "models": model_examples,
+        "variables": variable_examples,
+    }
     return found | {name: made(right) for name, made in others.items()}
 
 

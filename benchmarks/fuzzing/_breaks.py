@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
+
+Contents: TypeAlias = "st.SearchStrategy[bytes]"
 
 _TWICE, _DEEP = "\x01twice:", "\x01deep:"
 """Marks of what JSON's writer wouldn't write: a key once more, and lists in lists."""
@@ -30,6 +32,11 @@ def broken_json(draw: st.DrawFn, content: bytes) -> bytes:
     for _ in range(draw(st.integers(1, 3))):
         _change(draw, data)
     return json_bytes(data, draw(st.booleans()), draw(st.sampled_from(ENCODINGS)))
+
+
+def broken_text(content: bytes) -> Contents:
+    """A JSON file with other places, or with other bytes."""
+    return st.one_of(*[broken_json(content)] * 4, broken_bytes(content))
 
 
 @st.composite

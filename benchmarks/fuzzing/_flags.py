@@ -13,8 +13,7 @@ from fuzzing._right import MACHINE, MODEL, PLANNED, Files
 
 TEXTS = ("", "0", "x", "-", ".", "名前", "\x1b[31mred", "a\nb", "=", "x=1e308", "x" * 5000, "--json", "%s", "{}")
 INTEGERS = (
-    "1", "2", "3", "7", "0", "-1", "1000", "1000000", "1000000007", str(2**60), "9" * 5000, "1.5", "1e3", "auto", "",
-    "nan", "٣", "名",
+    "1", "2", "3", "7", "64", "1000", "1000000", "1000000007", str(2**60), "0", "-1", "9" * 5000, "1.5", "auto", "٣",
 )  # fmt: skip
 FLOATS = ("0", "0.01", "0.5", "1", "-1", "2", "nan", "inf", "-inf", "1e308", "1e-320", "", "x", "0x1p3")
 PATHS = (
@@ -47,6 +46,8 @@ _RIGHT: Mapping[str, tuple[str, ...]] = {
 }
 """A command line of each command but `doctor`, which has no flags and tries what runs for half a minute."""
 
+_LEFT_OUT = ("help", "output")
+"""With an output that can be written, `calibrate` would go on to Ray's devices."""
 _THERE = (
     Placed("folder", sort="folder"), Placed("linked", b"nowhere/new", "link"), Placed("loop", b"loop", "link"),
     Placed("loop.json", b"loop.json", "link"),
@@ -54,12 +55,12 @@ _THERE = (
 
 
 def flag_examples(right: Files) -> st.SearchStrategy[Example]:
-    """A right command line with one to three flags more, or twice, each with a value that may be wrong."""
+    """A right command line with one or two flags more, or twice, each with a value that may be wrong."""
     from alpa_dejavu.cli import main
 
     # What click calls a parameter is an argument where it has no leading dashes: those are in the right lines.
     options = {
-        name: [one for one in command.params if isinstance(one, click.Option) and one.name != "help"]
+        name: [one for one in command.params if isinstance(one, click.Option) and one.name not in _LEFT_OUT]
         for name, command in main.commands.items()
         if name in _RIGHT
     }
@@ -68,8 +69,8 @@ def flag_examples(right: Files) -> st.SearchStrategy[Example]:
 
 @st.composite
 def _flagged(draw: st.DrawFn, options: Mapping[str, Sequence[click.Option]], right: Files) -> Example:
-    name = draw(st.sampled_from(("plan", *sorted(options))))
-    chosen = draw(st.lists(st.sampled_from(list(options[name])), min_size=1, max_size=3))
+    name = draw(st.sampled_from((*["plan"] * 6, *sorted(options))))
+    chosen = draw(st.lists(st.sampled_from(list(options[name])), min_size=1, max_size=2))
     words = [word for option in chosen for word in _given(draw, option)]
     return _made("flags", (name, *_RIGHT[name], *words), right)
 
@@ -88,7 +89,28 @@ def _given(draw: st.DrawFn, option: click.Option) -> tuple[str, ...]:
         values = FLOATS
     elif isinstance(option.type, click.types.IntParamType) or "N" in str(option.type.name).split("|"):
         values = INTEGERS
-    return flag, draw(st.sampled_from((*values, *values, *TEXTS)))
+    return flag, draw(st.sampled_from((*values, *values, *values, *TEXTS)))
+
+
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "--hosts": ("2", "16", "1000", "1000000", str(2**60)),
+    "--batch": ("64", "4096", str(2**20), str(10**9 + 7), str(2**60)),
+    "--micro-batches": ("8", "1000", "10000000"),
+    "--layers": ("6", "12", "1000", "1000000"),
+    "--slicer": ("exhaustive", "mcmc", "gradient", "uniform", "amp_pipe"),
+    "--strategy": ("alpa", "amp", "hetpipe", "megatron"),
+}  # fmt: skip
+
+
+@st.composite
+def size_examples(draw: st.DrawFn, right: Files) -> Example:
+    """Right flags alone, one to three of which ask for much."""
+    words = ["plan", "--model", f"fuzzing._models:mlp_{draw(st.sampled_from((4, 12, 40)))}_4_float32"]
+    words += ["--cluster", draw(st.sampled_from((MACHINE, "machine.json"))), "--batch", "8"]
+    chosen = draw(st.lists(st.sampled_from(sorted(_SIZES)), min_size=1, max_size=3, unique=True))
+    for flag in chosen:
+        words += [flag, draw(st.sampled_from(_SIZES[flag]))]
+    return _made("sizes", tuple(words), right)
 
 
 @st.composite

@@ -9,6 +9,7 @@ import hashlib
 import json
 import pathlib
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from typing import final
 
@@ -62,7 +63,7 @@ class Outcome:
     def sort(self) -> str:
         """Failures that have the same one most likely have one cause."""
         words = f"{'; '.join(self.faults)}: {self.ended.where or last_line(self.ended.stderr)}"
-        return re.sub(r"\d+", "0", words)[:300]
+        return re.sub(r"\d+", "0", re.sub(r"fuzz-\w+", "fuzz", words))[:300]
 
 
 def last_line(text: str) -> str:
@@ -102,7 +103,7 @@ class Watch:
 
 
 def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
-    if ended.code is None:
+    if ended.code is None or (example.interrupted_s is not None and _before_ours(ended)):
         return
     if ended.code not in ALLOWED:
         yield f"exit status {ended.code}"
@@ -115,6 +116,11 @@ def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
         yield "no word on stderr"
     if _CONTROL.search(printed):
         yield "control characters on the terminal"
+
+
+def _before_ours(ended: Ended) -> bool:
+    """Whether an interrupt met Python itself, before any line of ours was run."""
+    return ended.code == -signal.SIGINT and "/alpa_dejavu/" not in ended.stderr
 
 
 def _took_too_much(ended: Ended, limits: Limits) -> Iterator[str]:

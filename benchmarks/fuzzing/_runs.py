@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import pathlib
 import re
@@ -146,16 +148,9 @@ class Worker:
         return connection
 
 
-def interrupt(*_: object) -> None:
-    """Ends what runs, as a handler of signals."""
-    raise _OverTime
-
-
 def _serve(connection: Connection, limits: Limits) -> None:
     """Answers each example with how it ended."""
-    # What takes much more memory than it may is refused by the system before it hurts others.
-    resource.setrlimit(resource.RLIMIT_DATA, (int(1.5 * limits.memory_bytes), resource.RLIM_INFINITY))
-    signal.signal(signal.SIGALRM, interrupt)
+    _limit_memory(limits)
     os.environ["JAX_PLATFORMS"] = "cpu"
     with contextlib.suppress(EOFError):
         connection.send("ready")
@@ -165,7 +160,12 @@ def _serve(connection: Connection, limits: Limits) -> None:
 
 
 def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended:
-    """Runs it here, and ends it if it takes too long."""
+    """Runs it here, in a process's main thread, and ends it if it takes too long."""
+
+    def interrupt(*_: object) -> None:
+        raise _OverTime
+
+    before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
         return in_process(example, folder)
@@ -174,6 +174,7 @@ def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended
         return Ended(None, "", stack, after_s, _peak_bytes(), failed_at(f"Traceback\n{stack}"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
@@ -186,7 +187,7 @@ def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *example.arguments], cwd=folder, env=variables, stdin=subprocess.DEVNULL,
             stdout=full if example.stdout == "full" else stdout, stderr=stderr,
-            preexec_fn=_without_stdout if example.stdout == "closed" else None,
+            preexec_fn=functools.partial(_prepared, example, limits),
         )  # fmt: skip
         timers = [threading.Timer(2 * limits.seconds, process.kill)]
         if example.interrupted_s is not None:
@@ -207,5 +208,14 @@ def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
     return Ended(code, texts[0], texts[1], seconds, usage.ru_maxrss * 1024.0, failed_at(texts[1]))
 
 
-def _without_stdout() -> None:
-    os.close(1)
+def _prepared(example: Example, limits: Limits) -> None:
+    """A command's process before it runs."""
+    _limit_memory(limits)
+    if example.stdout == "closed":
+        os.close(1)
+
+
+def _limit_memory(limits: Limits) -> None:
+    """What takes much more than it may is refused by the system before it hurts others."""
+    if math.isfinite(limits.memory_bytes):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(1.5 * limits.memory_bytes), resource.RLIM_INFINITY))
