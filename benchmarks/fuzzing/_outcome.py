@@ -31,6 +31,7 @@ class Ended:
         seconds: that it took.
         memory_bytes: at its most.
         where: of the code where it hung or failed, as far as it is known.
+        stopped: whether it was interrupted since it took too long.
     """
 
     code: int | None
@@ -39,6 +40,7 @@ class Ended:
     seconds: float
     memory_bytes: float
     where: str = ""
+    stopped: bool = False
 
 
 @final
@@ -107,7 +109,7 @@ def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
         return
     if ended.code not in ALLOWED:
         yield f"exit status {ended.code}"
-    if ended.code == 130 and example.interrupted_s is None:
+    if ended.code == 130 and example.interrupted_s is None and not ended.stopped:
         yield "exit status 130 without an interrupt"
     printed = ended.stdout + ended.stderr
     if "Traceback (most recent call last)" in printed and not example.own_error:
@@ -124,9 +126,10 @@ def _before_ours(ended: Ended) -> bool:
 
 
 def _took_too_much(ended: Ended, limits: Limits) -> Iterator[str]:
-    if ended.code is None:
+    told = re.search(r"\b(seconds|minutes|hours)\b|\d s\b", ended.stderr) is not None
+    if ended.code is None or (ended.stopped and not told):
         yield "had to be ended"
-    elif ended.seconds > limits.seconds and "seconds" not in ended.stderr:
+    elif ended.seconds > limits.seconds and not told:
         yield f"over {limits.seconds:g} s"
     if ended.memory_bytes > limits.memory_bytes:
         yield f"over {limits.memory_bytes / 2**30:g} GiB"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -60,12 +62,10 @@ def in_process(example: Example, folder: pathlib.Path) -> Ended:
 def failed_at(text: str) -> str:
     """The last place of ours in a traceback, and its error."""
     places = re.findall(r'File ".*?/(alpa_dejavu/\S+)", line (\d+), in (\S+)', text)
-    errors = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    if "KeyboardInterrupt" in text:
-        return "KeyboardInterrupt"
-    if not places or "Traceback" not in text:
-        return ""
-    return f"{places[-1][0]}:{places[-1][2]}, {errors[-1][:160] if errors else 'no error'}"
+    errors = [line[:160] for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    if "KeyboardInterrupt" in text or not places:
+        return "KeyboardInterrupt" if "KeyboardInterrupt" in text else ""
+    return ", ".join([f"{places[-1][0]}:{places[-1][2]}", *errors[-1:]])
 
 
 @contextlib.contextmanager
@@ -103,8 +103,8 @@ def _peak_bytes() -> float:
 
 
 @final
-class _OverTime(BaseException):
-    """An example takes too long: no handler of errors holds it up."""
+class _OverTime(KeyboardInterrupt):
+    """An example takes too long: it is interrupted as by a user."""
 
 
 @final
@@ -161,24 +161,26 @@ def _serve(connection: Connection, limits: Limits) -> None:
 
 def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended:
     """Runs it here, in a process's main thread, and ends it if it takes too long."""
+    stacks: list[str] = []
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: types.FrameType | None) -> None:
+        stacks.append("".join(traceback.format_stack(frame)))
         raise _OverTime
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
-        return in_process(example, folder)
-    except _OverTime as error:
-        stack = "".join(traceback.format_tb(error.__traceback__))
-        return Ended(None, "", stack, after_s, _peak_bytes(), failed_at(f"Traceback\n{stack}"))
+        signal.setitimer(signal.ITIMER_REAL, after_s)
+        ended = in_process(example, folder)
+    except _OverTime:
+        ended = Ended(None, "", "", after_s, _peak_bytes())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+    return dataclasses.replace(ended, stopped=True, where=failed_at(stacks[0])) if stacks else ended
 
 
 def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
-    """Runs it as a command, for at most twice as long as it may take."""
+    """Runs it as a command, for at most three times as long as it may take; after twice as long it is interrupted."""
     module = "fuzzing._read" if example.reader else "alpa_dejavu"
     paths = os.pathsep.join(filter(None, (_PATH, os.environ.get("PYTHONPATH", ""))))
     variables = {**os.environ, **_variables(example, folder), "PYTHONPATH": paths}
@@ -189,9 +191,10 @@ def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
             stdout=full if example.stdout == "full" else stdout, stderr=stderr,
             preexec_fn=functools.partial(_prepared, example, limits),
         )  # fmt: skip
-        timers = [threading.Timer(2 * limits.seconds, process.kill)]
-        if example.interrupted_s is not None:
-            timers.append(threading.Timer(example.interrupted_s, process.send_signal, (signal.SIGINT,)))
+        timers = [threading.Timer(3 * limits.seconds, process.kill)]
+        for after_s in (2 * limits.seconds, example.interrupted_s):
+            if after_s is not None:
+                timers.append(threading.Timer(after_s, process.send_signal, (signal.SIGINT,)))
         for timer in timers:
             timer.start()
         _, status, usage = os.wait4(process.pid, 0)
@@ -203,9 +206,9 @@ def as_command(example: Example, folder: pathlib.Path, limits: Limits) -> Ended:
         for file in (stdout, stderr):
             file.seek(0)
             texts.append(file.read().decode("utf-8", "backslashreplace"))
-    hung = process.returncode == -signal.SIGKILL and seconds > 2 * limits.seconds
-    code = None if hung else process.returncode
-    return Ended(code, texts[0], texts[1], seconds, usage.ru_maxrss * 1024.0, failed_at(texts[1]))
+    code = None if process.returncode == -signal.SIGKILL and seconds > 3 * limits.seconds else process.returncode
+    stopped = seconds > 2 * limits.seconds
+    return Ended(code, texts[0], texts[1], seconds, usage.ru_maxrss * 1024.0, failed_at(texts[1]), stopped)
 
 
 def _prepared(example: Example, limits: Limits) -> None:
