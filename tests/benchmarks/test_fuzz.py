@@ -32,6 +32,8 @@ KNOWN = (
     "RecursionError",
     # Links to themselves in place of an output or a file.
     "Symlink loop",
+    # Paths that are longer than a file system takes.
+    "File name too long",
     # Names in files and paths reach the terminal as they are.
     "control characters",
     # What is kept beside /dev/null.
