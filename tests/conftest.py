@@ -12,6 +12,9 @@ import pytest
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
+# Ray would end workers where other programs have the machine's memory: tests don't hang on what else runs.
+os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 (Ray has it so)
+
 _NUMBERS = itertools.count()
 # What is planned here is kept nowhere, and nothing that was is found. Below, each test has a folder of its own, too.
 os.environ["ALPA_DEJAVU_CACHE"] = tempfile.mkdtemp(prefix="alpa-dejavu-cache-")

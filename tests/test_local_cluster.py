@@ -33,7 +33,7 @@ def test_hosts_have_their_devices_and_an_error_leaves_nothing(monkeypatch: pytes
         assert is_running(worker)
         with pytest.raises(RuntimeError, match="already"), local_cluster():
             pytest.fail("the block must not run")
-        bystander = subprocess.Popen(["sleep", "60"])
+        bystander = subprocess.Popen(["sleep", "infinity"])
         raise KeyError("from the block")
     assert not ray.is_initialized()
     assert not os.path.exists(directory)

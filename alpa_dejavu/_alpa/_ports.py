@@ -12,6 +12,7 @@ import statistics
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import final
 
 __all__ = ["Port"]
@@ -31,10 +32,13 @@ class Port:
         address: of this host.
         token: that all ends know.
         patience_s: after which an end that doesn't answer is given up.
+        clock: what tells the seconds that have passed.
     """
 
-    def __init__(self, address: str, token: bytes, patience_s: float) -> None:
-        self._token, self._patience_s = token, patience_s
+    def __init__(
+        self, address: str, token: bytes, patience_s: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._token, self._patience_s, self._clock = token, patience_s, clock
         self._server = socket.create_server((address, 0), backlog=128)
         self._lines: dict[tuple[str, int], socket.socket] = {}
         threading.Thread(target=self._listen, daemon=True).start()
@@ -69,7 +73,7 @@ class Port:
 
     def _message(self, target: tuple[str, int], num_bytes: int) -> float:
         line = self._lines.get(target) or self._connect(target)
-        started = time.perf_counter()
+        started = self._clock()
         try:
             line.sendall(_SIZE.pack(num_bytes))
             block, left = memoryview(bytes(min(num_bytes, _CHUNK))), num_bytes
@@ -82,7 +86,7 @@ class Port:
             line.close()
             del self._lines[target]
             raise
-        return time.perf_counter() - started
+        return self._clock() - started
 
     def _connect(self, target: tuple[str, int]) -> socket.socket:
         line = socket.create_connection(target, timeout=self._patience_s)

@@ -88,13 +88,13 @@ def _peaks() -> Device:
         large, small = (_product_rate(side) for side in (_SIDE, _SMALL_SIDE))
         values = jnp.full(1 << 16, 0.5, jnp.float32)
         vector = jax.jit(lambda x: jnp.tanh(x))
-        vector_s = _core_seconds(lambda: vector(values).block_until_ready())
+        vector_s = core_seconds(lambda: vector(values).block_until_ready())
         block = jnp.zeros(_COPY_BYTES // 4, jnp.float32)
         copy = jax.jit(lambda x: x + 1)
-        copy_s = _core_seconds(lambda: copy(block).block_until_ready())
+        copy_s = core_seconds(lambda: copy(block).block_until_ready())
         tiny = jnp.full((_TINY, _TINY), 0.1, jnp.float32)
         chain = jax.jit(_small_products)
-        kernel_s = _core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
+        kernel_s = core_seconds(lambda: chain(tiny).block_until_ready()) / (2 * _CHAIN)
         uncached, cached = (_transposed_bytes_per_s(rows) for rows in (_LARGE_ROWS, _CACHED_ROWS))
         strided = StridedReads(uncached, cached, _CACHED_BYTES)
         dilated = _dilated_rate()
@@ -118,7 +118,7 @@ def _product_rate(side: int) -> float:
 
     square = np.full((side, side), 0.5, np.float32)
     product = jax.jit(lambda a, b: a @ b)
-    return 2.0 * side**3 / _core_seconds(lambda: product(square, square).block_until_ready())
+    return 2.0 * side**3 / core_seconds(lambda: product(square, square).block_until_ready())
 
 
 def _transposed_bytes_per_s(rows: int) -> float:
@@ -128,7 +128,7 @@ def _transposed_bytes_per_s(rows: int) -> float:
 
     square = np.full((rows, rows), 0.5, np.float32)
     transposed = jax.jit(lambda x: x.T + 1)
-    return square.nbytes / _core_seconds(lambda: transposed(square).block_until_ready())
+    return square.nbytes / core_seconds(lambda: transposed(square).block_until_ready())
 
 
 def _dilated_rate() -> float:
@@ -146,7 +146,7 @@ def _dilated_rate() -> float:
         return jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=numbers)
 
     gradient = jax.jit(lambda given: jax.linear_transpose(convolution, image)(given)[0])
-    return 2.0 * result.size * 9 * channels / _core_seconds(lambda: gradient(result).block_until_ready())
+    return 2.0 * result.size * 9 * channels / core_seconds(lambda: gradient(result).block_until_ready())
 
 
 def _small_products(x: Any) -> Any:
@@ -159,7 +159,11 @@ def _small_products(x: Any) -> Any:
     return x
 
 
-def _core_seconds(run: Callable[[], object]) -> float:
+def core_seconds(
+    run: Callable[[], object],
+    cpu_s: Callable[[], float] = time.process_time,
+    wall_s: Callable[[], float] = time.perf_counter,
+) -> float:
     """CPU seconds of all threads for one run: a low quantile of several after one that compiles.
 
     Not wall time: what else runs on the machine while Alpa compiles must not change the plan. Not the least, which may
@@ -167,11 +171,11 @@ def _core_seconds(run: Callable[[], object]) -> float:
     """
     run()
     seconds: list[float] = []
-    stop = time.perf_counter() + _BUDGET_S
-    while len(seconds) < 5 or time.perf_counter() < stop:
-        before = time.process_time()
+    stop = wall_s() + _BUDGET_S
+    while len(seconds) < 5 or wall_s() < stop:
+        before = cpu_s()
         run()
-        seconds.append(time.process_time() - before)
+        seconds.append(cpu_s() - before)
     return max(statistics.quantiles(seconds, n=10)[1], 1e-9)
 
 

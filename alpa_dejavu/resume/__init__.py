@@ -8,6 +8,6 @@ The program that trains must be on a host that stays: with its own host it ends,
 
 from alpa_dejavu.resume._alpa_session import AlpaSession
 from alpa_dejavu.resume._session import HostsLostError, Recovery, Session, Trained
-from alpa_dejavu.resume._train import train
+from alpa_dejavu.resume._train import WallClock, train
 
-__all__ = ["AlpaSession", "HostsLostError", "Recovery", "Session", "Trained", "train"]
+__all__ = ["AlpaSession", "HostsLostError", "Recovery", "Session", "Trained", "WallClock", "train"]

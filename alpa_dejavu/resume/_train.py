@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu.problem import Plan
@@ -21,6 +21,22 @@ _log = logging.getLogger("alpa_dejavu")
 _POLL_S = 0.2
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class WallClock:
+    """What `train` goes by when it waits.
+
+    Attributes:
+        now_s: tells seconds from any beginning.
+        sleep: waits for so many seconds.
+        after: gives what, once it is started, calls a function after so many seconds unless it is cancelled before.
+    """
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    after: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer
+
+
 def train(
     session: Session,
     plan: Plan,
@@ -31,6 +47,7 @@ def train(
     most_losses: int = 3,
     notice_s: float = 60.0,
     step_timeout_s: float | None = None,
+    clock: WallClock | None = None,
 ) -> Trained:
     """Trains, and goes on by itself where hosts are lost.
 
@@ -43,6 +60,7 @@ def train(
         most_losses: after so many times that hosts were lost, the next time ends the training.
         notice_s: how long after an error is waited for a host to be known as lost.
         step_timeout_s: what hangs longer is interrupted, as if it had failed; None: nothing is.
+        clock: by which these times go; None: this machine's.
 
     Raises:
         ValueError: numbers below 1.
@@ -52,7 +70,7 @@ def train(
     """
     if min(steps, every) < 1 or most_losses < 0:
         raise ValueError(f"steps is {steps}, every {every}, most_losses {most_losses}: give at least 1, 1 and 0")
-    loop = _Loop(session, plan, steps, every, kept, most_losses, notice_s, step_timeout_s)
+    loop = _Loop(session, plan, steps, every, kept, most_losses, notice_s, step_timeout_s, clock or WallClock())
     try:
         while True:
             try:
@@ -78,9 +96,10 @@ class _Loop:
         most_losses: int,
         notice_s: float,
         step_timeout_s: float | None,
+        clock: WallClock,
     ) -> None:
         self._session, self._first, self._steps, self._every, self._kept = session, plan, steps, every, kept
-        self._most, self._notice_s, self._timeout_s = most_losses, notice_s, step_timeout_s
+        self._most, self._notice_s, self._timeout_s, self._clock = most_losses, notice_s, step_timeout_s, clock
         self._plan, self._checkpoint, self._done = plan, 0, 0
         self._losses: dict[int, float] = {}
         self._lost: list[str] = []
@@ -92,14 +111,14 @@ class _Loop:
     def run(self) -> None:
         """From the last checkpoint to the end."""
         session = self._session
-        self._began_s = time.monotonic()
+        self._began_s = self._clock.now_s()
         session.start(self._plan, self._checkpoint or None)
         self._done = self._checkpoint
         if self._pending is not None:
-            ready_s = time.monotonic() - self._failed_s - self._pending.noticed_s
+            ready_s = self._clock.now_s() - self._failed_s - self._pending.noticed_s
             self._pending = dataclasses.replace(self._pending, started_s=ready_s)
         while self._done < self._steps:
-            self._began_s = time.monotonic()
+            self._began_s = self._clock.now_s()
             with self._watched():
                 self._losses[self._done] = session.step(self._done)
             self._done += 1
@@ -132,7 +151,7 @@ class _Loop:
         before = self._pending
         if before is None:
             self._failed_s = self._began_s
-        noticed_s = time.monotonic() - self._failed_s
+        noticed_s = self._clock.now_s() - self._failed_s
         self._session.stop()
         self._plan = self._following(error)
         _log.warning(
@@ -144,12 +163,12 @@ class _Loop:
 
     def _gone(self, error: Exception) -> list[str]:
         """Hosts that are newly lost; if the error may come from such, they are waited for."""
-        deadline = time.monotonic() + self._notice_s
+        deadline = self._clock.now_s() + self._notice_s
         while True:
             gone = [host for host in self._session.lost() if host not in self._lost]
-            if gone or time.monotonic() >= deadline or not self._session.suspects(error):
+            if gone or self._clock.now_s() >= deadline or not self._session.suspects(error):
                 return gone
-            time.sleep(_POLL_S)
+            self._clock.sleep(_POLL_S)
 
     def _following(self, error: Exception) -> Plan:
         """The plan for the hosts that are left."""
@@ -169,7 +188,7 @@ class _Loop:
     def _resumed(self) -> None:
         """A step was done: if it was the first after a loss, that is over."""
         if self._pending is not None:
-            seconds = time.monotonic() - self._failed_s
+            seconds = self._clock.now_s() - self._failed_s
             self._recoveries.append(dataclasses.replace(self._pending, seconds=seconds))
             self._pending = None
 
@@ -179,7 +198,7 @@ class _Loop:
         if self._timeout_s is None:
             yield
             return
-        timer = threading.Timer(self._timeout_s, self._interrupt)
+        timer = self._clock.after(self._timeout_s, self._interrupt)
         timer.daemon = True
         timer.start()
         try:

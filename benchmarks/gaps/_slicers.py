@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ _UNEVEN, _TIGHT = 1.5, 0.85
 what it may have."""
 
 
-def compared(task: PlanningTask, made: PlanningResult) -> dict[str, Any]:
+def compared(
+    task: PlanningTask, made: PlanningResult, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """The steps of the best plans of `dynamic`, `mcmc` and `gradient`, and the pair's scenarios.
 
     `gradient` begins with the DP's plan, too, and is compiled beforehand; the others have as long as it takes: `mcmc`
@@ -31,17 +33,18 @@ def compared(task: PlanningTask, made: PlanningResult) -> dict[str, Any]:
     Args:
         task: of the pair.
         made: its best plan, whose numbers of layers and micro-batches are taken, on all hosts.
+        clock: what tells the seconds that have passed.
     """
     costs = Bench(task, Clock()).costs(made.model.num_layers, made.run.num_micro_batches, exactly=True)
     by_formula, problem = costs.problem, _simulated_problem(costs)
-    first = Dynamic().slice(by_formula)
+    first, first_s = _taking(lambda: Dynamic().slice(by_formula), clock)
     gradient = Gradient(plans=(first.stages,)) if first.found else Gradient()
     gradient.slice(problem)
-    annealed = gradient.slice(problem)
-    seconds = first.seconds + annealed.seconds
-    walked = Mcmc(seconds=seconds).slice(problem)
+    annealed, annealed_s = _taking(lambda: gradient.slice(problem), clock)
+    seconds = first_s + annealed_s
+    walked = Mcmc(seconds=seconds, clock=clock).slice(problem)
     steps = {
-        "dynamic_s": _by_stages(costs, by_formula, first, seconds),
+        "dynamic_s": _by_stages(costs, by_formula, first, seconds, clock),
         "mcmc_s": _step_s(costs, walked),
         "gradient_s": _step_s(costs, annealed),
     }
@@ -73,12 +76,20 @@ def _simulated_problem(costs: Costs) -> SlicingProblem:
     return dataclasses.replace(problem, objective=Makespan(forward_s, costs.run.schedule))
 
 
-def _by_stages(costs: Costs, problem: SlicingProblem, first: Slicing, seconds: float) -> float:
+def _taking(slice_: Callable[[], Slicing], clock: Callable[[], float]) -> tuple[Slicing, float]:
+    """What a slicer finds, and the seconds that it takes."""
+    started = clock()
+    return slice_(), clock() - started
+
+
+def _by_stages(
+    costs: Costs, problem: SlicingProblem, first: Slicing, seconds: float, clock: Callable[[], float]
+) -> float:
     """The shortest step of the DP's plans of each number of stages, those nearest to its best one first."""
-    started, steps = time.perf_counter(), [_step_s(costs, first)]
+    started, steps = clock(), [_step_s(costs, first)]
     most, middle = min(problem.num_layers, problem.num_devices), len(first.stages)
     for number in sorted(range(1, most + 1), key=lambda n: abs(n - middle)):
-        if time.perf_counter() - started > seconds:
+        if clock() - started > seconds:
             break
         steps.append(_step_s(costs, Dynamic().slice(dataclasses.replace(problem, num_stages=number))))
     return min(steps)

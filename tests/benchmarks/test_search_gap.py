@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -125,9 +126,19 @@ def test_a_faster_strategy_and_a_host_more_that_slows_are_missed():
 def test_slicers_are_judged_by_the_simulated_step_in_equal_time(monkeypatch):
     monkeypatch.setattr(_slicers, "Gradient", lambda plans=(): _slicers.Mcmc(proposals=50))
     task = PAIR.task()
-    row = _slicers.compared(task, plan(task, annotations=()))
+    # A look at the clock takes a second: the formula's DP and the gradient took one each, so the others have two.
+    looks, asked, dynamic = itertools.count(), [], _slicers.Dynamic()
+
+    def sliced(problem):
+        asked.append(problem.num_stages)
+        return dynamic.slice(problem)
+
+    monkeypatch.setattr(_slicers, "Dynamic", lambda: SimpleNamespace(slice=sliced))
+    row = _slicers.compared(task, plan(task, annotations=()), lambda: float(next(looks)))
     assert row["dynamic_s"] <= row["formula_alone_s"]
-    assert row["took_s"] > 0
+    assert row["took_s"] == 2.0
+    assert asked[0] is None
+    assert len(asked) == len(set(asked)) == 3
     assert row["scenarios"] == ["alike"]
     assert _slicers.wins([row | {"mcmc_s": 0.0}], "mcmc_s", 1e-3) == 1
     odd = dataclasses.replace(PAIR, odd="slow link", hosts=3).task()

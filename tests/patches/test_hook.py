@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ _INSTALLED = "import alpa_stock_jax._hook as hook; hook.install(); "
 
 def _run(code: str) -> str:
     command = [sys.executable, "-W", "ignore", "-c", _INSTALLED + code]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=6000).stdout.strip()
 
 
 def test_installing_twice_leaves_one_hook():
@@ -52,17 +51,21 @@ def test_the_hook_imports_nothing_that_is_slow():
     code += "print(sorted(m for m in set(sys.modules) - before if not m.startswith('alpa_stock_jax')))"
     folder = _hook.__file__.rsplit("/", 2)[0]
     out = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code.format(folder)], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", "-S", "-c", code.format(folder)], check=True, capture_output=True, text=True, timeout=600
     )
     assert out.stdout.strip() in ("[]", "['__future__']")
 
 
 def test_a_name_that_nobody_patches_costs_next_to_nothing():
-    finder = _hook.AlpaFinder()
-    start_s = time.perf_counter()
-    for _ in range(1000):
-        assert finder.find_spec("numpy.linalg") is None
-    assert time.perf_counter() - start_s < 0.1
+    finder, calls = _hook.AlpaFinder(), []
+    sys.setprofile(lambda frame, event, _: calls.append((event, frame.f_code.co_name)))
+    try:
+        found = finder.find_spec("numpy.linalg")
+    finally:
+        sys.setprofile(None)
+    assert found is None
+    assert [name for event, name in calls if event == "call"] == ["find_spec"], "no other function of Python's"
+    assert sum(event == "c_call" for event, _ in calls) <= 2, "startswith, and the end of the profile"
 
 
 def test_alpas_own_jaxlib_is_left_alone():

@@ -18,7 +18,7 @@ print(np.asarray(double(np.ones(4, np.float32))).sum())
 
 def test_the_end_of_a_script_is_silent():
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], check=True, capture_output=True, text=True, timeout=600
     )
     assert done.stdout.split() == ["8.0"]
     assert "Exception ignored" not in done.stderr

@@ -18,7 +18,7 @@ def _build(kind, folder):
     ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
     source = shutil.copytree(PATCHES, folder / "patches", ignore=ignore)
     command = [sys.executable, "-c", BUILD, kind, str(folder)]
-    built = subprocess.run(command, cwd=source, check=True, capture_output=True, text=True, timeout=120)
+    built = subprocess.run(command, cwd=source, check=True, capture_output=True, text=True, timeout=600)
     with zipfile.ZipFile(folder / built.stdout.split()[-1]) as wheel:
         return {name: wheel.read(name) for name in wheel.namelist()}
 

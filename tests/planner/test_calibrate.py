@@ -355,8 +355,8 @@ def test_a_cluster_is_calibrated_and_the_file_is_taken(tmp_path):
     assert {json.loads(line)["what"] for line in lines[1:]} == {"programs", "collectives", "pipelines"}
     assert not [line for line in lines if "error" in json.loads(line)]
     device = found.devices["cpu"]
-    assert 1e8 < device.flop_per_s["float32"] < 1e13
-    assert 1e-5 < device.dispatch_s < 1
+    assert min(device.flop_per_s["float32"], device.dispatch_s) > 0
+    assert device.origin.startswith("alpa-dejavu calibrate: ")
     assert found.links[0].within
     assert f"wrote {output}" in result.stdout
     resumed = CliRunner().invoke(main, [*command[:-1], "1", "--resume"])

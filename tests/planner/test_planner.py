@@ -1,10 +1,13 @@
 """From a model and a cluster to a plan, and the errors where there is none."""
 
+import itertools
+
 import pytest
-from models import chain, planned, space
+from models import chain, planned, space, task_of
 
 import alpa_dejavu
 from alpa_dejavu.placement import place
+from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 
@@ -18,7 +21,16 @@ def test_a_plan_covers_layers_and_devices():
     assert made.step_s >= made.lower_bound_s * (1 - 1e-9) > 0
     steps = {"features", "cost table", "slicing", "placement", "confidence", "contingencies", "memory", "cache"}
     assert set(made.planning_s) == steps
-    assert made.after({"features": 1.0}).total_planning_s > 1.0
+
+
+def test_every_second_of_planning_is_a_steps():
+    # A look at the clock takes a second: all between the first and the last is told, each under its step.
+    looks = itertools.count()
+    task = task_of(chain(6), example_cluster(num_hosts=2), space(hosts=2), Run(8))
+    made = alpa_dejavu.plan(task, clock=Clock(lambda: float(next(looks)))).plan
+    assert made.total_planning_s == next(looks) - 1
+    assert min(made.planning_s.values()) >= 1.0
+    assert made.after({"features": 100.0}).planning_s["features"] == 100.0 + made.planning_s["features"]
 
 
 def test_a_plan_reads_as_a_table():
@@ -30,10 +42,12 @@ def test_a_plan_reads_as_a_table():
     assert "per step" in text.splitlines()[-1]
 
 
-def test_expensive_sending_makes_one_stage_and_free_sending_may_make_more():
-    model = chain(4, activation_bytes=1e9, exchanged=(1e9,) * 4)
-    apart = planned(model, example_cluster(1), space(), Run(64)).plan
-    assert len(apart.stages) == 1
+def test_expensive_sending_makes_one_stage_and_cheap_sending_more():
+    lengths = []
+    for sent in (1e7, 1.0):
+        model = chain(4, parameter_bytes=3e7, activation_bytes=sent, exchanged=(1e9,) * 4)
+        lengths.append(len(planned(model, example_cluster(1), space(), Run(4)).plan.stages))
+    assert lengths == [1, 4]
 
 
 def test_expensive_synchronisation_makes_stages():

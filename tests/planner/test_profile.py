@@ -118,8 +118,9 @@ def test_threads_stay_on_their_cores():
         core = min(before)
         assert pin([core]) == [core]
         assert cores_of_threads() == [(core,)]
-        sum(range(10**7))
-        assert max(thread_seconds().values()) > 0
+        # The system counts in ticks: however fast the machine is, there is one in the end.
+        while max(thread_seconds().values()) == 0:
+            sum(range(10**6))
         assert seconds_without_core() >= 0
     finally:
         pin(before)

@@ -235,7 +235,7 @@ def test_a_browser_draws_all_charts_without_a_word_of_complaint(page, tmp_path):
             BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
             "--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom", file.as_uri(),
         ],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     assert "CONSOLE" not in made.stderr
     drawn = re.findall(r'<div id="(\w+)" class="js-plotly-plot">', made.stdout)

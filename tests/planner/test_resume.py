@@ -1,13 +1,13 @@
 """Training goes on by the contingency when a host is lost, and by nothing else."""
 
 import dataclasses
-import time
+import types
 
 import pytest
 from models import chain, planned, space
 
 from alpa_dejavu.problem import Run
-from alpa_dejavu.resume import HostsLostError, Session, train
+from alpa_dejavu.resume import HostsLostError, Session, WallClock, train
 from alpa_dejavu.testing import example_cluster
 
 PLAN = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8)).plan
@@ -59,6 +59,28 @@ class Fake(Session):
         self.interrupted = True
 
 
+class FakeTime:
+    """Seconds that pass when somebody waits; what was to be called after some is called then."""
+
+    def __init__(self):
+        self.now_s, self.due = 0.0, []
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        for call in [call for call in self.due if call.at_s <= self.now_s]:
+            self.due.remove(call)
+            call.function()
+
+    def after(self, seconds, function):
+        call = types.SimpleNamespace(at_s=self.now_s + seconds, function=function)
+        call.start = lambda: self.due.append(call)
+        call.cancel = lambda: self.due.remove(call) if call in self.due else None
+        return call
+
+    def clock(self):
+        return WallClock(lambda: self.now_s, self.wait, self.after)
+
+
 def undisturbed(steps=12):
     return train(Fake(), PLAN, steps, every=5).losses
 
@@ -81,12 +103,32 @@ def test_a_lost_host_costs_the_steps_since_the_checkpoint():
     assert session.plan is done.plan
     (recovery,) = done.recoveries
     assert (recovery.hosts, recovery.failed_step, recovery.resumed_step, recovery.steps_lost) == (("host-1",), 8, 5, 3)
-    assert 0 <= recovery.noticed_s <= recovery.noticed_s + recovery.started_s <= recovery.seconds
     assert recovery.step_s == PLAN.contingencies["host-1"].step_s
     failed = session.calls.index(("step", 8))
     assert session.calls[failed + 1 :] == [
         "stop", ("start", 5), *(("step", n) for n in range(5, 10)), ("save", 10), ("step", 10), ("step", 11), "stop",
     ]  # fmt: skip
+
+
+def test_a_recovery_takes_from_the_failing_steps_beginning_to_the_next_steps_end():
+    passing = FakeTime()
+
+    class Slow(Fake):
+        def start(self, plan, checkpoint):
+            passing.wait(20.0)
+            super().start(plan, checkpoint)
+
+        def step(self, number):
+            passing.wait(3.0)
+            return super().step(number)
+
+        def save(self, number):
+            passing.wait(7.0)
+            super().save(number)
+
+    session = Slow({(("step", 8), 1): ["host-1", FAULT]})
+    (recovery,) = train(session, PLAN, 12, every=5, clock=passing.clock()).recoveries
+    assert (recovery.noticed_s, recovery.started_s, recovery.seconds) == (3.0, 20.0, 26.0)
 
 
 def test_without_a_checkpoint_it_begins_again():
@@ -109,28 +151,33 @@ def test_it_may_happen_anywhere(where):
 def test_what_ray_notices_late_is_waited_for():
     session = Fake({(("step", 2), 1): [FAULT]})
     session.late = 3
-    done = train(session, PLAN, 4, notice_s=30)
-    assert session.looks >= 3
+    passing = FakeTime()
+    done = train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert session.looks == 3
+    assert 0 < passing.now_s < 30
     assert done.recoveries[0].hosts == ("host-1",)
     assert len(done.losses) == 4
 
 
 def test_an_error_without_a_lost_host_stays_what_it_is():
     session = Fake({(("step", 2), 1): [FAULT]})
+    passing = FakeTime()
     with pytest.raises(ConnectionError) as caught:
-        train(session, PLAN, 4, notice_s=0.3)
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
     assert caught.value is FAULT
+    assert 30 <= passing.now_s < 31
     assert session.calls[-1] == "stop"
 
 
 def test_errors_of_other_kinds_are_not_waited_for():
     session = Fake({(("step", 2), 1): [ZeroDivisionError()]})
+    passing = FakeTime()
     with pytest.raises(ZeroDivisionError):
-        train(session, PLAN, 4, notice_s=30)
-    assert session.looks == 1
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert (session.looks, passing.now_s) == (1, 0.0)
     session = Fake({(("step", 2), 1): ["host-1", FAULT], (("step", 2), 2): [KeyError("batch")]})
     with pytest.raises(KeyError):
-        train(session, PLAN, 4, notice_s=0.3)
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
     assert session.calls[-1] == "stop"
 
 
@@ -193,22 +240,29 @@ def test_it_does_not_go_on_for_ever():
 
 
 def test_a_step_that_hangs_is_interrupted():
+    passing = FakeTime()
+
     class Hanging(Fake):
         def step(self, number):
-            deadline = time.monotonic() + 10
-            while number == 2 and not self.interrupted and time.monotonic() < deadline:
-                time.sleep(0.01)
+            passing.wait(4.0)
+            while number == 2 and not self.interrupted:
+                assert passing.now_s < 1000, "nobody interrupts it"
+                passing.wait(0.5)
             if number == 2:
                 self.interrupted = False
                 self.meet(("hang", 2))
-                if ("hang", 2) in self.calls and self.calls.count(("hang", 2)) == 1:
+                if self.calls.count(("hang", 2)) == 1:
                     raise FAULT
             return super().step(number)
 
-    with pytest.raises(TimeoutError, match=r"step 2 took more than 0\.2 s, though all hosts are there"):
-        train(Hanging(), PLAN, 4, notice_s=0.2, step_timeout_s=0.2)
-    done = train(Hanging({(("hang", 2), 1): ["host-1"]}), PLAN, 4, notice_s=0.2, step_timeout_s=0.2)
+    options = {"notice_s": 20, "step_timeout_s": 6, "clock": passing.clock()}
+    with pytest.raises(TimeoutError, match=r"step 2 took more than 6 s, though all hosts are there"):
+        train(Hanging(), PLAN, 4, **options)
+    # Two steps, a third until it is interrupted, and the wait for a host that would be known as lost.
+    assert passing.now_s == pytest.approx(4 + 4 + 6 + 20, abs=0.5)
+    done = train(Hanging({(("hang", 2), 1): ["host-1"]}), PLAN, 4, **options)
     assert len(done.recoveries) == 1
+    assert passing.due == []
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": 0}, {"most_losses": -1}])

@@ -1,0 +1,223 @@
+"""Broken files, flags, paths and models by the thousand: whatever they are, the command line ends as it should.
+
+    python benchmarks/fuzz.py [--seed N] [--examples N] [--commands N] [--only KIND ...] [--json FILE] [--keep DIR]
+
+Right files of every format are made as the product writes them, and then broken: keys left out, doubled or renamed,
+values of other types, extreme numbers, lists in lists, other encodings, bits flipped, ends cut off, control characters
+and names in other scripts, folders and links in place of files. So are the flags of every command, the paths that it
+writes, variables of the environment, and models. Most examples run in a process that stays, the others as commands,
+some of which are interrupted, or have nowhere to write to.
+
+An example has to end with 0, 1, 2 or 130, without a traceback unless a user's own model raises, without control
+characters on the terminal, in time and memory; what it writes is whole, what it isn't asked to write stays as it was,
+and nothing that a file names is run. What fails is laid out in a folder, with the line that makes it again. Exit status
+1 if anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from alpa_dejavu._json_file import write_whole
+from fuzzing._example import Example
+from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
+from fuzzing._formats import FORMATS
+from fuzzing._outcome import ALLOWED, Limits, Outcome, last_line, tally
+from fuzzing._right import Files, right_files
+from fuzzing._runs import Worker, as_command, outcome_of
+
+_MOST_KEPT = 3
+"""So many examples of a sort of failure are laid out."""
+
+_WEIGHTS = {"flags": 4, "outputs": 2, "models": 2}
+"""So many times as many examples as of other kinds."""
+
+Examples = st.SearchStrategy[Example]
+Failures = Mapping[str, Sequence[Outcome]]
+
+
+def kinds(right: Files) -> dict[str, Examples]:
+    """The examples of each kind, made of right files."""
+    found = {form.name: form.examples(right) for form in FORMATS}
+    others: Mapping[str, Callable[[Files], Examples]] = {
+        "flags": flag_examples,
+        "sizes": size_examples,
+        "outputs": output_examples,
+        "models": model_examples,
+        "variables": variable_examples,
+    }
+    return found | {name: made(right) for name, made in others.items()}
+
+
+def drawn(examples: Examples, count: int, start: int, run: Callable[[Example], Outcome]) -> list[Outcome]:
+    """Runs so many examples, the same ones for the same start."""
+    outcomes: list[Outcome] = []
+
+    @seed(start)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(examples)
+    def all_of_them(example: Example) -> None:
+        outcomes.append(run(example))
+
+    all_of_them()
+    return outcomes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the examples and shows what became of them; exit status 1 if one failed."""
+    options = _parsed(arguments)
+    limits = Limits(options.seconds, options.gibibytes * 2**30)
+    with tempfile.TemporaryDirectory() as folder:
+        right = right_files(Path(folder))
+    chosen = {name: made for name, made in kinds(right).items() if name in (options.only or [name])}
+    outcomes = _in_process(chosen, options, limits) + _as_commands(chosen, options, limits)
+    failures = tally(outcomes)
+    lines = {sort: _kept(number, alike, options.keep) for number, (sort, alike) in enumerate(failures.items())}
+    _show(outcomes, failures, lines)
+    if options.json is not None:
+        write_whole(options.json, json.dumps(_data(outcomes, failures, lines), indent=1) + "\n")
+    return 1 if failures else 0
+
+
+def _in_process(chosen: Mapping[str, Examples], options: argparse.Namespace, limits: Limits) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    with Worker(limits) as worker, tqdm(desc="in process", total=options.examples, unit="example") as bar:
+
+        def run(example: Example) -> Outcome:
+            bar.update()
+            return outcome_of(example, worker.run, limits)
+
+        for number, (name, count) in enumerate(shares(chosen, options.examples).items()):
+            outcomes += drawn(chosen[name], count, options.seed + 1000 * number, run)
+    return outcomes
+
+
+def _as_commands(chosen: Mapping[str, Examples], options: argparse.Namespace, limits: Limits) -> list[Outcome]:
+    if not options.commands:
+        return []
+    with tqdm(desc="commands", total=options.commands, unit="example") as bar:
+
+        def run(example: Example) -> Outcome:
+            bar.update()
+            return outcome_of(example, lambda one, folder: as_command(one, folder, limits), limits)
+
+        return drawn(command_examples(st.one_of(*chosen.values())), options.commands, options.seed, run)
+
+
+@st.composite
+def command_examples(draw: st.DrawFn, examples: Examples) -> Example:
+    """Examples some of which are interrupted, can't write what they print, or may print few characters alone."""
+    example = draw(examples)
+    stdout = draw(st.sampled_from(("", "", "", "", "full", "closed")))
+    interrupted_s = draw(st.sampled_from((None, None, None, None, 0.05, 0.2, 0.4, 0.8, 1.5)))
+    encodings = ((), (), (), (("PYTHONIOENCODING", "ascii"),), (("LC_ALL", "C"), ("PYTHONUTF8", "0")))
+    environment = (*example.environment, *draw(st.sampled_from(encodings)))
+    return dataclasses.replace(
+        example, kind="as a command", stdout=stdout, interrupted_s=interrupted_s, environment=environment
+    )
+
+
+def shares(names: Iterable[str], total: int) -> dict[str, int]:
+    """How many examples of each kind there are; together so many."""
+    parts = [name for name in names for _ in range(_WEIGHTS.get(name, 1))]
+    found = dict.fromkeys(parts, 0)
+    for number in range(total):
+        found[parts[number % len(parts)]] += 1
+    return {name: count for name, count in found.items() if count}
+
+
+def _kept(number: int, alike: Sequence[Outcome], where: Path) -> list[str]:
+    """Lays out the first failures of a sort; returns the lines that make them again."""
+    lines = []
+    for place, outcome in enumerate(sorted(alike, key=_size)[:_MOST_KEPT]):
+        folder = where.absolute() / f"{number:03d}-{place}"
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome.example.place(folder)
+        line = outcome.example.shown(folder)
+        said = f"{line}\n\n{'; '.join(outcome.faults)}\n{outcome.ended.where}\n\n{outcome.ended.stderr}"
+        (folder / "failure.txt").write_text(said, encoding="utf-8", errors="backslashreplace")
+        lines.append(line)
+    return lines
+
+
+def _size(outcome: Outcome) -> int:
+    example = outcome.example
+    return sum(map(len, example.arguments)) + sum(len(file.content) for file in example.files)
+
+
+def _show(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, list[str]]) -> None:
+    table = Table("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed", "slowest s", "most MiB")
+    for kind in dict.fromkeys(outcome.example.kind for outcome in outcomes):
+        row = _row([outcome for outcome in outcomes if outcome.example.kind == kind])
+        table.add_row(kind, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
+    console = Console(width=160, markup=False, highlight=False)
+    console.print(table)
+    for sort, alike in failures.items():
+        said = last_line(alike[0].ended.stderr)[:200]
+        console.print(f"{len(alike)} x {sort!a}\n    {said!a}\n    {lines[sort][0]!a}")
+    console.print(f"{len(outcomes)} examples, {sum(map(len, failures.values()))} failures of {len(failures)} sorts")
+
+
+def _row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    ended = [outcome.ended for outcome in outcomes]
+    return {
+        "examples": len(ended),
+        **{f"exit {code}": sum(one.code == code for one in ended) for code in ALLOWED},
+        "failed": sum(bool(outcome.faults) for outcome in outcomes),
+        "slowest_s": max(one.seconds for one in ended),
+        "most_mib": max(one.memory_bytes for one in ended) / 2**20,
+    }
+
+
+def _data(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, list[str]]) -> dict[str, Any]:
+    by_kind = {
+        kind: _row([outcome for outcome in outcomes if outcome.example.kind == kind])
+        for kind in dict.fromkeys(outcome.example.kind for outcome in outcomes)
+    }
+    found = [
+        {
+            "count": len(alike),
+            "kinds": sorted({outcome.example.kind for outcome in alike}),
+            "faults": list(alike[0].faults),
+            "where": alike[0].ended.where,
+            "said": last_line(alike[0].ended.stderr),
+            "again": lines[sort],
+        }
+        for sort, alike in failures.items()
+    ]
+    return {"version": 1, "kinds": by_kind, "failures": found}
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="of the examples (default: %(default)s)")
+    said = "how many in one process (default: %(default)s)"
+    parser.add_argument("--examples", type=int, default=1800, help=said)
+    parser.add_argument("--commands", type=int, default=200, help="how many as commands (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="KIND", help="examples of these kinds alone (default: all)")
+    said = "that an example may take (default: %(default)s)"
+    parser.add_argument("--seconds", type=float, default=Limits().seconds, help=said)
+    parser.add_argument("--gibibytes", type=float, default=Limits().memory_bytes / 2**30, help=said)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+    said = "lay out what fails in this folder (default: %(default)s)"
+    parser.add_argument("--keep", type=Path, metavar="DIR", default=Path("fuzz-failures"), help=said)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,156 @@
+"""Right files of every format, as the product itself writes them: what is broken is made of these."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import pathlib
+import pickle
+import sys
+import types
+import unittest.mock
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+from click.testing import CliRunner
+
+from alpa_dejavu.clusters import named_cluster
+from fuzzing._read import SHAPES
+
+MODEL = "fuzzing._models:mlp"
+MACHINE = "p3.8xlarge"
+PLANNED = ("--model", MODEL, "--batch", "8", "--layers", "4", "--micro-batches", "2")
+"""What the right plans were asked for, but for the cluster."""
+
+
+@final
+class Content(bytes):
+    """Bytes of a file, which error messages and reports don't show."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
+Files = Mapping[str, Content]
+
+
+def right_files(folder: pathlib.Path) -> dict[str, Content]:
+    """The files by their paths, with those of a cache, which is left in the folder.
+
+    Beside "plan.json" and "other.json" is what is kept of them, and the cache is in "cache/".
+    """
+    before = pathlib.Path.cwd()
+    os.chdir(folder)
+    try:
+        _write_all()
+    finally:
+        os.chdir(before)
+    return {str(path.relative_to(folder)): Content(path.read_bytes()) for path in _files(folder)}
+
+
+def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _write_all() -> None:
+    from alpa_dejavu.clusters._cluster_text import write_cluster
+
+    environment = {"ALPA_DEJAVU_CACHE": str(pathlib.Path("cache").resolve())}
+    write_cluster(named_cluster(MACHINE, 2), "cluster.json")
+    machine = pathlib.Path(sys.modules["alpa_dejavu.clusters"].__path__[0]) / f"{MACHINE}.json"
+    pathlib.Path("machine.json").write_bytes(machine.read_bytes())
+    _run("plan", *PLANNED, "--cluster", MACHINE, "--hosts", "2", "--json", "plan.json", environment=environment)
+    _run("plan", *PLANNED, "--cluster", MACHINE, "--json", "other.json", environment=environment)
+    _write_history()
+    _write_calibrations()
+    _write_database()
+    _write_result()
+
+
+def _run(*arguments: str, environment: Mapping[str, str]) -> None:
+    from alpa_dejavu.cli import main
+
+    done = CliRunner().invoke(main, arguments, env=dict(environment))
+    if done.exit_code:
+        raise RuntimeError(f"alpa-dejavu {' '.join(arguments)} failed: {done.stderr}")
+
+
+def _write_history() -> None:
+    from alpa_dejavu.history import Origin, PastRun, StageSeconds, Store
+    from alpa_dejavu.plan_file import read_plan
+
+    store, plan = Store("history.sqlite"), read_plan("plan.json")
+    stages = tuple(StageSeconds(0.1, 0.2, 0.01, 0.25, 0.3) for _ in plan.stages)
+    versions = {"alpa-dejavu": "0.1.0", "jax": "0.4.30"}
+    for number, measured in enumerate((stages, ())):
+        origin = Origin(f"model {number}", "a cluster", "V100", "AnalyticLatency + AlphaBeta")
+        steps_s = tuple(plan.step_s * share for share in (0.9, 1.0, 1.2))
+        store.append(PastRun(plan, origin, plan.step_s, steps_s, measured, 1.7e9 + number, versions))
+
+
+def _write_calibrations() -> None:
+    from alpa_dejavu.calibration import Calibration, MeasuredLink, chosen_calibration, write_calibration
+    from alpa_dejavu.calibration._bench import WITHIN, Collective, Place
+    from alpa_dejavu.calibration._measurements import Measurement, Measurements
+    from alpa_dejavu.memory_margin import MemoryResiduals
+    from alpa_dejavu.problem import Link
+
+    device = named_cluster(MACHINE, 1).hosts[0].device
+    pair = (device.name, device.name)
+    measured = Calibration(
+        name="measured",
+        origin="made up",
+        date="2024-05-31",
+        devices={device.name: device},
+        device_spread={device.name: {"memory_bytes_per_s": 0.1, "flop_per_s[float32]": 0.05}},
+        links=(MeasuredLink(pair, True, Link(2e-5, 5e9, pair_bytes_per_s=1e9), {"bytes_per_s": 0.2}),),
+        memory=MemoryResiduals({"peak": (0.05, -0.02, 0.01)}, 3, "made-up peaks", "another framework"),
+    )
+    write_calibration(measured, "measured.json")
+    write_calibration(chosen_calibration("v100"), "fitted.json")
+    cluster = {"hosts": 1, "devices_per_host": [4], "devices": [device.name]}
+    kept = Measurements(pathlib.Path("measured.json.measurements.jsonl"), cluster, resume=False)
+    for power in (10, 16, 20):
+        probe = Collective("all_reduce", 2**power, 2, 1, across=False)
+        kept.add(Measurement(Place("collectives", WITHIN), probe, {"run_s": 1e-4 * power}))
+
+
+def _write_database() -> None:
+    from alpa_dejavu.calibration._alpa_pickle import read_alpa_database
+    from alpa_dejavu.calibration._database import converted, database_data
+    from alpa_dejavu.calibration._text import json_text
+
+    path = pathlib.Path("database.pkl")
+    path.write_bytes(alpa_pickle())
+    database = converted(read_alpa_database(path), path)
+    pathlib.Path("database.json").write_text(json_text(database_data(database)), encoding="utf-8")
+
+
+def alpa_pickle(**attributes: Any) -> bytes:
+    """A profiling database as Alpa's profiler pickles it, with other attributes."""
+    kind = type("MeshProfilingResult", (), {"__module__": "alpa.mesh_profiling"})
+    result = kind()
+    sizes = [2**power for power in range(10, 14)]
+    rows = {(((0, 1, 2, 3),), "f32"): [(size, np.float64(1e-4 + size * 3e-9)) for size in sizes]}
+    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        setattr(result, f"{name}_cost_dict", collections.defaultdict(list, rows))
+    result.dot_cost_dict = collections.defaultdict(list, {((), "f16"): [(0, 1e-5), (2 * 1024**3, np.float32(1e-3))]})
+    result.available_memory_per_device, result.conv_cost_dict, result.op_cost_dict = np.int64(15e9), [], []
+    vars(result).update(attributes)
+    package, module = types.ModuleType("alpa"), types.ModuleType("alpa.mesh_profiling")
+    vars(module)["MeshProfilingResult"] = kind
+    # Pickling looks the class up where it says that it is from.
+    with unittest.mock.patch.dict(sys.modules, {"alpa": package, "alpa.mesh_profiling": module}):
+        return pickle.dumps({("default", (1, 4)): result})
+
+
+def _write_result() -> None:
+    from alpa_dejavu.initialization import Curve, Initialized, write_result
+
+    state = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    losses, gradients = np.array([2.0, 1.0]), np.array([0.1, np.nan])
+    chosen = Curve(0, (), None, 0, losses, gradients, None, "chosen", (0.5,))
+    dropped = dataclasses.replace(chosen, number=1, batch_rows=4, dropped_step=1, why="the trend")
+    write_result(Initialized(state, 0, 2, (chosen, dropped), (1,), 3, 0, 0, 0, 0, 1.5, 0), "result.json")
