@@ -5,13 +5,12 @@ sharding engine cuts the layers on the meshes that were asked for, and the clust
 `entry_of`, in the same format.
 """
 
-from alpa_dejavu.kept._bytes import MOST_BYTES, packed_json, unpacked_json
+from alpa_dejavu.kept._bytes import packed_json, read_packed, unpacked_json
 from alpa_dejavu.kept._entry import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.kept._file import kept_path, read_kept, write_kept
 from alpa_dejavu.kept._kept import Kept
 
 __all__ = [
-    "MOST_BYTES",
     "Kept",
     "entry_of",
     "kept_path",
@@ -19,6 +18,7 @@ __all__ = [
     "model_of_entry",
     "packed_json",
     "read_kept",
+    "read_packed",
     "remembering",
     "unpacked_json",
     "write_kept",

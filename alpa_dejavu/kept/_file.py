@@ -11,7 +11,7 @@ from typing import Any
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._json_file import write_whole_bytes
-from alpa_dejavu.kept._bytes import packed_json, unpacked_json
+from alpa_dejavu.kept._bytes import packed_json, read_packed
 from alpa_dejavu.kept._cluster import cluster_data, cluster_of
 from alpa_dejavu.kept._kept import Kept
 from alpa_dejavu.kept._model import model_data, model_of
@@ -55,7 +55,7 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
     """
     path = kept_path(plan)
     try:
-        data = unpacked_json(path.read_bytes())
+        data = read_packed(path)
     except OSError as error:
         raise ValueError(f"{path}, which is kept for planning again, can't be read: {error}; {_REMEDY}") from None
     except ValueError as error:
@@ -65,7 +65,7 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
         raise ValueError(f"{path}: version is {there!r}, but must be {VERSION}; {_REMEDY}")
     try:
         return _kept(data)
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{path} isn't what is kept for planning again: {error!r}; {_REMEDY}") from None
 
 

@@ -303,6 +303,8 @@ def rewritten(path, change):
         (lambda data: data.pop("cluster"), "KeyError.*cluster"),
         (lambda data: data["model"]["operators"][0].update(records=99), "IndexError"),
         (lambda data: data["model"]["operators"][0]["flop"].append(1.0), "but columns of"),
+        (lambda data: data.update(batch=1e999), "OverflowError"),
+        (lambda data: data["model"].update(layers=1000 * data["model"]["layers"]), r"its 12000 layers .*FILE_MIB"),
         (lambda data: data["cluster"]["links"][0].update(bytes_per_s=-1.0), "bytes_per_s is -1.0"),
         (lambda data: data["sharding"]["layers"][0].update(memory_parts=[1.0]), "ValueError"),
     ],
