@@ -133,12 +133,23 @@ def test_everything_asked_for_is_written(run, tmp_path):
     paths = {kind: tmp_path / f"plan.{kind}" for kind in ("json", "python", "html", "trace")}
     result = run(*ASKED, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
     assert result.exit_code == 0
-    kept = tmp_path / "plan.kept.json.gz"
-    assert [f"wrote {path}" for path in (*paths.values(), kept)] == result.stdout.splitlines()[-5:]
+    own, *others = paths.values()
+    kept = tmp_path / "plan.json.kept.json.gz"
+    assert [f"wrote {path}" for path in (own, kept, *others)] == result.stdout.splitlines()[-5:]
     assert read_plan(paths["json"]).model == "tiny"
     assert "ManualStageOption" in paths["python"].read_text()
     assert "<html" in paths["html"].read_text()[:200]
     assert json.loads(paths["trace"].read_text())["traceEvents"]
+
+
+def test_beside_what_is_no_regular_file_nothing_is_kept_and_that_is_said(run):
+    result = run(*ASKED, "--json", "/dev/null")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "wrote /dev/null\n/dev/null is no regular file, so nothing is kept beside it for planning again\n"
+    )
+    assert not pathlib.Path("/dev/null.kept.json.gz").exists()
+    assert not pathlib.Path("/dev/null.kept.json.gz.new").exists()
 
 
 @pytest.mark.parametrize(
@@ -252,7 +263,7 @@ def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
 
 
 def test_explain_says_what_to_speed_up_first(run, tmp_path):
-    plan, kept = tmp_path / "plan.json", tmp_path / "plan.kept.json.gz"
+    plan, kept = tmp_path / "plan.json", tmp_path / "plan.json.kept.json.gz"
     assert run(*ASKED, "--json", plan).exit_code == 0
     result = run("explain", plan)
     assert result.exit_code == 0
