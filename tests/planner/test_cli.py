@@ -80,9 +80,12 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert run.named["memory_margin"] == 0.1
     lines = result.stdout.splitlines()
     assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
-    assert lines[1].split() == (
-        "stage layers submesh logical hosts remat ZeRO compute collectives boundary once a step memory headroom"
-    ).split()
+    assert (
+        lines[1].split()
+        == (
+            "stage layers submesh logical hosts remat ZeRO compute collectives boundary once a step memory headroom"
+        ).split()
+    )
     assert lines[2].split()[:7] == ["0", "0-1", "1x2", "2x1", "host-0", "none", "0"]
     made = planned()
     assert f"throughput              {32 / made.plan.step_s:.4g} samples/s" in result.stdout
@@ -293,6 +296,30 @@ def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):
     assert row.split()[3].startswith("+" if cost > 0 else "-")
     same = run("diff", one, one)
     assert "the plans don't differ" in same.stdout
+
+
+def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path):
+    class Picky:
+        def __init__(self, *_):
+            pass
+
+        def estimate(self, plan):
+            if (plan.num_micro_batches, plan.schedule) == (8, "1f1b"):
+                raise ValueError("this doesn't fit")
+            return planned(plan.num_micro_batches)
+
+    monkeypatch.setattr(plan_estimate_module, "PlanEstimator", Picky)
+    one = saved(tmp_path, "one.json")
+    other = saved(tmp_path, "other.json", num_micro_batches=8, schedule="gpipe")
+    result = run("diff", one, other)
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
+    assert float(rows["schedule"]) == 0
+    assert rows["micro-batches"] == rows["together"]
+    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
+    assert said in result.stdout
+    # The files of these tests say 250 ms each.
+    assert "the files' own times differ by 0 s, not " in result.stdout
 
 
 def test_diff_of_plans_for_other_problems_traces_nothing(run, estimates, tmp_path):
