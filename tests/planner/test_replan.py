@@ -16,6 +16,7 @@ from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
+from alpa_dejavu.explanation import explain
 from alpa_dejavu.history import Origin, PastRun, Store
 from alpa_dejavu.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.memory_margin import MemoryMargin
@@ -336,9 +337,25 @@ def test_what_is_left_after_a_loss_and_a_slower_host_is_estimated_as_it_was_plan
     assert again.notes == ()
 
 
+def test_a_plan_that_does_not_fit_what_is_kept_is_refused(planned, kept):
+    first, *others = planned.plan.stages
+    for change, said in (
+        ({"hosts": ("elsewhere",)}, "stage 0 is on host 'elsewhere', but 4 x p3"),
+        (
+            {"options": {"allow_everything": True}},
+            "stage 0 has the auto-sharding option 'allow_everything', which Alpa",
+        ),
+    ):
+        plan = dataclasses.replace(planned.plan, stages=(dataclasses.replace(first, **change), *others))
+        with pytest.raises(ValueError, match=said):
+            replan(plan, kept, without=["p3.16xlarge-1"])
+        with pytest.raises(ValueError, match=said):
+            explain(plan, kept)
+
+
 def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
     # Where none of the names is there, alike hosts are named otherwise, and any will do; here some are.
     first, *others = planned.plan.stages
     stages = (dataclasses.replace(first, hosts=("elsewhere",)), *others)
-    with pytest.raises(ValueError, match=r"stage 0 is on the host 'elsewhere', but 4 x p3\.16xlarge has"):
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'elsewhere', but 4 x p3\.16xlarge has"):
         upgrades(dataclasses.replace(planned.plan, stages=stages), kept)
