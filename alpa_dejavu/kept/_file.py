@@ -41,7 +41,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
     """What `kept_data` has made such data of."""
     model = model_of(data["model"])
     if data["sharding"] is not None:
-        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"]))
+        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))
     latency, communication = data["models"]
     return Kept(
         model=model,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import os
 import pathlib
 from typing import Any, final
@@ -29,6 +30,7 @@ from alpa_dejavu.kept._kept import Kept
 from alpa_dejavu.plan_file import plan_text
 from alpa_dejavu.problem import Plan
 
+_LOGGER = logging.getLogger(__name__)
 _DIGEST = "plan_sha256"
 _REMEDY = "`alpa-dejavu plan --json FILE` writes it beside the plan: plan once more"
 
@@ -160,6 +162,10 @@ def _read(path: pathlib.Path, plan: pathlib.Path) -> Kept:
             raise ValueError(f"{path} was kept of {plan}, which isn't there; {_REMEDY}")
         if data.get(_DIGEST) != _digest(plan.read_bytes()):
             raise ValueError(f"{path} was kept of another plan than {plan} is, or of that before it changed; {_REMEDY}")
+    else:
+        _LOGGER.warning(
+            "%s doesn't say which plan it was kept of, so it may be another one's than %s; %s", path, plan, _REMEDY
+        )
     try:
         return kept_of(data)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:

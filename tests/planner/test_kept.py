@@ -89,7 +89,7 @@ def test_one_without_the_other_is_named(tmp_path):
         read_kept(tmp_path / "moved.json")
 
 
-def test_files_of_before_there_were_digests_are_read_where_no_other_is_bound(tmp_path):
+def test_files_of_before_there_were_digests_are_read_where_no_other_is_bound(tmp_path, caplog):
     plan, kept = pair()
     path = tmp_path / "plan.json"
     write_with_kept(plan, kept, path)
@@ -97,6 +97,7 @@ def test_files_of_before_there_were_digests_are_read_where_no_other_is_bound(tmp
     kept_path(path).unlink()
     assert kept_path(path) == old
     assert read_kept(path).differences(plan) == []
+    assert "plan.kept.json.gz doesn't say which plan it was kept of, so it may be another one's than" in caplog.text
     # An old one isn't taken for a plan that something else is bound to.
     write_with_kept(plan, pair(3e9)[1], path)
     assert flop_of(read_kept(path)) == 3e9

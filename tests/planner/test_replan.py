@@ -307,6 +307,11 @@ def rewritten(path, change):
         (lambda data: data["model"].update(layers=1000 * data["model"]["layers"]), r"its 12000 layers .*FILE_MIB"),
         (lambda data: data["cluster"]["links"][0].update(bytes_per_s=-1.0), "bytes_per_s is -1.0"),
         (lambda data: data["sharding"]["layers"][0].update(memory_parts=[1.0]), "ValueError"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append("x"), "TypeError"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append(12), "but the model has 12"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append(0), r"there are \d+ variants, but numbers for"),
+        (lambda data: data["sharding"]["meshes"][0]["levels"].pop(), "has 2 ZeRO levels, not 3"),
+        (lambda data: data["sharding"]["meshes"].clear(), "one device alone isn't among the meshes"),
     ],
 )
 def test_a_broken_file_is_named(planned, tmp_path, change, said):
@@ -351,6 +356,13 @@ def test_a_plan_that_does_not_fit_what_is_kept_is_refused(planned, kept):
             replan(plan, kept, without=["p3.16xlarge-1"])
         with pytest.raises(ValueError, match=said):
             explain(plan, kept)
+
+
+def test_a_mesh_of_which_nothing_is_kept_is_named(planned, kept):
+    first, *others = planned.plan.stages
+    across = dataclasses.replace(first, logical_mesh=(1, first.submesh.num_devices), options={})
+    with pytest.raises(ValueError, match=r"stage 0 has the logical mesh 1x\d+, of which nothing is kept"):
+        explain(dataclasses.replace(planned.plan, stages=(across, *others)), kept)
 
 
 def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
