@@ -7,7 +7,8 @@ from typing import Any
 
 from alpa_dejavu._alpa._cluster import alpa_hosts, equal_hosts, host_names
 from alpa_dejavu._hosts_by_names import hosts_by_names
-from alpa_dejavu.planning import counts_text, given_stages, stage_differences
+from alpa_dejavu.planning import given_stages
+from alpa_dejavu.planning._fits import counts_text, stage_differences
 from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 

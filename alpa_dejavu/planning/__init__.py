@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._estimate import estimate
-    from alpa_dejavu.planning._fits import counts_text, stage_differences
     from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages, meant_stages
     from alpa_dejavu.planning._measured import Measured
     from alpa_dejavu.planning._model import plan_model
@@ -29,17 +28,14 @@ __all__ = [
     "PlanningTask",
     "RunnerUp",
     "Searched",
-    "counts_text",
     "estimate",
     "given_stages",
     "meant_stages",
     "plan",
     "plan_model",
-    "stage_differences",
 ]
 
 _HOME = {
-    "counts_text": "_fits",
     "estimate": "_estimate",
     "GivenStage": "_given",
     "GivenStages": "_given",
@@ -52,7 +48,6 @@ _HOME = {
     "Searched": "_searched",
     "PlanningTask": "_task",
     "plan": "planner",
-    "stage_differences": "_fits",
 }
 
 

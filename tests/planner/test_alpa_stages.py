@@ -26,7 +26,8 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_estimate import cluster_of_plan
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.planning import GivenStage, stage_differences
+from alpa_dejavu.planning import GivenStage
+from alpa_dejavu.planning._fits import stage_differences
 from alpa_dejavu.problem import Link, MeshConfig, Submesh
 from alpa_dejavu.testing import example_cluster
 
