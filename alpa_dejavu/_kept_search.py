@@ -12,6 +12,7 @@ from alpa_dejavu.kept import Kept
 from alpa_dejavu.latency import LatencyModel
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.planning import given_stages, meant_stages
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning._task import PlanningTask, SpaceRules, StageSpace
@@ -34,11 +35,13 @@ def kept_prices(
     """What a plan was priced by, on its cluster (None) or on another one.
 
     Raises:
-        ValueError: what is kept is of another plan, or was priced by other models than these.
+        ValueError: what is kept is of another plan, or was priced by other models than these; or the plan is on hosts
+            that its cluster hasn't, or has options that Alpa hasn't.
     """
     differences = kept.differences(plan)
     if differences:
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
+    meant_stages(kept.cluster, given_stages(plan))
     if communication == "auto" and calibration is None:
         communication = _COMMUNICATION.get(kept.models[1], communication)
     given = prices(cluster or kept.cluster, calibration, latency, communication)

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, final
 
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu._json_file import write_whole_bytes
-from alpa_dejavu.kept import MOST_BYTES, packed_json, unpacked_json
+from alpa_dejavu.kept import packed_json, read_packed
 
 __all__ = ["FOLDER", "SIZE", "ModelCache", "chosen_cache", "default_cache"]
 
@@ -57,10 +57,8 @@ class ModelCache:
         try:
             if not path.is_file():
                 return None
-            if path.stat().st_size > MOST_BYTES:
-                raise ValueError(f"it is larger than {MOST_BYTES} bytes")
             with collector_paused():
-                entry = unpacked_json(path.read_bytes())
+                entry = read_packed(path)
                 if not isinstance(entry, dict) or entry.get("version") != _VERSION or entry.get("key") != dict(key):
                     raise ValueError("it is of another version or key")
                 made = make(entry["data"])

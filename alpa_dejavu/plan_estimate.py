@@ -17,6 +17,7 @@ from alpa_dejavu.model_cache import chosen_cache
 from alpa_dejavu.model_source import TracedModel
 from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._fits import PRICED_OPTIONS
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
@@ -116,6 +117,13 @@ class PlanEstimator:
             )
         elif plan.hardware.text != here.text:
             yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
+        names, hosts = [*plan.devices_of_hosts], [host.name for host in here.hosts]
+        if not set(names) & set(hosts):
+            more = ", and so on" if len(names) > 1 else ""
+            yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
+        ignored = dict.fromkeys(name for stage in plan.stages for name in stage.options if name not in PRICED_OPTIONS)
+        if ignored:
+            yield f"the plan has auto-sharding options that this estimate doesn't go by: {', '.join(ignored)}"
         if plan.priced_by is None:
             yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
             return

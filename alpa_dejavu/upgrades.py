@@ -65,7 +65,8 @@ def upgrades(
         calibration: likewise, in place of both.
 
     Raises:
-        ValueError: what is kept is of another plan, or was priced by other models than these.
+        ValueError: what is kept is of another plan, was priced by other models than these, or knows nothing of a
+            logical mesh that the plan has.
     """
     given = kept_prices(plan, kept, None, latency, communication, calibration)
     looker = _Looker(plan, kept, given, slicer(slicing))
@@ -90,6 +91,7 @@ class _Looker:
 
     def __init__(self, plan: Plan, kept: Kept, given: Prices, search: Slicer) -> None:
         self._plan, self._kept, self._search = plan, kept, search
+        _check_known(plan, kept)
         self.base = self._estimated(given)
         self._ratio = plan.step_s / self.base.plan.step_s
         self.step = PlanStep(plan, plan_times(self.base.plan), self._ratio)
@@ -122,3 +124,14 @@ class _Looker:
         if found.step_s * self._ratio > below_s * (1 - _BETTER):
             return None
         return dataclasses.replace(found, step_s=found.step_s * self._ratio)
+
+
+def _check_known(plan: Plan, kept: Kept) -> None:
+    """Raises ValueError where a stage is on a logical mesh of which nothing is kept: a search doesn't offer it."""
+    knows = getattr(getattr(kept.model.sharding, "solved", None), "knows", None)
+    for n, stage in enumerate(given_stages(plan)):
+        if knows is not None and not knows(stage.config):
+            raise ValueError(
+                f"stage {n} has the logical mesh {'x'.join(map(str, stage.config.shape))}, of which nothing is kept: a "
+                "search doesn't offer it; give a plan of one"
+            )

@@ -7,6 +7,8 @@ from typing import Any
 
 from alpa_dejavu._alpa._cluster import alpa_hosts, equal_hosts, host_names
 from alpa_dejavu._hosts_by_names import hosts_by_names
+from alpa_dejavu.planning import given_stages
+from alpa_dejavu.planning._fits import counts_text, stage_differences
 from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
@@ -17,7 +19,7 @@ def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...
 
 
 def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """What a plan asks for that Alpa's virtual mesh hasn't.
+    """What a plan asks for that Alpa's virtual mesh hasn't, or Alpa.
 
     Args:
         plan: that is to run.
@@ -26,25 +28,11 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
             Ray knows.
     """
     counts = [host.num_devices for host in alpa_hosts(mesh)]
-    there = f"hosts of {counts} devices" if len(set(counts)) > 1 else f"{len(counts)} hosts of {counts[0]}"
     names, numbers = _names(mesh, cluster), _numbers(plan, mesh, cluster)
     if plan.num_devices != sum(counts) and not _may_leave_some(plan, mesh, names):
-        yield f"it is for {plan.num_devices} devices, but the cluster has {sum(counts)} ({there})"
-    for n, stage in enumerate(plan.stages):
-        shape = stage.submesh
-        for host in stage.hosts:
-            if host not in numbers:
-                yield f"stage {n} is on host {host!r}, but the cluster has {', '.join(map(repr, names))}"
-        found = [counts[numbers[host]] for host in stage.hosts if host in numbers]
-        if min(found, default=shape.devices_per_host) < shape.devices_per_host:
-            there = f"the cluster has {there}" + ("" if "[" in there else " devices")
-            yield f"stage {n} is on {shape.num_hosts} hosts with {shape.devices_per_host} devices each, but {there}"
-            return
-        if len(set(stage.hosts)) != shape.num_hosts or len(stage.hosts) != shape.num_hosts:
-            yield f"stage {n} is on {shape.num_hosts} hosts, but names {list(stage.hosts)}"
-    for host, count in plan.devices_of_hosts.items():
-        if host in numbers and count > counts[numbers[host]]:
-            yield f"its stages take {count} devices of host {host!r}, which has {counts[numbers[host]]}"
+        yield f"it is for {plan.num_devices} devices, but the cluster has {sum(counts)} ({counts_text(counts)})"
+    devices = {name: counts[number] for name, number in (names | numbers).items()}
+    yield from stage_differences(given_stages(plan), devices, "the cluster", counts)
 
 
 def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:

@@ -97,17 +97,20 @@ def plan(
             communication=communication,
             cache=False if no_cache else None,
         )
-    written = write_outputs(planned, *paths)
+    written, lacking = write_outputs(planned, None, *paths[1:]), ""
     if json_path is not None:
-        from alpa_dejavu.kept import Kept, write_kept
+        from alpa_dejavu.kept import Kept, write_with_kept
 
-        written.append(write_kept(Kept.of(planned), json_path))
+        pair = write_with_kept(planned.plan, Kept.of(planned), json_path)
+        written, lacking = [*pair.files, *written], pair.lacking
     to = console()
     print_planned(planned, to)
     if history is not None and planned.plan.correction is None:
         to.print(f"not corrected           {history} has no runs on such devices yet")
     for path in written:
         to.print(f"wrote {path}")
+    if lacking:
+        to.print(lacking, soft_wrap=True)
 
 
 def _connected() -> Cluster:

@@ -10,7 +10,7 @@ from alpa_dejavu._cli.output import check_outputs, console, gibibytes, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu._cli.tables import counted, print_plan, print_said
 from alpa_dejavu._json_file import write_whole
-from alpa_dejavu.plan_file import plan_text, read_plan
+from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Cluster
 
 
@@ -42,7 +42,7 @@ def replan(
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
     contingency, unless another slicer or memory margin is asked for, which may take longer, too.
     """
-    from alpa_dejavu.kept import kept_path, read_kept, write_kept
+    from alpa_dejavu.kept import kept_path, read_kept, write_with_kept
     from alpa_dejavu.replan import fallback
     from alpa_dejavu.replan import replan as plan_again
 
@@ -79,10 +79,11 @@ def replan(
         write_whole(python_path, alpa_code(made.plan))
         to.print(f"wrote {python_path}")
     if json_path is not None:
-        write_whole(json_path, plan_text(made.plan))
-        if made.kept is not None:
-            write_kept(made.kept, json_path)
-        to.print(f"wrote {json_path}")
+        pair = write_with_kept(made.plan, made.kept, json_path)
+        for file in pair.files:
+            to.print(f"wrote {file}")
+        if pair.lacking:
+            to.print(pair.lacking, soft_wrap=True)
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:

@@ -49,4 +49,6 @@ def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
     """
     model = model_of(data["model"])
     kept = data["sharding"]
-    return model if kept is None else dataclasses.replace(model, sharding=sharding_of(kept, solve))
+    if kept is None:
+        return model
+    return dataclasses.replace(model, sharding=sharding_of(kept, model.num_layers, solve))

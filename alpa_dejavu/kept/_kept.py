@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.problem import Cluster, Model, Plan, Run
+from alpa_dejavu._kinds import summary_of
+from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, Run
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._result import PlanningResult
@@ -66,7 +67,19 @@ class Kept:
 
     def differences(self, plan: Plan) -> list[str]:
         """Where a plan is another one than this was kept for."""
-        ours = self.batch, self.run.num_micro_batches, self.run.schedule, self.model.num_layers, self.cluster.name
-        theirs = plan.batch, plan.num_micro_batches, plan.schedule, plan.num_layers, plan.cluster
-        names = "batch", "num_micro_batches", "schedule", "num_layers", "cluster"
-        return [f"{name} is {a!r}, not {b!r}" for name, a, b in zip(names, ours, theirs, strict=True) if a != b]
+        pairs: dict[str, tuple[object, object]] = {
+            "batch": (self.batch, plan.batch),
+            "num_micro_batches": (self.run.num_micro_batches, plan.num_micro_batches),
+            "schedule": (self.run.schedule, plan.schedule),
+            "num_layers": (self.model.num_layers, plan.num_layers),
+            "cluster": (self.cluster.name, plan.cluster),
+        }
+        if plan.hardware is not None:
+            here = summary_of(self.cluster)
+            pairs["hosts"] = _host_names(here), _host_names(plan.hardware)
+            pairs["hardware"] = here.text, plan.hardware.text
+        return [f"{name} is {ours!r}, not {theirs!r}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _host_names(hardware: ClusterSummary) -> str:
+    return " ".join(host.name for host in hardware.hosts)

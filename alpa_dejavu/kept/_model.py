@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu._file_size import VARIABLE, most_bytes
 from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
 
 Data = dict[str, Any]
@@ -58,7 +60,17 @@ def model_data(model: Model) -> Data:
 
 
 def model_of(data: Mapping[str, Any]) -> Model:
-    """The model that `model_data` has made such data of, without its sharding."""
+    """The model that `model_data` has made such data of, without its sharding.
+
+    Raises:
+        ValueError: there are so many layers that what is told of each range of them takes too much memory.
+    """
+    count = len(data["layers"])
+    if 8 * count**2 > most_bytes():
+        raise ValueError(
+            f"a number for each range of its {count} layers takes {8 * count**2} bytes, but must take at most "
+            f"{most_bytes():.0f}; if that is meant, set {VARIABLE} to {math.ceil(8 * count**2 / 2**20)}"
+        )
     records = [tuple(map(_record, each)) for each in data["records"]]
     operators = []
     for each in data["operators"]:

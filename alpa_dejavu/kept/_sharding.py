@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
@@ -11,7 +12,7 @@ import numpy as np
 from alpa_dejavu.kept._arrays import packed, unpacked
 from alpa_dejavu.kept._model import Data, Numbered
 from alpa_dejavu.problem import MeshConfig, NoShardingError
-from alpa_dejavu.sharded import ModelSharding, Solved, solved_for
+from alpa_dejavu.sharded import ZERO, ModelSharding, Solved, solved_for
 from alpa_dejavu.sharding._layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding._sharding_table import StageLayers
 
@@ -79,27 +80,43 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
     return {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
 
 
-def sharding_of(data: Mapping[str, Any], solve: Solved | None = None) -> ModelSharding:
+def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
     """What `sharding_data` has made such data of.
 
     Args:
         data: of some meshes.
+        num_layers: of the model.
         solve: solves for others; None: they can't be asked for.
+
+    Raises:
+        ValueError: something in it isn't of so many layers, or is of another number of ZeRO levels.
     """
     layers = [_layer(each) for each in data["layers"]]
-    rows = [
-        StageLayers(
-            tuple(layers[n] for n in row["variants"]),
-            tuple(row["numbers"]),
-            None if row["of_stages"] is None else unpacked(row["of_stages"], np.int16).astype(np.intp),
-        )
-        for row in data["stages"]
-    ]
+    rows = [_stage_layers(row, layers, num_layers) for row in data["stages"]]
     known = {}
     for mesh in data["meshes"]:
         across, along, forced = mesh["mesh"]
+        if len(mesh["levels"]) != len(ZERO):
+            raise ValueError(f"the mesh {mesh['mesh']} has {len(mesh['levels'])} ZeRO levels, not {len(ZERO)}")
         known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
+    if _ALONE not in known:
+        raise ValueError("one device alone isn't among the meshes")
     return ModelSharding(KeptLayers(known, solve), float(data["batch_ratio"]))
+
+
+def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], num_layers: int) -> StageLayers:
+    variants = tuple(layers[n] for n in data["variants"])
+    numbers = tuple(map(operator.index, data["numbers"]))
+    if numbers[:num_layers] != tuple(range(num_layers)) or not 0 <= min(numbers) <= max(numbers) < num_layers:
+        raise ValueError(f"its variants are of the layers {numbers}, but the model has {num_layers}")
+    if len(variants) != len(numbers):
+        raise ValueError(f"there are {len(variants)} variants, but numbers for {len(numbers)}")
+    if data["of_stages"] is None:
+        return StageLayers(variants, numbers)
+    of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
+    if of_stages.shape != (num_layers,) * 3 or not -1 <= of_stages.min() <= of_stages.max() < len(variants):
+        raise ValueError(f"of_stages has the shape {of_stages.shape}, or variants that there aren't")
+    return StageLayers(variants, numbers, of_stages)
 
 
 def _layer_data(one: LayerSharding) -> Data:

@@ -13,7 +13,7 @@ from alpa_dejavu._lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._estimate import estimate
-    from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages
+    from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages, meant_stages
     from alpa_dejavu.planning._measured import Measured
     from alpa_dejavu.planning._model import plan_model
     from alpa_dejavu.planning._result import PlanningResult, RunnerUp
@@ -31,6 +31,7 @@ __all__ = [
     "Searched",
     "estimate",
     "given_stages",
+    "meant_stages",
     "plan",
     "plan_model",
 ]
@@ -40,6 +41,7 @@ _HOME = {
     "GivenStage": "_given",
     "GivenStages": "_given",
     "given_stages": "_given",
+    "meant_stages": "_given",
     "Measured": "_measured",
     "plan_model": "_model",
     "PlanningResult": "_result",

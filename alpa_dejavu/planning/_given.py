@@ -10,6 +10,7 @@ from alpa_dejavu._kinds import kinds_of
 from alpa_dejavu.cost_table import cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._fits import stage_differences
 from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import (
     Cluster,
@@ -24,7 +25,15 @@ from alpa_dejavu.problem import (
     Submesh,
 )
 
-__all__ = ["GivenStage", "GivenStages", "config_of_stage", "given_candidate", "given_stages", "on_used_hosts"]
+__all__ = [
+    "GivenStage",
+    "GivenStages",
+    "config_of_stage",
+    "given_candidate",
+    "given_stages",
+    "meant_stages",
+    "on_used_hosts",
+]
 
 
 @final
@@ -83,6 +92,7 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
     if covered != list(range(model.num_layers)):
         ranges = [(stage.first, stage.last) for stage in stages]
         raise ValueError(f"the stages have layers {ranges}, but must cover 0..{model.num_layers - 1} in order")
+    stages = meant_stages(task.cluster, stages)
     cluster, hosts = used_part(task.cluster, stages)
     unlike = any(kinds_of(cluster)) and hosts is not None
     places = [(stage.submesh, hosts[n] if unlike and hosts else ()) for n, stage in enumerate(stages)]
@@ -104,34 +114,35 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
     return simulated(Candidate(costs, Slicing(choices, 0.0, 0.0, 0, 0.0), hosts=hosts))
 
 
-def used_part(
-    cluster: Cluster, stages: Sequence[GivenStage]
-) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
-    """The hosts that stages are on, and for each stage its own, by their index among them; None: they don't all say.
+def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenStage]:
+    """The stages on the hosts of a cluster that they mean.
 
-    Alike hosts of which the cluster has none are named otherwise in it, and any will do.
+    Where hosts are alike, and the cluster has none of those that are named, but as many, they are named otherwise in
+    it: which is which makes no difference.
 
     Raises:
-        ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has.
+        ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has; or a
+            logical mesh or options that can't be.
     """
-    free = {host.name: host.num_devices for host in cluster.hosts}
-    strange = not any(name in free for stage in stages for name in stage.hosts or ()) and not any(kinds_of(cluster))
-    if strange or any(stage.hosts is None for stage in stages):
+    devices = {host.name: host.num_devices for host in cluster.hosts}
+    named = dict.fromkeys(name for stage in stages for name in stage.hosts or ())
+    if len(named) <= len(devices) and not named.keys() & devices.keys() and not any(kinds_of(cluster)):
+        meant = dict(zip(named, devices, strict=False))
+        stages = [
+            dataclasses.replace(stage, hosts=stage.hosts and tuple(meant[name] for name in stage.hosts))
+            for stage in stages
+        ]
+    differences = [*stage_differences(stages, devices, cluster.name, [*devices.values()])]
+    if differences:
+        said = "; ".join(differences)
+        raise ValueError(f"the plan doesn't fit {cluster.name}: {said}; plan again for this cluster, or give its own")
+    return list(stages)
+
+
+def used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
+    """The hosts that stages are on, and for each stage its own, by their index among them; None: they don't all say."""
+    if any(stage.hosts is None for stage in stages):
         return cluster, None
-    for n, stage in enumerate(stages):
-        names = stage.hosts or ()
-        unknown = [name for name in names if name not in free]
-        if unknown:
-            raise ValueError(
-                f"stage {n} is on the host {unknown[0]!r}, but {cluster.name} has {', '.join(map(repr, free))}; plan "
-                "again for this cluster, or give the plan's own"
-            )
-        if len(set(names)) != stage.submesh.num_hosts or len(names) != stage.submesh.num_hosts:
-            raise ValueError(f"stage {n} names the hosts {list(names)}, but its submesh has {stage.submesh.num_hosts}")
-        for name in names:
-            free[name] -= stage.submesh.devices_per_host
-            if free[name] < 0:
-                raise ValueError(f"stage {n} and those before it take more devices of {name} than it has")
     used = {name for stage in stages for name in stage.hosts or ()}
     part = part_of(cluster, [n for n, host in enumerate(cluster.hosts) if host.name in used])
     numbers = {host.name: n for n, host in enumerate(part.hosts)}

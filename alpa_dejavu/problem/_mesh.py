@@ -69,7 +69,7 @@ class MeshConfig:
     @property
     def batch_forced(self) -> bool:
         """Whether the batch must be cut by the first axis; else the auto-sharding pass is free to cut what it likes."""
-        return "force_batch_dim_to_mesh_dim" in self.options
+        return self.options.get("force_batch_dim_to_mesh_dim", -1) not in (None, -1)
 
 
 @final

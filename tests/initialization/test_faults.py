@@ -1,6 +1,8 @@
 """What goes wrong on the way: divergence, workers that die, Ctrl-C."""
 
 import json
+import os
+import zipfile
 
 import numpy as np
 import pytest
@@ -202,3 +204,49 @@ def test_numbers_that_numpy_hasnt_survive_their_file(tmp_path):
     assert all((a == b).all() for a, b in zip(read, leaves, strict=True))
     with pytest.raises(ValueError, match=r"is a key of jax\.random\.key"):
         layout({"params": {"w": jnp.ones(2)}, "key": jax.random.key(0)})
+
+
+class Leaf:
+    """An array that a file claims to hold: its header, and what is there of it."""
+
+    def __init__(self, shape, dtype="<f4", content=b"", version=(1, 0)):
+        self.header = np.lib.format.magic(*version)
+        text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+        self.header += len(text).to_bytes(2 if version == (1, 0) else 4, "little") + text
+        self.content = content
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        (Leaf((10**8, 10**6)), r"holds float32\[100000000, 1000000\] for \['a'\], which is float32\[3\]; give"),
+        (Leaf((3,), version=(2, 0)), r"leaf_0.npy is in version \(2, 0\) of numpy's format, but must be in \(1, 0\)"),
+        (Leaf((3,), "|O"), r"holds object\[3\] for \['a'\]"),
+        (Leaf((3,), content=b"1234"), "can't be read as a state"),
+        (Leaf((3,), ">>"), "can't be read as a state"),
+    ],
+)
+def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, leaf, said):
+    from alpa_dejavu.initialization._layout import layout
+    from alpa_dejavu.initialization._npz import read_leaves
+
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("leaf_0.npy", leaf.header + leaf.content)
+    with pytest.raises(ValueError, match=said):
+        read_leaves(path, layout({"a": np.zeros(3, np.float32)}))
+
+
+def test_what_is_no_state_file_is_refused(tmp_path):
+    from alpa_dejavu.initialization._layout import layout
+    from alpa_dejavu.initialization._npz import read_leaves
+
+    shape = layout({"a": np.zeros(3, np.float32)})
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name, said in (("x.npy", "not a zip file"), ("pipe.npz", "no regular file"), ("gone.npz", "No such file")):
+        with pytest.raises(ValueError, match=f"can't be read as a state: .*{said}.*; give the NPZ file"):
+            read_leaves(tmp_path / name, shape)
+    np.savez(tmp_path / "two.npz", leaf_0=np.zeros(3, np.float32), leaf_1=np.zeros(3))
+    with pytest.raises(ValueError, match="holds 2 arrays, but the state has 1; give the model"):
+        read_leaves(tmp_path / "two.npz", shape)

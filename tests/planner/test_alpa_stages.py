@@ -26,7 +26,9 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.history import PastRun, Store
 from alpa_dejavu.plan_estimate import cluster_of_plan
 from alpa_dejavu.plan_file import read_plan, write_plan
-from alpa_dejavu.problem import Link, Submesh
+from alpa_dejavu.planning import GivenStage
+from alpa_dejavu.planning._fits import stage_differences
+from alpa_dejavu.problem import Link, MeshConfig, Submesh
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 32, 16
@@ -406,6 +408,25 @@ def test_hosts_that_are_not_there_are_named(tmp_path, hosts, said):
     plan = moved(read_plan(saved(tmp_path)), *hosts, cluster="1 x p3.8xlarge" if "p3" in hosts[0][0] else "ours")
     with pytest.raises(ValueError, match=said):
         planned_fails(DejavuStageOption(plan=plan), mesh=virtual_mesh(2, 4))
+
+
+def test_options_that_alpa_has_not_are_named_before_it_is_asked(tmp_path):
+    plan = read_plan(saved(tmp_path))
+    stages = tuple(dataclasses.replace(stage, options={"allow_al_gather": True}) for stage in plan.stages)
+    with pytest.raises(ValueError, match=r"doesn't fit: stage 0 has .* 'allow_al_gather', which Alpa hasn't; did you"):
+        planned_fails(DejavuStageOption(plan=dataclasses.replace(plan, stages=stages)))
+
+
+def test_the_options_that_are_known_are_alpas():
+    from alpa.shard_parallel.auto_sharding import AutoShardingOption
+
+    defaults = dataclasses.asdict(AutoShardingOption())
+    mesh = MeshConfig((2, 1), 2, 1, defaults)
+    assert [*stage_differences([GivenStage(0, 1, Submesh(1, 2), mesh)], {}, "the cluster", [2])] == []
+    for name in defaults:
+        wrong = dataclasses.replace(mesh, options={name: 0.5})
+        (said,) = stage_differences([GivenStage(0, 1, Submesh(1, 2), wrong)], {}, "the cluster", [2])
+        assert f"{name}=0.5, but it must be" in said
 
 
 def test_a_host_has_no_more_devices_than_it_has(tmp_path):

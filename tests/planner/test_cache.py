@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from alpa_dejavu import _json_file, doctor
 from alpa_dejavu.cli import main
-from alpa_dejavu.kept import _bytes, packed_json
+from alpa_dejavu.kept import packed_json
 from alpa_dejavu.model_cache import ModelCache, chosen_cache, default_cache
 
 KEY, OTHER = {"model": "a", "num_layers": 4}, {"model": "b", "num_layers": None}
@@ -83,9 +83,22 @@ def test_what_is_broken_is_ignored_with_a_line_and_replaced(cache, caplog, how):
 
 def test_what_would_fill_memory_is_not_unpacked(cache, caplog, monkeypatch):
     cache.write(KEY, "0" * 10_000)
-    monkeypatch.setattr(_bytes, "MOST_BYTES", 1000)
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", str(16_000 / 2**20))
     assert cache.read(KEY, same) is None
-    assert "unpacks to more than 1000 bytes" in caplog.text
+    assert "unpacks to more than 1000 bytes of JSON; if that is meant, set ALPA_DEJAVU_FILE_MIB to 1 " in caplog.text
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
+    assert cache.read(KEY, same) == "0" * 10_000
+
+
+def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monkeypatch):
+    cache.write(KEY, "0" * 10_000)
+    with entry(cache).open("r+b") as file:
+        file.truncate(2**40)
+    assert cache.read(KEY, same) is None
+    assert "it has 1099511627776 bytes, but must have at most 67108864; if that is meant, set ALPA_" in caplog.text
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "much")
+    assert cache.read(KEY, same) is None
+    assert "ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0; unset it for 1024" in caplog.text
 
 
 def test_a_folder_in_the_place_of_an_entry_is_no_entry(cache, caplog):

@@ -80,9 +80,12 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert run.named["memory_margin"] == 0.1
     lines = result.stdout.splitlines()
     assert lines[0] == "tiny on example (4 devices), batch 32: 4 micro-batches, 1f1b, 4 layers in 2 stages"
-    assert lines[1].split() == (
-        "stage layers submesh logical hosts remat ZeRO compute collectives boundary once a step memory headroom"
-    ).split()
+    assert (
+        lines[1].split()
+        == (
+            "stage layers submesh logical hosts remat ZeRO compute collectives boundary once a step memory headroom"
+        ).split()
+    )
     assert lines[2].split()[:7] == ["0", "0-1", "1x2", "2x1", "host-0", "none", "0"]
     made = planned()
     assert f"throughput              {32 / made.plan.step_s:.4g} samples/s" in result.stdout
@@ -133,12 +136,23 @@ def test_everything_asked_for_is_written(run, tmp_path):
     paths = {kind: tmp_path / f"plan.{kind}" for kind in ("json", "python", "html", "trace")}
     result = run(*ASKED, *(word for kind, path in paths.items() for word in (f"--{kind}", path)))
     assert result.exit_code == 0
-    kept = tmp_path / "plan.kept.json.gz"
-    assert [f"wrote {path}" for path in (*paths.values(), kept)] == result.stdout.splitlines()[-5:]
+    own, *others = paths.values()
+    kept = tmp_path / "plan.json.kept.json.gz"
+    assert [f"wrote {path}" for path in (own, kept, *others)] == result.stdout.splitlines()[-5:]
     assert read_plan(paths["json"]).model == "tiny"
     assert "ManualStageOption" in paths["python"].read_text()
     assert "<html" in paths["html"].read_text()[:200]
     assert json.loads(paths["trace"].read_text())["traceEvents"]
+
+
+def test_beside_what_is_no_regular_file_nothing_is_kept_and_that_is_said(run):
+    result = run(*ASKED, "--json", "/dev/null")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "wrote /dev/null\n/dev/null is no regular file, so nothing is kept beside it for planning again\n"
+    )
+    assert not pathlib.Path("/dev/null.kept.json.gz").exists()
+    assert not pathlib.Path("/dev/null.kept.json.gz.new").exists()
 
 
 @pytest.mark.parametrize(
@@ -252,7 +266,7 @@ def test_explain_says_what_bounds_a_plan_and_what_would_help(run, tmp_path):
 
 
 def test_explain_says_what_to_speed_up_first(run, tmp_path):
-    plan, kept = tmp_path / "plan.json", tmp_path / "plan.kept.json.gz"
+    plan, kept = tmp_path / "plan.json", tmp_path / "plan.json.kept.json.gz"
     assert run(*ASKED, "--json", plan).exit_code == 0
     result = run("explain", plan)
     assert result.exit_code == 0
@@ -282,6 +296,30 @@ def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):
     assert row.split()[3].startswith("+" if cost > 0 else "-")
     same = run("diff", one, one)
     assert "the plans don't differ" in same.stdout
+
+
+def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path):
+    class Picky:
+        def __init__(self, *_):
+            pass
+
+        def estimate(self, plan):
+            if (plan.num_micro_batches, plan.schedule) == (8, "1f1b"):
+                raise ValueError("this doesn't fit")
+            return planned(plan.num_micro_batches)
+
+    monkeypatch.setattr(plan_estimate_module, "PlanEstimator", Picky)
+    one = saved(tmp_path, "one.json")
+    other = saved(tmp_path, "other.json", num_micro_batches=8, schedule="gpipe")
+    result = run("diff", one, other)
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split()[-2] for line in result.stdout.splitlines() if "-" in line or "g" in line}
+    assert float(rows["schedule"]) == 0
+    assert rows["micro-batches"] == rows["together"]
+    said = "1 plan in between can't be estimated, and costs are means over the orders without them; the first: this"
+    assert said in result.stdout
+    # The files of these tests say 250 ms each.
+    assert "the files' own times differ by 0 s, not " in result.stdout
 
 
 def test_diff_of_plans_for_other_problems_traces_nothing(run, estimates, tmp_path):

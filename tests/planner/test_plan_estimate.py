@@ -77,8 +77,72 @@ def test_a_host_that_the_cluster_has_not_is_named(cluster):
     names = [(cluster.hosts[0].name,), ("elsewhere",)]
     stages = tuple(dataclasses.replace(one, hosts=on) for one, on in zip(PLAN.stages, names, strict=True))
     plan = dataclasses.replace(PLAN, stages=stages)
-    with pytest.raises(ValueError, match=rf"stage 1 is on the host 'elsewhere', but {cluster.name} has '"):
+    with pytest.raises(
+        ValueError, match=rf"doesn't fit {cluster.name}: stage 1 is on host 'elsewhere', but {cluster.name} has '"
+    ):
         PlanEstimator(plan, cluster=cluster).estimate(plan)
+
+
+def on_hosts(*names):
+    """The example plan with each stage on one of these hosts."""
+    return dataclasses.replace(
+        PLAN, stages=tuple(dataclasses.replace(one, hosts=(on,)) for one, on in zip(PLAN.stages, names, strict=True))
+    )
+
+
+def test_hosts_of_other_names_are_no_fewer_than_the_plan_s():
+    two = on_hosts("node-7", "node-3")
+    made = PlanEstimator(two, cluster=example_cluster(2)).estimate(two).plan
+    assert [one.hosts for one in made.stages] == [("host-0",), ("host-1",)]
+    assert "the plan's hosts have other names here: node-7 is taken to be host-0, and so on" in made.notes
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'node-7', but example has 'host-0'; .* 'node-3', but"):
+        PlanEstimator(two, cluster=CLUSTER).estimate(two)
+    one = on_hosts("node-7", "node-7")
+    with pytest.raises(ValueError, match=r"its stages take 4 devices of host 'host-0', which has 3; plan again"):
+        PlanEstimator(one, cluster=example_cluster(1, 3)).estimate(one)
+
+
+def with_options(options, logical=(2, 1)):
+    return dataclasses.replace(
+        PLAN, stages=tuple(dataclasses.replace(one, options=options, logical_mesh=logical) for one in PLAN.stages)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"allow_al_gather": True}, "option 'allow_al_gather', which Alpa hasn't; did you mean 'allow_all_gather'"),
+        ({"allow_all_gather": 1}, "allow_all_gather=1, but it must be true or false"),
+        ({"force_batch_dim_to_mesh_dim": 2}, "mesh_dim=2, but it must be an axis of the logical mesh"),
+        ({"force_batch_dim_to_mesh_dim": False}, "mesh_dim=False, but it must be an axis of the logical mesh"),
+        ({"all_reduce_threshold": "1"}, "all_reduce_threshold='1', but it must be a whole number of bytes"),
+        ({"force_simple_heuristic": {}}, "force_simple_heuristic={}, but it must be text"),
+    ],
+)
+def test_options_that_alpa_has_not_are_named(options, said):
+    plan = with_options(options)
+    with pytest.raises(ValueError, match=r"stage 0 has the auto-sharding option .*stage 1 has") as raised:
+        PlanEstimator(plan, cluster=CLUSTER).estimate(plan)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_a_batch_that_is_forced_onto_no_axis_is_free(none):
+    free, told = with_options({}), with_options({"force_batch_dim_to_mesh_dim": none})
+    configs = [PlanEstimator(plan, cluster=CLUSTER).estimate(plan).space.configs[0][0] for plan in (free, told)]
+    assert [config.batch_forced for config in configs] == [False, False]
+
+
+def test_options_that_an_estimate_does_not_go_by_are_named():
+    plan = with_options({"force_batch_dim_to_mesh_dim": 0, "allow_all_gather": False, "prefer_reduce_scatter": True})
+    notes = PlanEstimator(plan, cluster=CLUSTER).estimate(plan).plan.notes
+    assert "the plan has auto-sharding options that this estimate doesn't go by: allow_all_gather" in notes
+
+
+def test_a_logical_mesh_has_the_devices_of_its_submesh():
+    plan = with_options({}, logical=(2, 2))
+    with pytest.raises(ValueError, match="stage 1 has the logical mesh 2x2, but its submesh has 2 devices"):
+        PlanEstimator(plan, cluster=CLUSTER).estimate(plan)
 
 
 def test_a_model_is_traced_once_for_each_number_of_micro_batches(traced):
@@ -188,6 +252,7 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
     other = PlanEstimator(plan, cluster="g4dn.12xlarge", communication="free").estimate(plan).plan
     assert [note.split(",")[0] for note in other.notes] == [
         f"the plan was made for {plan.hardware.text}",
+        "the plan's hosts have other names here: p3.16xlarge-0 is taken to be g4dn.12xlarge-0",
         "the plan's communication was links",
     ]
     by = dataclasses.replace(plan.priced_by, communication="alpha-beta", calibration="v100")
@@ -202,7 +267,7 @@ def test_an_estimate_goes_by_the_models_of_the_plan_and_says_where_it_does_not()
 def test_alike_hosts_of_a_plan_are_looked_at_too():
     twice = tuple(dataclasses.replace(one, hosts=("host-1",), submesh=Submesh(1, 4)) for one in PLAN.stages)
     meshes = tuple(dataclasses.replace(one, logical_mesh=(4, 1)) for one in twice)
-    with pytest.raises(ValueError, match="stage 1 and those before it take more devices of host-1 than it has"):
+    with pytest.raises(ValueError, match="its stages take 8 devices of host 'host-1', which has 4"):
         estimate(MODEL, example_cluster(2), Run(4), given_stages(dataclasses.replace(PLAN, stages=meshes)))
 
 
@@ -222,5 +287,5 @@ def test_on_unlike_hosts_a_plan_is_priced_on_those_that_it_names():
     assert fast.step_s < mixed.step_s < slow.step_s
     assert [stage.hosts for stage in mixed.stages] == [("a",), ("c",)]
     assert mixed.stages[1].compute_s == pytest.approx(slow.stages[1].compute_s)
-    with pytest.raises(ValueError, match="stage 1 is on the host 'e', but unlike has"):
+    with pytest.raises(ValueError, match="stage 1 is on host 'e', but unlike has"):
         estimator.estimate(on("a", "e"))

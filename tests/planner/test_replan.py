@@ -16,8 +16,9 @@ from alpa_dejavu import layers
 from alpa_dejavu.changed_cluster import without
 from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
+from alpa_dejavu.explanation import explain
 from alpa_dejavu.history import Origin, PastRun, Store
-from alpa_dejavu.kept import Kept, kept_path, read_kept, write_kept
+from alpa_dejavu.kept import Kept, kept_path, read_kept, write_with_kept
 from alpa_dejavu.memory_margin import MemoryMargin
 from alpa_dejavu.plan_estimate import PlanEstimator
 from alpa_dejavu.plan_file import read_plan, write_plan
@@ -47,8 +48,7 @@ def planned():
 @pytest.fixture(scope="module")
 def plan_path(planned, tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "plan.json"
-    write_plan(planned.plan, path)
-    write_kept(Kept.of(planned), path)
+    write_with_kept(planned.plan, Kept.of(planned), path)
     return path
 
 
@@ -81,7 +81,7 @@ def test_hosts_that_are_lost_are_planned_around_as_from_scratch(planned, kept, u
 def test_the_margin_of_memory_is_kept_until_another_is_asked_for(planned, plan_path, kept, tmp_path):
     free = dataclasses.replace(planned, table=dataclasses.replace(planned.table, margin=MemoryMargin(free_share=0.02)))
     path = tmp_path / "plan.json"
-    write_kept(Kept.of(free), path)
+    write_with_kept(free.plan, Kept.of(free), path)
     again = read_kept(path)
     assert (kept.memory_margin, again.memory_margin) == (None, 0.02)
     lost = ["p3.16xlarge-1"]
@@ -126,7 +126,7 @@ def test_the_same_cluster_moves_nothing(planned, kept, untraced):
 def test_a_slower_host_gets_less_to_do(planned, kept, untraced, tmp_path):
     made = replan(planned.plan, kept, slow={"p3.16xlarge-2": 4.0})
     assert made.plan.step_s < 4.0 * planned.plan.step_s
-    write_kept(made.kept, tmp_path / "slow.json")
+    write_with_kept(made.plan, made.kept, tmp_path / "slow.json")
     again = read_kept(tmp_path / "slow.json")
     assert again.cluster == made.kept.cluster
     assert replan(made.plan, again, without=["p3.16xlarge-2"]).plan.num_devices == 24
@@ -163,7 +163,7 @@ def test_a_larger_cluster_is_used_as_far_as_that_makes_steps_shorter(planned, ke
 
 def test_from_the_new_plan_it_goes_on(planned, kept, untraced, tmp_path):
     first = replan(planned.plan, kept, without=["p3.16xlarge-0"])
-    write_kept(first.kept, tmp_path / "next.json")
+    write_with_kept(first.plan, first.kept, tmp_path / "next.json")
     second = replan(first.plan, read_kept(tmp_path / "next.json"), without=["p3.16xlarge-2"])
     both = replan(planned.plan, kept, without=["p3.16xlarge-0", "p3.16xlarge-2"])
     assert second.plan.step_s == pytest.approx(both.plan.step_s, rel=1e-9)
@@ -256,7 +256,7 @@ def test_without_what_is_kept_one_host_may_be_lost(planned, tmp_path):
     for options in ([*lost, "--without", "p3.16xlarge-2"], [*lost, "--slicer", "mcmc"], ["--cluster", "p3.16xlarge"]):
         result = run("replan", path, *options)
         assert result.exit_code == 1
-        assert "alone.kept.json.gz, which is kept for planning again, can't be read" in result.stderr
+        assert "alone.json.kept.json.gz, which is kept for planning again, can't be read" in result.stderr
     result = run("replan", path, "--without", "p3.16xlarge-7")
     assert result.exit_code == 1
     assert "has no host 'p3.16xlarge-7'" in result.stderr
@@ -274,7 +274,7 @@ def test_all_that_a_device_says_is_kept(planned, tmp_path):
         for a, row in enumerate(CLUSTER.links)
     )
     cluster = dataclasses.replace(CLUSTER, hosts=hosts, links=links, cores=7, media={"from 0": 5.0})
-    write_kept(dataclasses.replace(Kept.of(planned), cluster=cluster), tmp_path / "plan.json")
+    write_with_kept(planned.plan, dataclasses.replace(Kept.of(planned), cluster=cluster), tmp_path / "plan.json")
     assert read_kept(tmp_path / "plan.json").cluster == cluster
 
 
@@ -303,15 +303,22 @@ def rewritten(path, change):
         (lambda data: data.pop("cluster"), "KeyError.*cluster"),
         (lambda data: data["model"]["operators"][0].update(records=99), "IndexError"),
         (lambda data: data["model"]["operators"][0]["flop"].append(1.0), "but columns of"),
+        (lambda data: data.update(batch=1e999), "OverflowError"),
+        (lambda data: data["model"].update(layers=1000 * data["model"]["layers"]), r"its 12000 layers .*FILE_MIB"),
         (lambda data: data["cluster"]["links"][0].update(bytes_per_s=-1.0), "bytes_per_s is -1.0"),
         (lambda data: data["sharding"]["layers"][0].update(memory_parts=[1.0]), "ValueError"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append("x"), "TypeError"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append(12), "but the model has 12"),
+        (lambda data: data["sharding"]["stages"][0]["numbers"].append(0), r"there are \d+ variants, but numbers for"),
+        (lambda data: data["sharding"]["meshes"][0]["levels"].pop(), "has 2 ZeRO levels, not 3"),
+        (lambda data: data["sharding"]["meshes"].clear(), "one device alone isn't among the meshes"),
     ],
 )
 def test_a_broken_file_is_named(planned, tmp_path, change, said):
     path = tmp_path / "plan.json"
-    write_kept(Kept.of(planned), path)
+    write_with_kept(planned.plan, Kept.of(planned), path)
     rewritten(path, change)
-    with pytest.raises(ValueError, match=rf"plan\.kept\.json\.gz.*{said}.*plan once more"):
+    with pytest.raises(ValueError, match=rf"plan\.json\.kept\.json\.gz.*{said}.*plan once more"):
         read_kept(path)
 
 
@@ -321,7 +328,7 @@ NO_JSON, CUT = gzip.compress(b"no json", mtime=0), gzip.compress(b"[]", mtime=0)
 @pytest.mark.parametrize("content", [b"", b"no gzip", NO_JSON, CUT])
 def test_what_is_no_such_file_is_refused(tmp_path, content):
     kept_path(tmp_path / "plan.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"plan\.kept\.json\.gz.*plan once more"):
+    with pytest.raises(ValueError, match=r"plan\.json\.kept\.json\.gz.*plan once more"):
         read_kept(tmp_path / "plan.json")
 
 
@@ -335,9 +342,32 @@ def test_what_is_left_after_a_loss_and_a_slower_host_is_estimated_as_it_was_plan
     assert again.notes == ()
 
 
+def test_a_plan_that_does_not_fit_what_is_kept_is_refused(planned, kept):
+    first, *others = planned.plan.stages
+    for change, said in (
+        ({"hosts": ("elsewhere",)}, "stage 0 is on host 'elsewhere', but 4 x p3"),
+        (
+            {"options": {"allow_everything": True}},
+            "stage 0 has the auto-sharding option 'allow_everything', which Alpa",
+        ),
+    ):
+        plan = dataclasses.replace(planned.plan, stages=(dataclasses.replace(first, **change), *others))
+        with pytest.raises(ValueError, match=said):
+            replan(plan, kept, without=["p3.16xlarge-1"])
+        with pytest.raises(ValueError, match=said):
+            explain(plan, kept)
+
+
+def test_a_mesh_of_which_nothing_is_kept_is_named(planned, kept):
+    first, *others = planned.plan.stages
+    across = dataclasses.replace(first, logical_mesh=(1, first.submesh.num_devices), options={})
+    with pytest.raises(ValueError, match=r"stage 0 has the logical mesh 1x\d+, of which nothing is kept"):
+        explain(dataclasses.replace(planned.plan, stages=(across, *others)), kept)
+
+
 def test_upgrades_look_whether_the_hosts_of_a_plan_are_there(planned, kept):
     # Where none of the names is there, alike hosts are named otherwise, and any will do; here some are.
     first, *others = planned.plan.stages
     stages = (dataclasses.replace(first, hosts=("elsewhere",)), *others)
-    with pytest.raises(ValueError, match=r"stage 0 is on the host 'elsewhere', but 4 x p3\.16xlarge has"):
+    with pytest.raises(ValueError, match=r"stage 0 is on host 'elsewhere', but 4 x p3\.16xlarge has"):
         upgrades(dataclasses.replace(planned.plan, stages=stages), kept)

@@ -340,9 +340,9 @@ def test_a_plan_is_estimated_on_the_hosts_that_it_names():
 @pytest.mark.parametrize(
     ("hosts", "said"),
     [
-        ((("x",), ("c",)), "stage 0 is on the host 'x', but unlike has 'a'"),
-        ((("a", "b"), ("c",)), "stage 0 names the hosts"),
-        ((("a",), ("a",)), "stage 1 and those before it take more devices of a"),
+        ((("x",), ("c",)), "stage 0 is on host 'x', but unlike has 'a'"),
+        ((("a", "b"), ("c",)), r"stage 0 is on 1 hosts, but names \['a', 'b'\]"),
+        ((("a",), ("a",)), "its stages take 4 devices of host 'a', which has 2"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused(hosts, said):

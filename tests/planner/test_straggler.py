@@ -11,7 +11,7 @@ from test_model_planner import trained
 
 from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.kept import Kept, write_kept
+from alpa_dejavu.kept import Kept, write_with_kept
 from alpa_dejavu.measurement._notes import Note, StageNotes
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.straggler import Straggler, expected_s, planned_around, stragglers
@@ -139,7 +139,7 @@ def test_a_profile_names_a_straggler_and_the_plan_for_it(tmp_path):
     assert straggler_lines(path, plan, [[0.0, 1.0, 2.5, 1.0]] * 6) == []
     (line,) = straggler_lines(path, plan, slow)
     assert line.startswith("straggler               p3.16xlarge-2 takes 2.50 times as long as it should (stages 2)")
-    write_kept(Kept.of(planned), path)
+    write_with_kept(plan, Kept.of(planned), path)
     line, now = straggler_lines(path, plan, slow)
     assert now.startswith("planned around it       ")
     assert "--slow p3.16xlarge-2=2.50" in now

@@ -1,0 +1,167 @@
+"""The changes that make one plan of another, and the plan in between that some of them make.
+
+Stages that are as many as before differ in their layers, submeshes, logical meshes and hosts, each by itself; where a
+submesh changes, its logical mesh and hosts come along. Of other numbers of stages all of that is one change, and what
+stages have besides goes with their layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from alpa_dejavu.problem import Plan, PricedBy, StagePlan
+
+__all__ = ["between", "changes", "grouped", "stages_text"]
+
+_ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
+"""What Alpa is given of these says a stage's ZeRO level."""
+_MODELS = ("latency", "communication", "calibration")
+_WITH_LAYERS = ("remat", "ZeRO", "auto-sharding")
+"""What of a stage goes with its layers where the number of stages changes."""
+
+
+def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
+    """Each change, and what is before and after."""
+    pairs = [
+        ("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)),
+        ("schedule", first.schedule, second.schedule),
+    ]
+    if len(first.stages) != len(second.stages):
+        pairs.append(("stages", stages_text(first), stages_text(second)))
+    yield from (row for row in pairs if row[1] != row[2])
+    for what in (*_shape_changes(first, second), *_WITH_LAYERS):
+        of, text = _OF_STAGES[what]
+        if _differ(first, second, of):
+            yield what, text(first.stages), text(second.stages)
+    if first.priced_by and second.priced_by:
+        models = [_models(plan.priced_by) for plan in (first, second) if plan.priced_by]
+        if models[0] != models[1]:
+            yield "priced by", models[0], models[1]
+    corrections = [_correction(plan) for plan in (first, second)]
+    if corrections[0] != corrections[1]:
+        yield "correction", corrections[0], corrections[1]
+
+
+def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
+    """The first plan with these of the changes made."""
+
+    def of(what: str) -> Plan:
+        return second if what in made else first
+
+    priced_by, correction = of("priced by").priced_by, of("correction").correction
+    return dataclasses.replace(
+        first,
+        num_micro_batches=of("micro-batches").num_micro_batches,
+        schedule=of("schedule").schedule,
+        stages=tuple(_stages(first, second, of)),
+        priced_by=priced_by or first.priced_by or second.priced_by,
+        correction=correction,
+    )
+
+
+def _stages(first: Plan, second: Plan, of: Callable[[str], Plan]) -> Iterator[StagePlan]:
+    if len(first.stages) != len(second.stages):
+        shapes: Sequence[StagePlan] = of("stages").stages
+    else:
+        shapes = [_shape(n, first, second, of) for n in range(len(first.stages))]
+    whole = shapes[-1].layers[1] + 1
+    for n, stage in enumerate(shapes):
+        remat, zero, options = (_alike(of(what), n, stage, len(shapes), whole) for what in _WITH_LAYERS)
+        kept = {name: value for name, value in zero.options.items() if name in _ZERO_OPTIONS}
+        yield dataclasses.replace(stage, remat=remat.remat, zero=zero.zero, options={**_options(options), **kept})
+
+
+def _shape(n: int, first: Plan, second: Plan, of: Callable[[str], Plan]) -> StagePlan:
+    """The n-th of equally many stages, as far as its layers and devices go."""
+    stage = of("submeshes").stages[n]
+    if "submeshes" not in _shape_changes(first, second):
+        logical, hosts = of("logical meshes").stages[n], of("hosts").stages[n]
+        stage = dataclasses.replace(stage, logical_mesh=logical.logical_mesh, hosts=hosts.hosts)
+    return dataclasses.replace(stage, layers=of("layers").stages[n].layers)
+
+
+def _alike(plan: Plan, n: int, stage: StagePlan, count: int, num_layers: int) -> StagePlan:
+    """The stage of a plan that stands for the n-th of so many: that one, or the one with the layer it begins with."""
+    if len(plan.stages) == count:
+        return plan.stages[n]
+    layer = stage.layers[0] * plan.num_layers // num_layers
+    return next(each for each in plan.stages if layer <= each.layers[1])
+
+
+def _shape_changes(first: Plan, second: Plan) -> tuple[str, ...]:
+    if len(first.stages) != len(second.stages):
+        return ()
+    same = [stage.submesh for stage in first.stages] == [stage.submesh for stage in second.stages]
+    return ("layers", "logical meshes", "hosts") if same else ("layers", "submeshes")
+
+
+def _differ(first: Plan, second: Plan, of: Callable[[StagePlan], Any]) -> bool:
+    """Whether stages of one plan have another value than those of the other that stand for them."""
+    return any(
+        of(stage) != of(_alike(other, n, stage, len(plan.stages), plan.num_layers))
+        for plan, other in itertools.permutations((first, second))
+        for n, stage in enumerate(plan.stages)
+    )
+
+
+def _options(stage: StagePlan) -> dict[str, Any]:
+    """Of Alpa's auto-sharding pass, without those that say the ZeRO level."""
+    return {name: value for name, value in sorted(stage.options.items()) if name not in _ZERO_OPTIONS}
+
+
+def _options_text(stage: StagePlan) -> str:
+    return " ".join(f"{name}={value}" for name, value in _options(stage).items()) or "no options"
+
+
+def _layers_text(stage: StagePlan) -> str:
+    return f"{stage.num_layers} layer{'s' if stage.num_layers > 1 else ''}"
+
+
+def _logical_text(stage: StagePlan) -> str:
+    return "x".join(map(str, stage.logical_mesh))
+
+
+def _devices_text(stage: StagePlan) -> str:
+    return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {_logical_text(stage)}"
+
+
+def _models(by: PricedBy) -> str:
+    return ", ".join(getattr(by, name) or f"no {name}" for name in _MODELS)
+
+
+def _correction(plan: Plan) -> str:
+    return "none" if plan.correction is None else f"times {plan.correction.factor:.6g}"
+
+
+def grouped(texts: Sequence[str]) -> str:
+    """A row of stages, those that are alike told once.
+
+    >>> grouped(["a", "a", "b"])
+    '2 times a, b'
+    """
+    rows = [(text, len(list(alike))) for text, alike in itertools.groupby(texts)]
+    return ", ".join(text if times == 1 else f"{times} times {text}" for text, times in rows)
+
+
+def stages_text(plan: Plan) -> str:
+    """The stages' layers, submeshes and logical meshes.
+
+    A row of stages that are alike is told once.
+    """
+    return grouped([f"{_layers_text(stage)} on {_devices_text(stage)}" for stage in plan.stages])
+
+
+_Stages = Sequence[StagePlan]
+_OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]]] = {
+    "layers": (lambda stage: stage.layers, lambda stages: grouped(list(map(_layers_text, stages)))),
+    "submeshes": (lambda stage: stage.submesh, lambda stages: grouped(list(map(_devices_text, stages)))),
+    "logical meshes": (lambda stage: stage.logical_mesh, lambda stages: grouped(list(map(_logical_text, stages)))),
+    "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
+    "remat": (lambda stage: stage.remat, lambda stages: " ".join(stage.remat for stage in stages)),
+    "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
+    "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
+}
+"""For each thing in which stages may differ its value, and text for a row of stages."""
