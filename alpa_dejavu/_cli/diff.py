@@ -9,7 +9,7 @@ from collections.abc import Callable
 import click
 
 from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
-from alpa_dejavu._cli.parameters import PLAN_FILE
+from alpa_dejavu._cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu._cli.tables import new_table
 from alpa_dejavu.breakdown import breakdown
 from alpa_dejavu.difference import differences
@@ -21,15 +21,18 @@ from alpa_dejavu.problem import Plan
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")
 @click.argument("second_path", type=PLAN_FILE, metavar="B.json")
 @click.option("--model", help="Instead of the plans': a known name, or module:function.")
+@trust_option
 @click.option("--cluster", help="Instead of the plans': a known machine, or a JSON file.")
-def diff(first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, cluster: str | None) -> None:
+def diff(
+    first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, trust_model: bool, cluster: str | None
+) -> None:
     """Says what two plans differ in, and what each difference costs.
 
     A is changed into B, a difference at a time, and every plan in between is estimated; costs add up to the whole.
     """
     first, second = read_plan(first_path), read_plan(second_path)
     with progress().status("estimating the plans in between"):
-        found = differences(first, second, functools.partial(_step_s, _estimator(first, model, cluster)))
+        found = differences(first, second, functools.partial(_step_s, _estimator(first, model, trust_model, cluster)))
     to = console()
     if not found:
         to.print("the plans don't differ in what they run")
@@ -49,14 +52,16 @@ def diff(first_path: pathlib.Path, second_path: pathlib.Path, model: str | None,
     to.print(figures)
 
 
-def _estimator(plan: Plan, model: str | None, cluster: str | None) -> Callable[[], Callable[[Plan], float]]:
+def _estimator(
+    plan: Plan, model: str | None, trust_model: bool, cluster: str | None
+) -> Callable[[], Callable[[Plan], float]]:
     """Traces the model when it is first asked, and once."""
 
     @functools.cache
     def made() -> Callable[[Plan], float]:
         from alpa_dejavu.plan_estimate import PlanEstimator
 
-        estimator = PlanEstimator(plan, model, cluster)
+        estimator = PlanEstimator(plan, model, cluster, trust_model=trust_model)
         return lambda given: estimator.estimate(given).plan.step_s
 
     return made

@@ -53,6 +53,11 @@ memory_margin_option = click.option(
 cache_option = click.option(
     "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
 )
+trust_option = click.option(
+    "--trust-model",
+    is_flag=True,
+    help="Import and call the function that the plan's file names as its model; without it, files run no code.",
+)
 slicer_option = click.option(
     "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )

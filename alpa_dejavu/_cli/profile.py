@@ -12,11 +12,12 @@ import click
 from rich.table import Table
 
 from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
-from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option
+from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu._cli.tables import counted, new_table, print_plan
 from alpa_dejavu._history_file import history_path
 from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._trusted_model import trusted_model
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@trust_option
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
 @click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 def profile(
     plan_path: pathlib.Path,
     model: str | None,
+    trust_model: bool,
     steps: int,
     local: int | None,
     html_path: pathlib.Path | None,
@@ -56,6 +59,7 @@ def profile(
         store.check()
     check_outputs(html_path)
     given = read_plan(plan_path)
+    chosen = trusted_model(given, model, trust_model)
     if calibration is not None:
         # A run takes minutes: what can't be read is to be said before it.
         chosen_calibration(calibration)
@@ -65,9 +69,9 @@ def profile(
         from alpa_dejavu.plan_estimate import PlanEstimator
 
         with connection(given) as cluster:
-            estimator = PlanEstimator(given, model, cluster, calibration=calibration)
+            estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)
             planned = estimator.estimate(given)
-            found = measure(given, planned.timeline.stages, steps, model)
+            found = measure(given, planned.timeline.stages, steps, chosen)
     to = console()
     print_plan(planned.plan, to)
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
