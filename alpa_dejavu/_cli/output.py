@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import sys
+from typing import Any, TextIO, final
 
 from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
+from alpa_dejavu._cli.streams import printable, to_stdout
 from alpa_dejavu._json_file import check_folder, write_whole
 from alpa_dejavu.planning._result import PlanningResult
 
 _WIDTH = 160
 
 
+@final
+class _Console(Console):
+    """Shows text as it is but for its control characters: no markup, no pictures of words, nothing that acts."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """All text that is printed, in tables, too, comes by here."""
+        return super().render_str(printable(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints; what keeps standard output from being written is told in a line."""
+        with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
+            super().print(*objects, **options)
+
+    def status(self, status: Any, **options: Any) -> Status:
+        """As rich has it, but for markup in what is going on."""
+        return super().status(Text(printable(status)), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Leaves it to `print`."""
+        raise
+
+
 def console() -> Console:
     """Of standard output; wide where it isn't a terminal, so that tables keep their rows."""
-    return Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+    return _of(sys.stdout, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def progress() -> Console:
     """Of standard error, for what is going on; it shows nothing where that isn't a terminal."""
-    return Console(file=sys.stderr, highlight=False)
+    return _of(sys.stderr)
+
+
+def _of(stream: TextIO, width: int | None = None) -> Console:
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def seconds(value: float) -> str:
