@@ -14,6 +14,8 @@ import click
 from alpa_dejavu._cli.streams import prepare_streams, printable_lines, to_stdout
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
+_OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
+"""Modules by which we ask for files: their errors say what is wrong with a path, wherever it is from."""
 
 
 @final
@@ -99,6 +101,9 @@ def reported(error: Exception | SystemExit) -> click.ClickException:
         return click.ClickException(f"the package {error.name!r} is missing; `alpa-dejavu doctor` says what to install")
     if ours and ours[-1] == len(files) - 1 and isinstance(error, (ValueError, TypeError, RuntimeError)):
         return click.ClickException(str(error))
+    of_path = bool(ours) and all(pathlib.Path(file).stem in _OF_PATHS for file in files[ours[-1] + 1 :])
+    if isinstance(error, OSError) and error.filename is not None and of_path:
+        return click.ClickException(f"{error.filename}: {error.strerror}; give another path")
     calls = [n for n in ours if n + 1 < len(files) and not files[n + 1].startswith(_PACKAGE)]
     outside = [n + 1 for n in calls if "click" not in pathlib.Path(files[n + 1]).parts]
     return ForeignError(error, outside[0] if outside else 0)
