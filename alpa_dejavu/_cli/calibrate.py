@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from alpa_dejavu._cli.files import check_outputs
 from alpa_dejavu._cli.host_links import host_link_table
-from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
+from alpa_dejavu._cli.output import console, progress, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
 from alpa_dejavu._cli.streams import printable
 from alpa_dejavu._cli.tables import new_table

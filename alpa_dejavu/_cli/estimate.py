@@ -6,7 +6,8 @@ import pathlib
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
+from alpa_dejavu._cli.files import check_outputs, takes_stdout, write_outputs
+from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._collector import collector_paused
@@ -46,13 +47,12 @@ def estimate(
             given, model, cluster, calibration=calibration, cache=False if no_cache else None, trust_model=trust_model
         )
         planned = estimator.estimate(given)
-    written = write_outputs(planned, *paths)
-    to = console()
+    to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
     to.print(f"the file says           {seconds(given.step_s)}")
     for line in lacking(planned.plan):
         to.print(line)
-    for path in written:
+    for path in write_outputs(planned, *paths):
         to.print(f"wrote {path}")
 
 

@@ -6,7 +6,8 @@ import pathlib
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
+from alpa_dejavu._cli.files import check_outputs, stands_alone, takes_stdout, write_outputs
+from alpa_dejavu._cli.output import console, progress
 from alpa_dejavu._cli.parameters import (
     HISTORY,
     Count,
@@ -75,7 +76,10 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed.
     """
     paths = (json_path, python_path, html_path, trace_path)
-    check_outputs(*paths)
+    from alpa_dejavu.kept import Kept, kept_path, write_kept
+
+    beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
+    check_outputs(*paths, beside)
     with progress().status(f"planning {model} on {hosts} x {cluster}"):
         from alpa_dejavu.planning import plan_model
 
@@ -97,15 +101,16 @@ def plan(
             communication=communication,
             cache=False if no_cache else None,
         )
-    written = write_outputs(planned, *paths)
-    if json_path is not None:
-        from alpa_dejavu.kept import Kept, write_kept
-
-        written.append(write_kept(Kept.of(planned), json_path))
-    to = console()
-    print_planned(planned, to)
-    if history is not None and planned.plan.correction is None:
-        to.print(f"not corrected           {history} has no runs on such devices yet")
+    to = console(takes_stdout(*paths))
+    try:
+        print_planned(planned, to)
+        if history is not None and planned.plan.correction is None:
+            to.print(f"not corrected           {history} has no runs on such devices yet")
+    finally:
+        # Where nothing can be printed, what was planned isn't lost.
+        written = write_outputs(planned, *paths)
+        if json_path is not None and beside is not None:
+            written.append(write_kept(Kept.of(planned), json_path))
     for path in written:
         to.print(f"wrote {path}")
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
+from alpa_dejavu._cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu._cli.output import console, progress, seconds
 from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu._cli.tables import counted, new_table, print_plan
 from alpa_dejavu._history_file import history_path
-from alpa_dejavu._json_file import write_whole
 from alpa_dejavu._trusted_model import trusted_model
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @trust_option
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
-@click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
+@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write the report, with what was measured.")
 @click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
 @click.option("--no-history", is_flag=True, help="Append it to none.")
 @calibration_option
@@ -72,7 +72,7 @@ def profile(
             estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)
             planned = estimator.estimate(given)
             found = measure(given, planned.timeline.stages, steps, chosen)
-    to = console()
+    to = console(takes_stdout(html_path))
     print_plan(planned.plan, to)
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
     for line in measured_lines(given, planned.plan, found):
@@ -86,8 +86,8 @@ def profile(
     if html_path is not None:
         from alpa_dejavu.report import html_report
 
-        write_whole(html_path, html_report(planned, found.timeline))
-        to.print(f"wrote {html_path}")
+        for path in write_output(html_path, html_report(planned, found.timeline)):
+            to.print(f"wrote {path}")
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def prepare_streams() -> None:
     """Has the streams take every character, and what is logged come without control characters.
 
     Raises:
-        click.ClickException: standard output is closed.
+        click.ClickException: standard output is closed, or a device that is full.
     """
     if sys.stderr is None:
         # What a library writes to standard error would end up in the next file that is opened.
@@ -54,6 +54,10 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.BufferedWriter):
+        with to_stdout():
+            # A full device refuses this, too: better now than after minutes of planning.
+            sys.stdout.buffer.raw.write(b"")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
 
