@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from alpa_dejavu._cli.effort import announce
 from alpa_dejavu._cli.files import check_outputs
 from alpa_dejavu._cli.host_links import host_link_table
 from alpa_dejavu._cli.output import console, progress, seconds
@@ -84,6 +85,7 @@ def calibrate(
 
     before = None if database is None else read_database(database)
     there = _calibrated_before(output)
+    announce("measuring the cluster", budget)
     with _bar(budget) as report, _cluster(local, hosts):
         from alpa_dejavu._alpa._calibrate import ray_bench
 
@@ -126,6 +128,7 @@ def _links(
 
     kept = output.with_name(f"{output.name}.links.jsonl")
     before = read_calibration(output) if output.exists() else None
+    announce("measuring the links", _LINKS_S)
     with _bar(_LINKS_S) as report, _cluster(local, hosts):
         from alpa_dejavu._alpa._calibrate import ray_bench
 

@@ -6,6 +6,7 @@ import pathlib
 
 import click
 
+from alpa_dejavu._cli.effort import announce, planning_s
 from alpa_dejavu._cli.files import check_outputs, stands_alone, takes_stdout, write_outputs
 from alpa_dejavu._cli.output import console, progress
 from alpa_dejavu._cli.parameters import (
@@ -26,6 +27,7 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning._result import OURS, STRATEGIES
 from alpa_dejavu.planning._task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
 from alpa_dejavu.problem._run import SCHEDULES
 
 
@@ -80,7 +82,10 @@ def plan(
 
     beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
     check_outputs(*paths, beside)
-    with progress().status(f"planning {model} on {hosts} x {cluster}"):
+    asked = f"planning {model} on {hosts} x {cluster}"
+    count, cut = number_or_none(micro_batches) or batch, number_or_none(layers)
+    announce(asked, planning_s(model, hosts, cut, min(count, MOST_MICRO_BATCHES), slicer))
+    with progress().status(asked):
         from alpa_dejavu.planning import plan_model
 
         planned = plan_model(
@@ -89,7 +94,7 @@ def plan(
             hosts,
             batch,
             number_or_none(micro_batches),
-            number_or_none(layers),
+            cut,
             schedule,
             slicing=slicer,
             risk=risk,

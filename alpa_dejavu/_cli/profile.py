@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from alpa_dejavu._cli.effort import announce
 from alpa_dejavu._cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu._cli.output import console, progress, seconds
 from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
@@ -24,6 +25,9 @@ from alpa_dejavu.problem import Plan
 if TYPE_CHECKING:
     from alpa_dejavu.measurement import Measured
     from alpa_dejavu.simulate import StageTimes
+
+_START_S = 30.0
+"""Connecting to Ray, compiling the stages, and starting their workers."""
 
 
 @click.command()
@@ -63,6 +67,7 @@ def profile(
     if calibration is not None:
         # A run takes minutes: what can't be read is to be said before it.
         chosen_calibration(calibration)
+    announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
     with progress().status(f"running {plan_path}"), _cluster(local):
         from alpa_dejavu._alpa import connection
         from alpa_dejavu._alpa import profile as measure
