@@ -49,7 +49,7 @@ setup(
         "jinja2>=3.1",
         "plotly>=6",
     ],
-    entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.cli:main"]},
+    entry_points={"console_scripts": ["alpa-dejavu = alpa_dejavu.__main__:main"]},
     extras_require={
         "alpa": ALPA_NEEDS,
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],

@@ -1,6 +1,13 @@
 """`alpa-dejavu`: the planner on the command line.
 
-It exits with 0, with 1 where no plan fits or what the user gave is wrong, and with 2 for wrong usage.
+It exits with one of four codes:
+
+- 0: what was asked for is done.
+- 1: no plan fits, what the user gave is wrong, a file or standard output can't be written, or a model function fails.
+- 2: the command line is wrong.
+- 130: it was interrupted.
+
+Errors are told on standard error, in a line but for the traceback of a model function.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 
 from alpa_dejavu._hosts_by_names import hosts_by_names
 from alpa_dejavu._kinds import summary_of
+from alpa_dejavu._trusted_model import trusted_model
 from alpa_dejavu.calibration import Calibration, bundled_names, prices
 from alpa_dejavu.changed_cluster import slowed
 from alpa_dejavu.communication import CommunicationModel
@@ -29,7 +30,7 @@ class PlanEstimator:
 
     Args:
         plan: one of those that are going to be costed.
-        model: as `plan_model` takes it; None: the plan's.
+        model: as `plan_model` takes it; None: the plan's, a known name.
         cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
@@ -37,14 +38,15 @@ class PlanEstimator:
         calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one, and neither a cluster
             nor a model is given.
         cache: as `plan_model` takes it.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:
         prices: what plans are costed by.
         cluster: of them.
 
     Raises:
-        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; or as
-            `plan_model` for the calibration.
+        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; its model
+            is a function that isn't trusted; or as `plan_model` for the calibration.
     """
 
     def __init__(
@@ -56,11 +58,12 @@ class PlanEstimator:
         communication: str | CommunicationModel = "auto",
         calibration: str | os.PathLike[str] | Calibration | None = None,
         cache: str | os.PathLike[str] | Literal[False] | None = None,
+        *,
+        trust_model: bool = False,
     ) -> None:
         if plan.batch is None:
             raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
-        if not (model or plan.model):
-            raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
+        chosen = trusted_model(plan, model, trust_model)
         given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
         by = plan.priced_by or PricedBy()
         left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
@@ -72,7 +75,7 @@ class PlanEstimator:
         self.cluster = self.prices.cluster
         self._clock = Clock()
         micro_batch = plan.batch // plan.num_micro_batches
-        self._source = TracedModel(model or plan.model, micro_batch, chosen_cache(cache), self._clock.lap)
+        self._source = TracedModel(chosen, micro_batch, chosen_cache(cache), self._clock.lap)
 
     def estimate(self, plan: Plan) -> PlanningResult:
         """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.

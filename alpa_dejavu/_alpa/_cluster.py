@@ -83,7 +83,7 @@ def connected_cluster() -> Cluster:
     """The Ray cluster that this program can connect to; it stays connected.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is none, or none of its devices is free.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh
@@ -94,6 +94,8 @@ def connected_cluster() -> Cluster:
         raise RuntimeError(
             f"there is no Ray cluster to connect to ({error}); start one with `ray start --head`, or name a machine"
         ) from None
+    except RuntimeError as error:
+        raise RuntimeError(f"the Ray cluster can't be used: {error}; or name a machine in its place") from None
     return cluster_of(get_global_virtual_physical_mesh(), None)
 
 

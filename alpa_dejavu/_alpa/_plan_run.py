@@ -7,6 +7,7 @@ from typing import Any, final
 
 from alpa_dejavu._alpa._gradients import with_marked_gradients
 from alpa_dejavu._alpa._workers import StageWorkers
+from alpa_dejavu._trusted_model import trusted_model
 from alpa_dejavu.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 
@@ -17,16 +18,20 @@ class PlanRun:
 
     Args:
         plan: of a known batch.
-        model: a name, "module:function", or the function; None: the plan's.
+        model: a name, "module:function", or the function; None: the plan's, a known name.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
 
     Attributes:
         state: the first argument of the next step: the last one's result, if it renews it.
 
     Raises:
-        ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch.
+        ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch; or its model is a
+            function that isn't trusted.
     """
 
-    def __init__(self, plan: Plan, model: str | Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False
+    ) -> None:
         import alpa
 
         from alpa_dejavu.alpa_code import remat_layers
@@ -34,9 +39,9 @@ class PlanRun:
         from alpa_dejavu.layers import concrete, resolve
         from alpa_dejavu.option import DejavuStageOption
 
-        if plan.batch is None or not (model or plan.model):
-            raise ValueError("the plan doesn't say its model or its batch; set `model` and `batch` in its file")
-        step, arguments = resolve(model or plan.model)(plan.batch)
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be run; set `batch` in its file")
+        step, arguments = resolve(trusted_model(plan, model, trust_model))(plan.batch)
         layers = plan.num_layers if plan.layer_option == "auto" else None
         method = alpa.PipeshardParallel(
             num_micro_batches=plan.num_micro_batches,

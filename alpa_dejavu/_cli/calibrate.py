@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from alpa_dejavu._cli.effort import announce
+from alpa_dejavu._cli.files import check_outputs
 from alpa_dejavu._cli.host_links import host_link_table
-from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
+from alpa_dejavu._cli.output import console, progress, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
+from alpa_dejavu._cli.streams import printable
 from alpa_dejavu._cli.tables import new_table
 
 if TYPE_CHECKING:
@@ -82,6 +85,7 @@ def calibrate(
 
     before = None if database is None else read_database(database)
     there = _calibrated_before(output)
+    announce("measuring the cluster", budget)
     with _bar(budget) as report, _cluster(local, hosts):
         from alpa_dejavu._alpa._calibrate import ray_bench
 
@@ -124,6 +128,7 @@ def _links(
 
     kept = output.with_name(f"{output.name}.links.jsonl")
     before = read_calibration(output) if output.exists() else None
+    announce("measuring the links", _LINKS_S)
     with _bar(_LINKS_S) as report, _cluster(local, hosts):
         from alpa_dejavu._alpa._calibrate import ray_bench
 
@@ -186,13 +191,13 @@ def _check_kept(output: pathlib.Path, kept: pathlib.Path, resume: bool) -> None:
 def _bar(budget_s: float) -> Iterator[Callable[[str], None]]:
     """A bar of the budget that is used up, with what is being measured; nothing where there is no terminal."""
     to = progress()
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=to, disable=not to.is_terminal) as bar:
         task = bar.add_task("starting", total=budget_s)
         started = time.monotonic()
 
         def report(text: str) -> None:
-            bar.update(task, description=text, completed=min(time.monotonic() - started, budget_s))
+            bar.update(task, description=printable(text), completed=min(time.monotonic() - started, budget_s))
 
         yield report
         bar.update(task, description="done", completed=budget_s)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, seconds
+from alpa_dejavu._cli.files import check_outputs
+from alpa_dejavu._cli.output import console, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
 from alpa_dejavu._cli.tables import new_table
 from alpa_dejavu._json_file import write_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
-from alpa_dejavu._cli.parameters import PLAN_FILE
+from alpa_dejavu._cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu._cli.tables import counted, new_table
 from alpa_dejavu.breakdown import breakdown
 from alpa_dejavu.difference import differences
@@ -29,8 +29,11 @@ _AGREE = 1e-3
 @click.argument("first_path", type=PLAN_FILE, metavar="A.json")
 @click.argument("second_path", type=PLAN_FILE, metavar="B.json")
 @click.option("--model", help="Instead of the plans': a known name, or module:function.")
+@trust_option
 @click.option("--cluster", help="Instead of the plans': a known machine, or a JSON file.")
-def diff(first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, cluster: str | None) -> None:
+def diff(
+    first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, trust_model: bool, cluster: str | None
+) -> None:
     """Says what two plans differ in, and what each difference costs, which adds up to the whole.
 
     Plans in between, with some of the differences made, are estimated; a cost is the mean over the orders in which the
@@ -39,9 +42,8 @@ def diff(first_path: pathlib.Path, second_path: pathlib.Path, model: str | None,
     first, second = read_plan(first_path), read_plan(second_path)
     refused: list[str] = []
     with progress().status("estimating the plans in between"):
-        found = differences(
-            first, second, functools.partial(_step_s, _estimators(first, second, model, cluster), refused)
-        )
+        estimators = _estimators(first, second, model, trust_model, cluster)
+        found = differences(first, second, functools.partial(_step_s, estimators, refused))
     to = console()
     if not found:
         to.print("the plans don't differ in what they run")
@@ -80,7 +82,7 @@ def _said(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[s
 
 
 def _estimators(
-    first: Plan, second: Plan, model: str | None, cluster: str | None
+    first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | None
 ) -> Callable[[PricedBy | None], PlanEstimator]:
     """Traces the model when a plan is first asked for, and once for each way of pricing."""
     known = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
@@ -89,7 +91,8 @@ def _estimators(
     def made(priced_by: PricedBy | None) -> PlanEstimator:
         from alpa_dejavu.plan_estimate import PlanEstimator
 
-        return PlanEstimator(dataclasses.replace(known, priced_by=priced_by), model, cluster)
+        given = dataclasses.replace(known, priced_by=priced_by)
+        return PlanEstimator(given, model, cluster, trust_model=trust_model)
 
     return made
 

@@ -6,8 +6,9 @@ import pathlib
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, gibibytes, progress, seconds, write_outputs
-from alpa_dejavu._cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options
+from alpa_dejavu._cli.files import check_outputs, takes_stdout, write_outputs
+from alpa_dejavu._cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu._cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
 from alpa_dejavu._cli.tables import print_planned
 from alpa_dejavu._collector import collector_paused
 from alpa_dejavu.plan_file import read_plan
@@ -18,6 +19,7 @@ from alpa_dejavu.problem import Plan
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
 @click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
+@trust_option
 @calibration_option
 @cache_option
 @output_options
@@ -25,6 +27,7 @@ from alpa_dejavu.problem import Plan
 def estimate(
     plan_path: pathlib.Path,
     model: str | None,
+    trust_model: bool,
     cluster: str | None,
     calibration: str | None,
     no_cache: bool,
@@ -40,15 +43,16 @@ def estimate(
     with progress().status(f"estimating {plan_path}"):
         from alpa_dejavu.plan_estimate import PlanEstimator
 
-        estimator = PlanEstimator(given, model, cluster, calibration=calibration, cache=False if no_cache else None)
+        estimator = PlanEstimator(
+            given, model, cluster, calibration=calibration, cache=False if no_cache else None, trust_model=trust_model
+        )
         planned = estimator.estimate(given)
-    written = write_outputs(planned, *paths)
-    to = console()
+    to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
     to.print(f"the file says           {seconds(given.step_s)}")
     for line in lacking(planned.plan):
         to.print(line)
-    for path in written:
+    for path in write_outputs(planned, *paths):
         to.print(f"wrote {path}")
 
 

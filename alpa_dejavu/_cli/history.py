@@ -13,6 +13,7 @@ from rich.table import Table
 
 from alpa_dejavu._cli.output import console, seconds
 from alpa_dejavu._cli.parameters import HISTORY
+from alpa_dejavu._cli.streams import write_stdout
 from alpa_dejavu._cli.tables import counted, new_table
 from alpa_dejavu._history_file import history_path
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
@@ -43,7 +44,7 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
                 {"model": model, "cluster": cluster, **_correction_data(found)} for model, cluster, found in corrections
             ],
         }
-        click.echo(json.dumps(data, indent=2))
+        write_stdout(json.dumps(data, indent=2) + "\n")
         return
     to = console()
     if not runs:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from alpa_dejavu._cli.files import OUTPUT
 from alpa_dejavu.slicing import SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,11 @@ memory_margin_option = click.option(
 cache_option = click.option(
     "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
 )
+trust_option = click.option(
+    "--trust-model",
+    is_flag=True,
+    help="Import and call the function that the plan's file names as its model; without it, files run no code.",
+)
 slicer_option = click.option(
     "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
 )
@@ -67,7 +73,7 @@ communication_option = click.option(
 
 
 def output_options(command: F) -> F:
-    """What a command may write."""
+    """What a command may write; `-` is standard output."""
     for name, text in (
         ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
         ("--html", "Write a report that opens in a browser without network."),
@@ -75,5 +81,5 @@ def output_options(command: F) -> F:
         ("--json", "Write the plan file, which estimate, explain, diff and DejavuStageOption read."),
     ):
         parameter = f"{name.removeprefix('--')}_path"
-        command = click.option(name, parameter, type=PLAN_FILE, metavar="FILE", help=text)(command)
+        command = click.option(name, parameter, type=OUTPUT, metavar="FILE", help=text)(command)
     return command

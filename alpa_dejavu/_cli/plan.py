@@ -6,7 +6,9 @@ import pathlib
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, progress, write_outputs
+from alpa_dejavu._cli.effort import announce, planning_s
+from alpa_dejavu._cli.files import check_outputs, stands_alone, takes_stdout, write_outputs, write_pair
+from alpa_dejavu._cli.output import console, progress
 from alpa_dejavu._cli.parameters import (
     HISTORY,
     Count,
@@ -25,6 +27,7 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning._result import OURS, STRATEGIES
 from alpa_dejavu.planning._task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
 from alpa_dejavu.problem._run import SCHEDULES
 
 
@@ -75,8 +78,14 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed.
     """
     paths = (json_path, python_path, html_path, trace_path)
-    check_outputs(*paths)
-    with progress().status(f"planning {model} on {hosts} x {cluster}"):
+    from alpa_dejavu.kept import Kept, kept_path
+
+    beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
+    check_outputs(*paths, beside)
+    asked = f"planning {model} on {hosts} x {cluster}"
+    count, cut = number_or_none(micro_batches) or batch, number_or_none(layers)
+    announce(asked, planning_s(model, hosts, cut, min(count, MOST_MICRO_BATCHES), slicer))
+    with progress().status(asked):
         from alpa_dejavu.planning import plan_model
 
         planned = plan_model(
@@ -85,7 +94,7 @@ def plan(
             hosts,
             batch,
             number_or_none(micro_batches),
-            number_or_none(layers),
+            cut,
             schedule,
             slicing=slicer,
             risk=risk,
@@ -97,16 +106,18 @@ def plan(
             communication=communication,
             cache=False if no_cache else None,
         )
-    written, lacking = write_outputs(planned, None, *paths[1:]), ""
-    if json_path is not None:
-        from alpa_dejavu.kept import Kept, write_with_kept
-
-        pair = write_with_kept(planned.plan, Kept.of(planned), json_path)
-        written, lacking = [*pair.files, *written], pair.lacking
-    to = console()
-    print_planned(planned, to)
-    if history is not None and planned.plan.correction is None:
-        to.print(f"not corrected           {history} has no runs on such devices yet")
+    to = console(takes_stdout(*paths))
+    lacking = ""
+    try:
+        print_planned(planned, to)
+        if history is not None and planned.plan.correction is None:
+            to.print(f"not corrected           {history} has no runs on such devices yet")
+    finally:
+        # Where nothing can be printed, what was planned isn't lost.
+        written = write_outputs(planned, None, *paths[1:])
+        if json_path is not None:
+            pair, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
+            written = [*pair, *written]
     for path in written:
         to.print(f"wrote {path}")
     if lacking:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from alpa_dejavu._cli.output import check_outputs, console, progress, seconds
-from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option
+from alpa_dejavu._cli.effort import announce
+from alpa_dejavu._cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu._cli.output import console, progress, seconds
+from alpa_dejavu._cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu._cli.stragglers import straggler_lines
 from alpa_dejavu._cli.tables import counted, new_table, print_plan
 from alpa_dejavu._history_file import history_path
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._trusted_model import trusted_model
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Plan
 
@@ -24,19 +26,24 @@ if TYPE_CHECKING:
     from alpa_dejavu.measurement import Measured
     from alpa_dejavu.simulate import StageTimes
 
+_START_S = 30.0
+"""Connecting to Ray, compiling the stages, and starting their workers."""
+
 
 @click.command()
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@trust_option
 @click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
 @click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
-@click.option("--html", "html_path", type=PLAN_FILE, metavar="FILE", help="Write the report, with what was measured.")
+@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write the report, with what was measured.")
 @click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
 @click.option("--no-history", is_flag=True, help="Append it to none.")
 @calibration_option
 def profile(
     plan_path: pathlib.Path,
     model: str | None,
+    trust_model: bool,
     steps: int,
     local: int | None,
     html_path: pathlib.Path | None,
@@ -56,19 +63,21 @@ def profile(
         store.check()
     check_outputs(html_path)
     given = read_plan(plan_path)
+    chosen = trusted_model(given, model, trust_model)
     if calibration is not None:
         # A run takes minutes: what can't be read is to be said before it.
         chosen_calibration(calibration)
+    announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
     with progress().status(f"running {plan_path}"), _cluster(local):
         from alpa_dejavu._alpa import connection
         from alpa_dejavu._alpa import profile as measure
         from alpa_dejavu.plan_estimate import PlanEstimator
 
         with connection(given) as cluster:
-            estimator = PlanEstimator(given, model, cluster, calibration=calibration)
+            estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)
             planned = estimator.estimate(given)
-            found = measure(given, planned.timeline.stages, steps, model)
-    to = console()
+            found = measure(given, planned.timeline.stages, steps, chosen)
+    to = console(takes_stdout(html_path))
     print_plan(planned.plan, to)
     to.print(measured_table(planned.plan, planned.timeline.stages, found))
     for line in measured_lines(given, planned.plan, found):
@@ -82,8 +91,8 @@ def profile(
     if html_path is not None:
         from alpa_dejavu.report import html_report
 
-        write_whole(html_path, html_report(planned, found.timeline))
-        to.print(f"wrote {html_path}")
+        for path in write_output(html_path, html_report(planned, found.timeline)):
+            to.print(f"wrote {path}")
 
 
 @contextlib.contextmanager

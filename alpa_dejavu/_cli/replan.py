@@ -6,10 +6,10 @@ import pathlib
 
 import click
 
-from alpa_dejavu._cli.output import check_outputs, console, gibibytes, seconds
+from alpa_dejavu._cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_pair
+from alpa_dejavu._cli.output import console, gibibytes, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu._cli.tables import counted, print_plan, print_said
-from alpa_dejavu._json_file import write_whole
 from alpa_dejavu.plan_file import read_plan
 from alpa_dejavu.problem import Cluster
 
@@ -23,8 +23,8 @@ from alpa_dejavu.problem import Cluster
 @slicer_option
 @calibration_option
 @memory_margin_option
-@click.option("--json", "json_path", type=PLAN_FILE, metavar="FILE", help="Write the new plan, and what to keep of it.")
-@click.option("--python", "python_path", type=PLAN_FILE, metavar="FILE", help="Write the Python that runs it.")
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write the new plan, and what to keep of it.")
+@click.option("--python", "python_path", type=OUTPUT, metavar="FILE", help="Write the Python that runs it.")
 def replan(
     path: pathlib.Path,
     without: tuple[str, ...],
@@ -42,7 +42,7 @@ def replan(
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
     contingency, unless another slicer or memory margin is asked for, which may take longer, too.
     """
-    from alpa_dejavu.kept import kept_path, read_kept, write_with_kept
+    from alpa_dejavu.kept import kept_path, read_kept
     from alpa_dejavu.replan import fallback
     from alpa_dejavu.replan import replan as plan_again
 
@@ -61,7 +61,7 @@ def replan(
             before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration,
             memory_margin=memory_margin,
         )  # fmt: skip
-    to = console()
+    to = console(takes_stdout(json_path, python_path))
     print_plan(made.plan, to)
     to.print(f"iteration time          {seconds(made.plan.step_s)} (before: {seconds(before.step_s)})")
     moved = made.moves
@@ -76,14 +76,14 @@ def replan(
     if python_path is not None:
         from alpa_dejavu.alpa_code import alpa_code
 
-        write_whole(python_path, alpa_code(made.plan))
-        to.print(f"wrote {python_path}")
+        for written in write_output(python_path, alpa_code(made.plan)):
+            to.print(f"wrote {written}")
     if json_path is not None:
-        pair = write_with_kept(made.plan, made.kept, json_path)
-        for file in pair.files:
+        files, lacking = write_pair(made.plan, made.kept, json_path)
+        for file in files:
             to.print(f"wrote {file}")
-        if pair.lacking:
-            to.print(pair.lacking, soft_wrap=True)
+        if lacking:
+            to.print(lacking, soft_wrap=True)
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:

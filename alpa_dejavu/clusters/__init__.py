@@ -34,6 +34,7 @@ from alpa_dejavu.clusters._machine_file import memory_margin as _memory_margin
 from alpa_dejavu.clusters._machine_file import price as _price
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Link, counted_name
+from alpa_dejavu.problem._limits import MOST_HOSTS, at_most
 
 __all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "read_cluster", "write_cluster"]
 
@@ -54,6 +55,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
     """
     if num_hosts < 1:
         raise ValueError(f"{num_hosts} hosts are asked for; a cluster has at least 1")
+    at_most("hosts", num_hosts, MOST_HOSTS, "plan for a part of the cluster")
     if is_cluster_file(name):
         return _whole(name, num_hosts, devices_per_host)
     data = read_machine(name)

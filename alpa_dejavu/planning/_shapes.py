@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from alpa_dejavu._ties import TOLERANCE, ordered
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
@@ -22,13 +23,14 @@ _HOPELESS, _PATIENCE = 1.25, 2
 
 
 def micro_batch_counts(batch: int, at_most: int = 20) -> tuple[int, ...]:
-    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch.
+    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch; none above the limit.
 
     >>> micro_batch_counts(24)
     (1, 3, 6, 12, 24)
     """
     counts = {batch // size for size in (2**n for n in range(batch.bit_length())) if batch % size == 0}
-    return tuple(sorted({1, *sorted(counts, reverse=True)[:at_most]}))
+    few = (count for count in counts if count <= MOST_MICRO_BATCHES)
+    return tuple(sorted({1, *sorted(few, reverse=True)[:at_most]}))
 
 
 @final

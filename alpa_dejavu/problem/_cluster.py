@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
 from alpa_dejavu.problem._link import Link
 
 
@@ -139,6 +140,7 @@ class Host:
 
     def __post_init__(self) -> None:
         _check.positive(f"host {self.name}", "num_devices", self.num_devices)
+        at_most(f"host {self.name}: num_devices", self.num_devices, MOST_DEVICES_PER_HOST, "plan for more hosts")
         if self.price_per_hour is not None:
             _check.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
         if self.memory_margin is not None:
@@ -199,6 +201,7 @@ class Cluster:
         memory_margin: float | None = None,
     ) -> Cluster:
         """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
+        at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
         return cls(name, hosts, links)

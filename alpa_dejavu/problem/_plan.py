@@ -11,6 +11,7 @@ from alpa_dejavu.problem import _check
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._hardware import ClusterSummary
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES, at_most
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 from alpa_dejavu.problem._priced_by import PricedBy
 
@@ -152,6 +153,7 @@ class Plan:
     priced_by: PricedBy | None = None
 
     def __post_init__(self) -> None:
+        at_most("num_micro_batches", self.num_micro_batches, MOST_MICRO_BATCHES, "take larger micro-batches")
         _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
 
     @property

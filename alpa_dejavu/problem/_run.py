@@ -6,6 +6,7 @@ import dataclasses
 from typing import final
 
 from alpa_dejavu.problem import _check
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES, at_most
 
 SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 
@@ -25,6 +26,7 @@ class Run:
 
     def __post_init__(self) -> None:
         _check.positive("run", "num_micro_batches", self.num_micro_batches)
+        at_most("num_micro_batches", self.num_micro_batches, MOST_MICRO_BATCHES, "take larger micro-batches")
         _check.one_of("run", "schedule", self.schedule, SCHEDULES)
 
     def in_flight(self, successors: int) -> int:

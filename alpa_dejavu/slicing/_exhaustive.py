@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -14,11 +15,17 @@ from numpy.typing import NDArray
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer
 
+_MOST = 10**6
+
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Exhaustive(Slicer):
-    """Tries all; exact. The number of slicings grows exponentially with the layers: keep to eight or so."""
+    """Tries all; exact. The number of slicings grows exponentially with the layers: what has too many is refused.
+
+    Raises:
+        ValueError: a problem has more than a million slicings.
+    """
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         best: tuple[StageChoice, ...] = ()
@@ -26,12 +33,37 @@ class Exhaustive(Slicer):
         sites = problem.sites
         uses = problem.submesh_sizes[:, None] if sites is None else sites.uses
         available = np.array([problem.num_devices]) if sites is None else sites.available
+        count = _count(problem, uses, available)
+        if count > _MOST:
+            raise ValueError(
+                f"the slicer is 'exhaustive', but must be another: {problem.num_layers} layers can be sliced in "
+                f"{float(count):.2g} ways, and it tries at most {_MOST}; take 'dynamic', which is exact, too, or fewer "
+                "layers"
+            )
         for stages in _slicings(problem, uses, 0, available):
             tried += 1
             total = problem.total_s(stages)
             if total < best_s:
                 best, best_s = stages, total
         return best, best_s, tried
+
+
+def _count(problem: SlicingProblem, uses: NDArray[np.int64], available: NDArray[np.int64]) -> int:
+    """How many slicings `_slicings` makes."""
+    choices = np.isfinite(problem.costs_s).sum(axis=-1)
+
+    @functools.cache
+    def rest(first: int, left: tuple[int, ...]) -> int:
+        if first == problem.num_layers:
+            return 1
+        found = 0
+        for last, s in itertools.product(range(first, problem.num_layers), range(len(uses))):
+            after = tuple(int(each) for each in left - uses[s])
+            if min(after) >= 0:
+                found += int(choices[first, last, s]) * rest(last + 1, after)
+        return found
+
+    return rest(0, tuple(map(int, available)))
 
 
 def _slicings(

@@ -4,7 +4,9 @@ import copy
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import known_machines, named_cluster
 from alpa_dejavu.clusters._machine_file import FOLDER, UNITS
 
@@ -153,3 +155,14 @@ def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
     monkeypatch.setattr(alpa, "init", nobody)
     with pytest.raises(RuntimeError, match=r"no Ray cluster to connect to .*ray start --head"):
         connected_cluster()
+
+    def busy(cluster):
+        raise RuntimeError("the nodes have [0, 0] free devices")
+
+    monkeypatch.setattr(alpa, "init", busy)
+    asked = ["plan", "--model", "gpt-125m", "--cluster", "ray", "--batch", "8"]
+    result = CliRunner().invoke(main, asked)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: the Ray cluster can't be used: the nodes have [0, 0] free devices; or name a machine in its place\n"
+    )

@@ -131,7 +131,7 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray notes which clusters there are
     path = write_plan(two_stages(), tmp_path / "plan.json")
-    result = CliRunner().invoke(main, ["profile", str(path)])
+    result = CliRunner().invoke(main, ["profile", str(path), "--trust-model"])
     assert result.exit_code == 1
     assert "there is no Ray cluster to connect to" in result.stderr
     assert "--local N" in result.stderr
@@ -142,7 +142,7 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path, monkeypatch):
 def test_a_plan_runs_and_is_measured_beside_its_prediction(tmp_path):
     path, html = write_plan(two_stages(), tmp_path / "plan.json"), tmp_path / "report.html"
     history = tmp_path / "history.sqlite"
-    words = ["profile", path, "--local", 2, "--steps", 3, "--html", html, "--history", history]
+    words = ["profile", path, "--trust-model", "--local", 2, "--steps", 3, "--html", html, "--history", history]
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 0, result.output
     assert f"appended to {history}, which has 1 run now" in result.stdout.replace("\n", " ")

@@ -1,0 +1,86 @@
+"""The standard streams: what reaches a terminal, and what is said where they can't be written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+
+
+def printable(text: str, kept: str = "") -> str:
+    r"""Text whose control characters are written out: a file's text moves no cursor, and forges no line.
+
+    >>> print(printable("a\x1b[2Jb\nc"))
+    a\x1b[2Jb\nc
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in kept else one.encode("unicode_escape").decode("ascii") for one in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    r"""As `printable`, but lines stay lines.
+
+    >>> print(printable_lines("a\x07\nb"))
+    a\x07
+    b
+    """
+    return printable(text, "\n\t")
+
+
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+def prepare_streams() -> None:
+    """Has the streams take every character, and what is logged come without control characters.
+
+    Raises:
+        click.ClickException: standard output is closed, or a device that is full.
+    """
+    if sys.stderr is None:
+        # What a library writes to standard error would end up in the next file that is opened.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it stays open
+    if sys.stdout is None:
+        raise click.ClickException("standard output is closed, but must be open; give >/dev/null to print nothing")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.BufferedWriter):
+        with to_stdout():
+            # A full device refuses this, too: better now than after minutes of planning.
+            sys.stdout.buffer.raw.write(b"")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
+@contextlib.contextmanager
+def to_stdout() -> Iterator[None]:
+    """Says in a line what keeps standard output from being written; what is left of it is then dropped.
+
+    Raises:
+        click.ClickException: it can't be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            # The interpreter tries once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.ClickException(f"standard output can't be written: {error.strerror or error}") from None
+
+
+def write_stdout(text: str) -> None:
+    """Writes text as files have it, in UTF-8, whatever the terminal's encoding is."""
+    with to_stdout():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8"))

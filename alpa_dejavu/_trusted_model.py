@@ -1,0 +1,37 @@
+"""Whose word it takes to import and call a model function: the caller's, not a plan file's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from alpa_dejavu.problem import Plan
+
+
+def trusted_model(
+    plan: Plan, model: str | Callable[..., Any] | None = None, trust_model: bool = False
+) -> str | Callable[..., Any]:
+    """The model that the caller gives, or else the plan's.
+
+    A plan may come from anyone, and `module:function` in it would be imported and called: it is taken only from a
+    caller who says so. The known models' names stand for functions of this package, whoever writes them.
+
+    Args:
+        plan: whose model is asked for.
+        model: the caller's; None: the plan's.
+        trust_model: whether a function that the plan names may be imported and called.
+
+    Raises:
+        ValueError: neither names a model, or the plan names a function that isn't trusted.
+    """
+    if model:
+        return model
+    if not plan.model:
+        raise ValueError("the plan doesn't name its model; give --model, a name or 'module:function'")
+    if ":" in plan.model and not trust_model:
+        raise ValueError(
+            f"model is {plan.model!r} in the plan's file, but must be a known model's name: code that a file names "
+            "isn't run; if you know that function, give it by --model, or trust the file's by --trust-model "
+            "(trust_model=True)"
+        )
+    return plan.model

@@ -1,0 +1,21 @@
+"""How much planning takes on: what is beyond is refused before any work, as it would take hours, or all memory."""
+
+from __future__ import annotations
+
+MOST_HOSTS = 1024
+MOST_DEVICES_PER_HOST = 1024
+MOST_LAYERS = 256
+MOST_BATCH = 2**24
+MOST_MICRO_BATCHES = 2**16
+
+
+def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
+    """Raises ValueError if the value is above the limit.
+
+    >>> at_most("hosts", 3, 2, "plan for a part of them")
+    Traceback (most recent call last):
+    ...
+    ValueError: hosts is 3, but must be at most 2; plan for a part of them
+    """
+    if value > most:
+        raise ValueError(f"{parameter} is {value}, but must be at most {most}; {remedy}")
