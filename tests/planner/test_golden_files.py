@@ -13,7 +13,6 @@ from alpa_dejavu.calibration._bundled import FOLDER as CALIBRATIONS
 from alpa_dejavu.calibration._database import database_data, read_database
 from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
-from alpa_dejavu.clusters._machine_file import FOLDER as MACHINES
 from alpa_dejavu.clusters._machine_file import read_machine
 from alpa_dejavu.history import StageSeconds, Store, corrected
 from alpa_dejavu.plan_file import read_plan, write_plan
@@ -47,17 +46,11 @@ def test_a_machine():
     assert named_cluster(str(golden), 2).hosts[1].memory_margin == 0.08
 
 
-@pytest.mark.parametrize("path", sorted(MACHINES.glob("*.json")), ids=lambda path: path.stem)
-def test_a_bundled_machine_is_right(tmp_path, path):
-    copy = tmp_path / path.name
-    copy.write_bytes(path.read_bytes())
-    assert read_machine(str(copy)) == read_machine(path.stem)
-
-
 @pytest.mark.parametrize(
     "path", [DATA / "calibration-1.json", *sorted(CALIBRATIONS.glob("*.json"))], ids=lambda path: path.stem
 )
 def test_a_calibration(tmp_path, path):
+    """One of a user's is checked when it is read, a bundled one here."""
     same(tmp_path, path, write_calibration, read_calibration)
 
 

@@ -161,7 +161,7 @@ def test_a_run_that_cannot_be_read_is_named(tmp_path):
     store.append(run_of())
     with store.writing() as connection:
         connection.execute("UPDATE runs SET steps_s = '[-1.0]' WHERE id = 2")
-    with pytest.raises(ValueError, match=r"run 2 can't be read: .*steps_s is -1\.0"):
+    with pytest.raises(ValueError, match=r"run 2 can't be read: .*steps_s\[0\] is -1\.0, but must be seconds above 0"):
         store.runs()
 
 
