@@ -15,6 +15,7 @@ from alpa_dejavu._json_text import Path
 _Data = TypeVar("_Data")
 _Place: TypeAlias = tuple[str | int, ...]
 _Schema: TypeAlias = Mapping[str, Any]
+_MOST_ERRORS = 10_000
 
 
 @final
@@ -37,6 +38,8 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
     try:
         _adapter(declared).validate_python(data)
     except ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise WrongDataError((), f"the file has {error.error_count()} errors, so it is none of this kind") from None
         schema = json_schema(declared)
         wrong = [_explained(one, data, schema) for one in error.errors(include_url=False, include_input=False)]
         by_place = dict(reversed(wrong))
@@ -86,12 +89,13 @@ def _explained(error: Any, data: Any, schema: _Schema) -> tuple[_Place, str]:
         place = (*where, key)
         return place, f"{key_name(place)} is an unknown key{near(key, known)} (known are {', '.join(known)})"
     limits = error.get("ctx", {})
+    more = f"; {limits['error']}" if "error" in limits else ""
     asked = at.get("description", "an object") if where else "an object"
     if "le" in limits:
         asked += f", and at most {limits['le']:g}"
     elif limits.get("ge", 0) > 0 and isinstance(value, float) and value > 0:
         asked += f", and at least {limits['ge']:g}"
-    return where, f"{key_name(where)} is {_short(value)}, but must be {asked}"
+    return where, f"{key_name(where)} is {_short(value)}, but must be {asked}{more}"
 
 
 def _located(steps: Path, data: Any, schema: _Schema) -> tuple[_Place, Any, _Schema]:

@@ -33,9 +33,25 @@ WHOLE = BeforeValidator(_as_whole)
 
 
 def said(description: str, **constraints: Any) -> FieldInfo:
-    """A field that must be what the description says, and as pydantic's constraints are."""
-    found: FieldInfo = Field(description=description, **constraints)
+    """A field that must be what the description says, and as pydantic's constraints are; "" inside of a union."""
+    found: FieldInfo = Field(description=description or None, **constraints)
     return found
+
+
+def listed(description: str, **constraints: Any) -> FieldInfo:
+    """A field for a list, which is wrong by its first element that is: a file may have millions."""
+    return said(description, fail_fast=True, **constraints)
+
+
+def at_most(count: int) -> BeforeValidator:
+    """An object of names, where each has an object: so many of them are looked at."""
+
+    def few(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise ValueError(f"it has {len(value)} names, but may have {count}")
+        return value
+
+    return BeforeValidator(few)
 
 
 def whole(description: str, least: int = 0, most: int = _MOST_WHOLE) -> FieldInfo:

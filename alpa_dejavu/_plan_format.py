@@ -20,7 +20,9 @@ from alpa_dejavu._format_fields import (
     Text,
     Words,
     Zero,
+    at_most,
     file_format,
+    listed,
     said,
     whole,
 )
@@ -51,7 +53,7 @@ class HardwareData(TypedDict):
             Annotated[int, whole("", 1, MOST), WHOLE] | None, said("a whole number of cores, at least 1, or null")
         ]
     ]
-    hosts: Annotated[list[HostData], said("a list of at least one host", min_length=1)]
+    hosts: Annotated[list[HostData], listed("a list of at least one host", min_length=1)]
 
 
 class PricedByData(TypedDict):
@@ -63,8 +65,8 @@ class PricedByData(TypedDict):
     risk: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
     margin: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
     submeshes: NotRequired[Annotated[str, said("text: which submeshes there were")]]
-    remat: NotRequired[Annotated[list[Remat], said('a list of "none" and "layer"')]]
-    zero: NotRequired[Annotated[list[Zero], said("a list of 0, 2 and 3")]]
+    remat: NotRequired[Annotated[list[Remat], listed('a list of "none" and "layer"')]]
+    zero: NotRequired[Annotated[list[Zero], listed("a list of 0, 2 and 3")]]
     layers: NotRequired[
         Annotated[Size | Literal["auto"], said('a whole number of layers, at least 1, or "auto"')]
     ]
@@ -90,7 +92,7 @@ class ConfidenceData(TypedDict):
 
     probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
     expected_step_s: SecondsAboveZero
-    interval_s: Annotated[list[SecondsAboveZero], said("[lower, upper] in seconds", min_length=2, max_length=2)]
+    interval_s: Annotated[list[SecondsAboveZero], listed("[lower, upper] in seconds", min_length=2, max_length=2)]
     draws: Annotated[int, whole("a whole number of draws, at least 1", 1), WHOLE]
     candidates: Annotated[int, whole("a whole number of plans, at least 1", 1), WHOLE]
     spread_from: Words
@@ -102,13 +104,13 @@ class StageData(TypedDict):
 
     layers: Annotated[
         list[Annotated[int, whole("a whole number of at least 0", 0, MOST), WHOLE]],
-        said("[first layer, last layer], inclusive, from 0", min_length=2, max_length=2),
+        listed("[first layer, last layer], inclusive, from 0", min_length=2, max_length=2),
     ]
-    submesh: Annotated[list[Size], said("[hosts, devices per host]", min_length=2, max_length=2)]
+    submesh: Annotated[list[Size], listed("[hosts, devices per host]", min_length=2, max_length=2)]
     logical_mesh: Annotated[
-        list[Size], said("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
+        list[Size], listed("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
     ]
-    hosts: Annotated[list[Text], said("a list of host names", min_length=1)]
+    hosts: Annotated[list[Text], listed("a list of host names", min_length=1)]
     remat: Remat
     zero: Zero
     auto_sharding: NotRequired[
@@ -130,7 +132,7 @@ class StageData(TypedDict):
     temporary_bytes: NotRequired[Bytes]
 
 
-Stages = Annotated[list[StageData], said("a list of at least one stage", min_length=1)]
+Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]
 MicroBatches = Annotated[int, whole("a whole number of micro-batches, at least 1", 1, MOST), WHOLE]
 
 
@@ -147,11 +149,11 @@ class LostHostData(TypedDict):
 
     plan: Annotated[int, whole("a whole number: which of contingencies.plans"), WHOLE]
     hosts: Annotated[
-        list[Annotated[list[Text], said("a list of host names", min_length=1)]],
-        said("a list of host names for each stage"),
+        list[Annotated[list[Text], listed("a list of host names", min_length=1)]],
+        listed("a list of host names for each stage"),
     ]
-    unused: Annotated[list[Text], said("a list of host names")]
-    moved_layers: Annotated[list[Index], said("a list of layers")]
+    unused: Annotated[list[Text], listed("a list of host names")]
+    moved_layers: Annotated[list[Index], listed("a list of layers")]
     moved_bytes: Bytes
     moved_s: Seconds
 
@@ -159,8 +161,8 @@ class LostHostData(TypedDict):
 class ContingenciesData(TypedDict):
     """The plans that are run once a host is lost, each once."""
 
-    plans: Annotated[list[OtherPlanData], said("a list of at least one plan", min_length=1)]
-    hosts: Annotated[dict[str, LostHostData], said("an object of hosts and what is run without each")]
+    plans: Annotated[list[OtherPlanData], listed("a list of at least one plan", min_length=1)]
+    hosts: Annotated[dict[str, LostHostData], said("an object of hosts and what is run without each"), at_most(10_000)]
 
 
 @file_format
@@ -187,7 +189,7 @@ class PlanData(TypedDict):
     lower_bound_s: NotRequired[Seconds]
     planning_s: Annotated[dict[str, Seconds], said("an object of steps and their seconds")]
     confidence: NotRequired[ConfidenceData]
-    notes: NotRequired[Annotated[list[Words], said("a list of sentences")]]
+    notes: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
     correction: NotRequired[CorrectionData]
     strategy: NotRequired[
         Annotated[str, said("text: whose plan it is, empty for this package's own search")]

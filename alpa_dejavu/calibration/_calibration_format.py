@@ -19,7 +19,9 @@ from alpa_dejavu._format_fields import (
     Number,
     Text,
     Words,
+    at_most,
     file_format,
+    listed,
     said,
     whole,
 )
@@ -28,7 +30,7 @@ _Spread: TypeAlias = Annotated[
     dict[str, NotNegative], said("an object of standard deviations of logarithms by the names of figures")
 ]
 _Figures: TypeAlias = Annotated[dict[str, Number], said("an object of numbers by name")]
-_Ratios: TypeAlias = Annotated[list[Number], said("a list of two or more logarithms", min_length=2)]
+_Ratios: TypeAlias = Annotated[list[Number], listed("a list of two or more logarithms", min_length=2)]
 _MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above 0, or null")]
 
 
@@ -113,7 +115,7 @@ class LinkData(TypedDict):
 class SharedLinkData(LinkData):
     """A link, with what it shares with others."""
 
-    shares: NotRequired[Annotated[list[Text], said("a list of the names of what the link shares")]]
+    shares: NotRequired[Annotated[list[Text], listed("a list of the names of what the link shares")]]
 
 
 _LINK = "an object with the figures of a link"
@@ -123,7 +125,7 @@ class MeasuredLinkData(TypedDict):
     """A measured link between two kinds of devices."""
 
     devices: Annotated[
-        list[Words], said("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
+        list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
     ]
     within: Annotated[bool, said("true (both ends in one host) or false")]
     link: Annotated[LinkData, said(_LINK)]
@@ -154,16 +156,16 @@ class MemoryData(TypedDict):
 class HostLinksData(TypedDict):
     """The links of a cluster's hosts: each kind once, and which of them goes from host to host."""
 
-    hosts: Annotated[list[Text], said("a list of the hosts' names", min_length=1)]
-    kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], said("a list of links")]
+    hosts: Annotated[list[Text], listed("a list of the hosts' names", min_length=1)]
+    kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], listed("a list of links")]
     links: Annotated[
         list[
             Annotated[
                 list[Annotated[Index | None, said("a whole number of at least 0, or null")]],
-                said("a list with the number of a kind for each host, and null for itself"),
+                listed("a list with the number of a kind for each host, and null for itself"),
             ]
         ],
-        said("a list with a row for each host"),
+        listed("a list with a row for each host"),
     ]
     media: NotRequired[
         Annotated[dict[str, GivenPositive], said("an object of bytes per second by the names of what links share")]
@@ -181,14 +183,15 @@ class CalibrationData(TypedDict):
     date: Annotated[str, said('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     fits: NotRequired[
         Annotated[
-            list[Annotated[FitData, said("an object that says how well a part was fitted")]], said("a list of fits")
+            list[Annotated[FitData, said("an object that says how well a part was fitted")]], listed("a list of fits")
         ]
     ]
-    missing: NotRequired[Annotated[list[Words], said("a list of sentences")]]
+    missing: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
     sheets: NotRequired[
         Annotated[
             dict[str, Annotated[SheetData, said("an object with the figures of a data sheet")]],
             said("an object of data sheets by the names of devices"),
+            at_most(1000),
         ]
     ]
     products: NotRequired[
@@ -201,15 +204,18 @@ class CalibrationData(TypedDict):
                         Annotated[CurveData, said("an object with level, slope, bend, least_flop and most_flop")],
                     ],
                     said("an object of curves by dtype"),
+                    at_most(100),
                 ],
             ],
             said("an object of curves by the names of devices and dtypes"),
+            at_most(1000),
         ]
     ]
     devices: NotRequired[
         Annotated[
             dict[str, Annotated[DeviceData, said("an object with the figures of a device")]],
             said("an object of measured figures by the names of devices"),
+            at_most(1000),
         ]
     ]
     device_spread: NotRequired[
@@ -218,7 +224,7 @@ class CalibrationData(TypedDict):
     links: NotRequired[
         Annotated[
             list[Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]],
-            said("a list of measured links"),
+            listed("a list of measured links"),
         ]
     ]
     memory: NotRequired[

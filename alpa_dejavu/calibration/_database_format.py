@@ -16,10 +16,11 @@ from alpa_dejavu._format_fields import (
     Text,
     Words,
     file_format,
+    listed,
     said,
 )
 
-_Sizes: TypeAlias = Annotated[list[GivenNotNegative], said("a list of sizes")]
+_Sizes: TypeAlias = Annotated[list[GivenNotNegative], listed("a list of sizes")]
 
 
 class LeftOutData(TypedDict):
@@ -39,14 +40,14 @@ class SeriesData(TypedDict):
     ]
     dtype: Text
     groups: Annotated[
-        list[Annotated[list[Index], said("a list of devices", min_length=1)]], said("a list of groups of devices")
+        list[Annotated[list[Index], listed("a list of devices", min_length=1)]], listed("a list of groups of devices")
     ]
     num_bytes: NotRequired[_Sizes]
     flop: NotRequired[_Sizes]
-    seconds: Annotated[list[GivenPositive], said("a list of seconds")]
+    seconds: Annotated[list[GivenPositive], listed("a list of seconds")]
     left_out: Annotated[
         list[Annotated[LeftOutData, said("an object with a size, seconds and a reason")]],
-        said("a list of what can't be right"),
+        listed("a list of what can't be right"),
     ]
 
 
@@ -54,11 +55,11 @@ class MeshData(TypedDict):
     """A mesh and what was measured on it, as `MeshProfile` has it."""
 
     cluster: Words
-    mesh: Annotated[list[Size], said("a list: hosts, and devices of each", min_length=2, max_length=2)]
+    mesh: Annotated[list[Size], listed("a list: hosts, and devices of each", min_length=2, max_length=2)]
     available_bytes_per_device: Annotated[GivenPositive | None, said("a number above 0, or null")]
     series: Annotated[
         list[Annotated[SeriesData, said("an object: what one operator took in several sizes")]],
-        said("a list of series"),
+        listed("a list of series"),
     ]
 
 
@@ -72,5 +73,5 @@ class DatabaseData(TypedDict):
     origin: Annotated[str, said("text: the file that it was converted from", min_length=1)]
     meshes: Annotated[
         list[Annotated[MeshData, said("an object: what was measured on a mesh")]],
-        said("a list of meshes", min_length=1),
+        listed("a list of meshes", min_length=1),
     ]

@@ -9,7 +9,20 @@ from typing import Annotated, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
-from alpa_dejavu._format_fields import MOST, WHOLE, Given, GivenPositive, Source, Text, Words, file_format, said, whole
+from alpa_dejavu._format_fields import (
+    MOST,
+    WHOLE,
+    Given,
+    GivenPositive,
+    Source,
+    Text,
+    Words,
+    at_most,
+    file_format,
+    listed,
+    said,
+    whole,
+)
 from alpa_dejavu.clusters._machine_format import (
     BYTES_PER_S,
     SECONDS,
@@ -43,10 +56,10 @@ class AnyBytesPerSData(TypedDict):
 _Seconds: TypeAlias = Annotated[AnySecondsData, said(SECONDS)]
 _BytesPerS: TypeAlias = Annotated[AnyBytesPerSData, said(BYTES_PER_S)]
 _Shares: TypeAlias = Annotated[
-    Text | list[Text], said("a name, or a list of names, of what the link shares with others")
+    Text | Annotated[list[Text], listed("")], said("a name, or a list of names, of what the link shares with others")
 ]
 _Ends: TypeAlias = Annotated[
-    Text | Annotated[list[Text], said("", min_length=1)],
+    Text | Annotated[list[Text], listed("", min_length=1)],
     said("a host's name, a machine type that hosts name, \"*\" for all hosts, or a list of these"),
 ]
 
@@ -71,7 +84,7 @@ class OwnDeviceData(TypedDict):
 
     name: Text
     memory_bytes: BytesFigure
-    flop_per_s: Annotated[dict[str, FlopPerSFigure], said("an object of rates by dtype")]
+    flop_per_s: Annotated[dict[str, FlopPerSFigure], said("an object of rates by dtype"), at_most(100)]
     vector_flop_per_s: FlopPerSFigure
     memory_bytes_per_s: _BytesPerS
     kernel_s: NotRequired[_Seconds]
@@ -149,12 +162,12 @@ class ClusterData(TypedDict):
     ]
     hosts: Annotated[
         list[Annotated[HostData, said("an object: a host with a machine type, or with a device, devices and within")]],
-        said(f"a list of hosts, at most {_MOST_HOSTS}", min_length=1, max_length=_MOST_HOSTS),
+        listed(f"a list of hosts, at most {_MOST_HOSTS}", min_length=1, max_length=_MOST_HOSTS),
     ]
     media: NotRequired[
-        Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share")]
+        Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]
     ]
     links: Annotated[
         list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],
-        said("a list of links"),
+        listed("a list of links"),
     ]

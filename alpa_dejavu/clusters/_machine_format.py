@@ -14,6 +14,7 @@ from alpa_dejavu._format_fields import (
     Source,
     Text,
     file_format,
+    listed,
     said,
     whole,
 )
@@ -140,7 +141,7 @@ class MachineData(TypedDict):
     name: Text
     accelerator_type: NotRequired[Annotated[str | None, said("Ray's name of the device, or null")]]
     devices_per_host: Annotated[
-        _Devices | Annotated[list[_Devices], said("", min_length=1)] | None,
+        _Devices | Annotated[list[_Devices], listed("", min_length=1)] | None,
         said("a whole number above 0, a list of one for each host, or null: as many as this machine has cores"),
     ]
     price_per_hour: NotRequired[

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typing_extensions import TypedDict
 
-from alpa_dejavu._format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, said
+from alpa_dejavu._format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, listed, said
 
 _LAST_S = 253_402_300_799
 """The end of the year 9999: calendars know no later one."""
@@ -37,6 +37,6 @@ class RowData(TypedDict):
     calibration: Words
     plan: Annotated[dict[str, Any], said("an object: a plan")]
     predicted_s: SecondsAboveZero
-    steps_s: Annotated[list[SecondsAboveZero], said("a list of the seconds of at least one step", min_length=1)]
-    stages: Annotated[list[StageSecondsData], said("a list of the seconds of each stage, or an empty one")]
+    steps_s: Annotated[list[SecondsAboveZero], listed("a list of the seconds of at least one step", min_length=1)]
+    stages: Annotated[list[StageSecondsData], listed("a list of the seconds of each stage, or an empty one")]
     versions: Annotated[dict[str, Text], said("an object of the versions of packages")]

@@ -6,22 +6,22 @@ from typing import Annotated, Literal
 
 from typing_extensions import TypedDict
 
-from alpa_dejavu._format_fields import WHOLE, Index, Text, Words, file_format, said, whole
+from alpa_dejavu._format_fields import WHOLE, Index, Text, Words, file_format, listed, said, whole
 
 
 class CandidateData(TypedDict):
     """A candidate and its curve, as `Curve` has it."""
 
     number: Index
-    parents: Annotated[list[Index], said("a list of numbers")]
+    parents: Annotated[list[Index], listed("a list of numbers")]
     batch_rows: Annotated[Annotated[int, whole("", 1), WHOLE] | None, said("a number of rows, or null")]
     first_step: Index
     dropped_step: Annotated[Index | None, said("a number of steps, or null")]
     why: Words
-    point: Annotated[list[Annotated[float, said("a number")]], said("a list of numbers")]
-    losses: Annotated[list[Annotated[float, said("a number")]], said("a list of numbers")]
+    point: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
+    losses: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
     relative_gradients: Annotated[
-        list[Annotated[float | None, said("a number, or null")]], said("a list of numbers or nulls")
+        list[Annotated[float | None, said("a number, or null")]], listed("a list of numbers or nulls")
     ]
 
 
@@ -41,8 +41,8 @@ class ResultData(TypedDict):
     seconds: Annotated[float, said("a number of seconds", ge=0)]
     seed: Index
     interrupted: Annotated[bool, said("true or false")]
-    rungs: Annotated[list[Index], said("a list of steps")]
-    notes: Annotated[list[Words], said("a list of sentences")]
+    rungs: Annotated[list[Index], listed("a list of steps")]
+    notes: Annotated[list[Words], listed("a list of sentences")]
     candidates: Annotated[
-        list[Annotated[CandidateData, said("a candidate")]], said("a list of candidates", min_length=1)
+        list[Annotated[CandidateData, said("a candidate")]], listed("a list of candidates", min_length=1)
     ]

@@ -108,3 +108,20 @@ def test_half_a_character_is_refused(tmp_path):
 def test_the_place_of_what_is_no_json_is_known(text, where, line):
     assert place_of_no_json(text) == where
     assert line_of(text, where) == line
+
+
+def test_a_file_with_endless_errors_is_none(tmp_path):
+    path = plan_with(tmp_path, lambda data: data.update({f"wrong_{n}": n for n in range(10_001)}))
+    with pytest.raises(ValueError, match=r"line 1: the file has 10001 errors, so it is none of this kind"):
+        read_plan(path)
+    path = plan_with(tmp_path, lambda data: data.update(stages=[{}] * 10_001))
+    with pytest.raises(ValueError, match=r"stages\[0\] lacks the key 'layers'"):
+        read_plan(path)
+    lost = {f"host-{n}": {} for n in range(10_001)}
+    path = plan_with(tmp_path, lambda data: data.update(contingencies={"plans": [], "hosts": lost}))
+    with pytest.raises(ValueError, match=r"contingencies\.plans is \[\], but must be a list of at least one plan"):
+        read_plan(path)
+    other = {"iteration_time_s": 1.0, "num_micro_batches": 1, "stages": plan_data(example_plan())["stages"]}
+    path = plan_with(tmp_path, lambda data: data.update(contingencies={"plans": [other], "hosts": lost}))
+    with pytest.raises(ValueError, match=r"hosts is .*without each; it has 10001 names, but may have 10000"):
+        read_plan(path)
