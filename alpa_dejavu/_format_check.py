@@ -148,5 +148,6 @@ def _first(data: Any, places: Collection[_Place]) -> _Place:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    # A database's columns may hold bytes.
+    text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,15 +1,16 @@
-"""A row of the history as a declared type, once the JSON in its columns is read; its plan is checked as a plan file is.
+"""A row of the history as a declared type, once the JSON in its columns is read.
 
 The columns that are there for SQL alone aren't in it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from typing_extensions import TypedDict
 
 from alpa_dejavu._format_fields import Seconds, SecondsAboveZero, Text, Words, file_format, listed, said
+from alpa_dejavu._plan_format import PlanData
 
 _LAST_S = 253_402_300_799
 """The end of the year 9999: calendars know no later one."""
@@ -35,7 +36,7 @@ class RowData(TypedDict):
     devices: Words
     predictor: Words
     calibration: Words
-    plan: Annotated[dict[str, Any], said("an object: a plan")]
+    plan: Annotated[PlanData, said("an object: a plan")]
     predicted_s: SecondsAboveZero
     steps_s: Annotated[list[SecondsAboveZero], listed("a list of the seconds of at least one step", min_length=1)]
     stages: Annotated[list[StageSecondsData], listed("a list of the seconds of each stage, or an empty one")]

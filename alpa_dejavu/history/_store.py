@@ -23,7 +23,7 @@ from alpa_dejavu._json_file import check_folder
 from alpa_dejavu._json_text import strict_json
 from alpa_dejavu.history._origin import UNKNOWN, Origin
 from alpa_dejavu.history._run import PastRun, StageSeconds
-from alpa_dejavu.plan_file import checked_plan, plan_data
+from alpa_dejavu.plan_file import consistent_plan, plan_data
 
 VERSION = 2
 """Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
@@ -169,7 +169,7 @@ def _past_run(row: dict[str, Any]) -> PastRun:
     data = checked(row, RowData)
     fingerprints = data["model_fingerprint"], data["cluster_fingerprint"]
     return PastRun(
-        plan=checked_plan(data["plan"]),
+        plan=consistent_plan(data["plan"]),
         origin=Origin(*fingerprints, data["devices"], data["predictor"], data["calibration"]),
         predicted_s=float(data["predicted_s"]),
         steps_s=tuple(map(float, data["steps_s"])),
