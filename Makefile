@@ -2,11 +2,12 @@
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
 # make test             ruff, mypy, pytest
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
+# make schemas         write the JSON Schemas of files again, from their declared types
 # make calibrations     build the bundled calibrations again, from ../shared/data
 # PYTHON=python3.12     choose the interpreter (3.10, 3.11 or 3.12); without it the first that fits on PATH
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check pictures calibrations clean
+.PHONY: help install demo test check pictures schemas calibrations clean
 
 STAMP := .venv/installed
 AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
@@ -35,6 +36,9 @@ test: check
 
 pictures: $(STAMP)
 	@.venv/bin/python examples/004_slicers.py --plots docs
+
+schemas: $(STAMP)
+	@.venv/bin/python -m alpa_dejavu._schemas
 
 # One thread, and instructions that every processor of the last ten years has: sums come out the same, to the last bit.
 calibrations: $(STAMP)

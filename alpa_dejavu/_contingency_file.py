@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._json_file import Path
+from alpa_dejavu._json_text import Path
 from alpa_dejavu.problem import Contingency, Moves, StagePlan
+
+if TYPE_CHECKING:
+    from alpa_dejavu._plan_format import ContingenciesData, StageData
 
 Data = dict[str, Any]
 
@@ -37,9 +40,7 @@ def contingencies_data(
     return {"plans": plans, "hosts": hosts}
 
 
-def contingencies_of(
-    data: Mapping[str, Any], stage: Callable[[Mapping[str, Any]], StagePlan]
-) -> dict[str, Contingency]:
+def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
     """What `contingencies_data` has made such data of."""
     plans = [
         (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
@@ -55,7 +56,9 @@ def contingencies_of(
 
 
 def contingency_contradictions(
-    data: Mapping[str, Any], num_layers: int, of_stages: Callable[[Any, str], Iterator[tuple[Path, str]]]
+    data: ContingenciesData,
+    num_layers: int,
+    of_stages: Callable[[Sequence[StageData], str], Iterator[tuple[Path, str]]],
 ) -> Iterator[tuple[Path, str]]:
     """Where one key says another thing than others do; `of_stages` says it of a list of stages, given its name."""
     plans = data["plans"]

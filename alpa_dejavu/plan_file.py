@@ -1,4 +1,4 @@
-"""Plans as JSON files, version 1; `schemas/plan-1.json` has every key.
+"""Plans as JSON files, version 1; `schemas/plan-1.json` has every key, from the types in `_plan_format.py`.
 
 Keys that a plan can be run and shown without may be left out: they are 0, `auto_sharding` follows the logical mesh, and
 nothing is said of `confidence`, `notes`, `contingencies`, `hardware` and `priced_by`.
@@ -12,10 +12,11 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from alpa_dejavu._contingency_file import contingencies_data, contingencies_of, contingency_contradictions
-from alpa_dejavu._json_file import Path, problem, read_checked, write_whole
+from alpa_dejavu._json_file import read_checked, write_whole
+from alpa_dejavu._json_text import Path
 from alpa_dejavu.problem import (
     ClusterSummary,
     Confidence,
@@ -26,6 +27,9 @@ from alpa_dejavu.problem import (
     StepCorrection,
     Submesh,
 )
+
+if TYPE_CHECKING:
+    from alpa_dejavu._plan_format import ConfidenceData, HardwareData, HostData, PlanData, PricedByData, StageData
 
 __all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
 
@@ -101,16 +105,31 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises:
         ValueError: what is wrong with the file, in which line, and what would be right.
     """
-    file = pathlib.Path(path)
-    data = read_checked(file, "plan-1", _REMEDY)
-    for where, said in _contradictions(data):
-        raise problem(file, file.read_text(encoding="utf-8"), where, said, _REMEDY)
-    return plan_of(data)
+    from alpa_dejavu._plan_format import PlanData
+
+    file = read_checked(pathlib.Path(path), PlanData, _REMEDY)
+    for where, said in _contradictions(file.data):
+        raise file.problem(where, said)
+    return _plan(file.data)
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
     """The plan that `plan_data` has made such data of; nothing is checked but its numbers."""
-    correction, hardware, priced_by = map(data.get, ("correction", "hardware", "priced_by"))
+    return _plan(cast("PlanData", data))
+
+
+def consistent_plan(data: PlanData) -> Plan:
+    """The plan of data that are as their format has them.
+
+    Raises:
+        ValueError: one key says another thing than others do.
+    """
+    for _, said in _contradictions(data):
+        raise ValueError(said)
+    return _plan(data)
+
+
+def _plan(data: PlanData) -> Plan:
     return Plan(
         stages=tuple(map(_stage, data["stages"])),
         step_s=float(data["iteration_time_s"]),
@@ -122,14 +141,14 @@ def plan_of(data: Mapping[str, Any]) -> Plan:
         model=data["model"],
         batch=None if data["batch"] is None else int(data["batch"]),
         layer_option=data.get("layer_option", "auto"),
-        confidence=_confidence(data.get("confidence")),
+        confidence=_confidence(data["confidence"]) if "confidence" in data else None,
         notes=tuple(data.get("notes", ())),
-        correction=None if correction is None else StepCorrection(**correction),
+        correction=StepCorrection(**data["correction"]) if "correction" in data else None,
         contingencies=contingencies_of(data["contingencies"], _stage) if "contingencies" in data else {},
         strategy=data.get("strategy", ""),
         runs_on_alpa=data.get("runs_on_alpa", True),
-        hardware=None if hardware is None else _hardware(hardware),
-        priced_by=None if priced_by is None else _priced_by(priced_by),
+        hardware=_hardware(data["hardware"]) if "hardware" in data else None,
+        priced_by=_priced_by(data["priced_by"]) if "priced_by" in data else None,
     )
 
 
@@ -143,13 +162,14 @@ def _hardware_data(hardware: ClusterSummary) -> dict[str, Any]:
     return {**dataclasses.asdict(hardware), "hosts": hosts}
 
 
-def _hardware(data: Mapping[str, Any]) -> ClusterSummary:
-    return ClusterSummary(**{**data, "hosts": tuple(HostSummary(**host) for host in data["hosts"])})
+def _hardware(data: HardwareData) -> ClusterSummary:
+    fields: dict[str, Any] = {**data, "hosts": tuple(HostSummary(**host) for host in data["hosts"])}
+    return ClusterSummary(**fields)
 
 
-def _priced_by(data: Mapping[str, Any]) -> PricedBy:
-    lists = {name: tuple(data[name]) for name in ("remat", "zero") if name in data}
-    return PricedBy(**{**data, **lists})
+def _priced_by(data: PricedByData) -> PricedBy:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return PricedBy(**fields)
 
 
 def _fallbacks_data(plan: Plan) -> dict[str, Any]:
@@ -168,9 +188,7 @@ def _said_data(plan: Plan) -> dict[str, Any]:
     return said
 
 
-def _confidence(data: Mapping[str, Any] | None) -> Confidence | None:
-    if data is None:
-        return None
+def _confidence(data: ConfidenceData) -> Confidence:
     low, high = map(float, data["interval_s"])
     return Confidence(
         probability=float(data["probability"]),
@@ -196,8 +214,8 @@ def _stage_data(stage: StagePlan) -> dict[str, Any]:
     }
 
 
-def _stage(data: Mapping[str, Any]) -> StagePlan:
-    figures = {name: float(data.get(name, 0.0)) for name in _STAGE_FIGURES}
+def _stage(data: StageData) -> StagePlan:
+    figures = {name: float(cast("float", data.get(name, 0.0))) for name in _STAGE_FIGURES}
     if "compute_s" not in data:
         figures["compute_s"] = max(figures["forward_s"] + figures["backward_s"] - figures["collective_s"], 0.0)
     first, last = map(int, data["layers"])
@@ -213,7 +231,7 @@ def _stage(data: Mapping[str, Any]) -> StagePlan:
     )
 
 
-def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def _contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
     """Where one key says another thing than others do."""
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
@@ -222,7 +240,7 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
     if devices != data["num_devices"]:
         yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
-    low, high = data.get("confidence", {}).get("interval_s", (0, 0))
+    low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
     if low > high:
         yield ("confidence", "interval_s"), f"confidence.interval_s is [{low}, {high}], but must be [lower, upper]"
     batch, parts = data["batch"], data["num_micro_batches"]
@@ -234,9 +252,7 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         yield from contingency_contradictions(data["contingencies"], expected, _of_stages)
 
 
-def _of_hardware(
-    hosts: Sequence[Mapping[str, Any]], stages: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Path, str]]:
+def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
     """Where stages are on hosts that aren't there, or on more devices of one than it has."""
     left: dict[str, int] = {}
     for n, host in enumerate(hosts):
@@ -254,7 +270,7 @@ def _of_hardware(
                 yield place, f"stages[{n}] and those before it take more devices of {name!r} than hardware.hosts has"
 
 
-def _of_stages(stages: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[Path, str]]:
+def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, str]]:
     """Of a list of stages; places begin with `stages`."""
     expected = 0
     for n, stage in enumerate(stages):

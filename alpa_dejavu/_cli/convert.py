@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from alpa_dejavu._cli.files import check_outputs
 from alpa_dejavu._cli.output import console, seconds
 from alpa_dejavu._cli.parameters import PLAN_FILE
 from alpa_dejavu._cli.tables import new_table
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._json_file import peek, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,10 +88,7 @@ def _size(name: str, value: float) -> str:
 
 def is_database(choice: str) -> bool:
     """Whether this is the file of a converted database; whatever else is wrong with a file is said by its reader."""
-    try:
-        data = json.loads(pathlib.Path(choice).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    data = peek(pathlib.Path(choice))
     return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
 
 

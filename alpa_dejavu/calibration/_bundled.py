@@ -7,7 +7,7 @@ import pathlib
 
 from alpa_dejavu._json_file import near
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.calibration._file import read_calibration
+from alpa_dejavu.calibration._file import read_bundled, read_calibration
 
 FOLDER = pathlib.Path(__file__).parent / "data"
 
@@ -25,12 +25,12 @@ def bundled(name: str) -> Calibration:
     """A bundled calibration.
 
     Raises:
-        ValueError: there is none of this name, or its file is broken.
+        ValueError: there is none of this name.
     """
     names = bundled_names()
     if name not in names:
         raise ValueError(f"there is no bundled calibration {name!r}{near(name, names)} (there are {', '.join(names)})")
-    return read_calibration(FOLDER / f"{name}.json")
+    return read_bundled(FOLDER / f"{name}.json")
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
@@ -47,7 +47,7 @@ def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibrat
     name, names = os.fspath(choice), bundled_names()
     if name in names:
         return bundled(name)
-    if not pathlib.Path(name).is_file():
+    if not os.path.isfile(name):
         raise ValueError(
             f"there is no calibration {name!r}{near(name, names)} (bundled are {', '.join(names)}); or give the path "
             "of a file that `alpa-dejavu calibrate` wrote"

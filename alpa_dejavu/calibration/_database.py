@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu._json_file import problem, read_checked
+from alpa_dejavu._json_file import read_checked
 from alpa_dejavu.calibration._alpa_pickle import Result
 from alpa_dejavu.calibration._database_checks import ITEM_BYTES, groups_fault, size_name, wrong_in
 from alpa_dejavu.communication.learned import suspects
@@ -117,13 +117,17 @@ def read_database(path: pathlib.Path) -> Database:
         ValueError: there is no such file, or it is broken, of another version, or was changed to what can't be; says
             where.
     """
-    data = read_checked(path, f"database-{_VERSION}", _REMEDY)
+    from alpa_dejavu.calibration._database_format import DatabaseData
+
+    file = read_checked(path, DatabaseData, _REMEDY)
+    data = file.data
     for where, said in wrong_in(data):
-        raise problem(path, path.read_text(encoding="utf-8"), where, said, _REMEDY)
+        raise file.problem(where, said)
     meshes = []
     for mesh in data["meshes"]:
         series = []
-        for one in mesh["series"]:
+        listed: Sequence[Mapping[str, Any]] = mesh["series"]
+        for one in listed:
             size = size_name(one["name"])
             left_out = tuple((row.get(size, 0.0), row["seconds"], row["reason"]) for row in one["left_out"])
             groups = tuple(map(tuple, one["groups"]))

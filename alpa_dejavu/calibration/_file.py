@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
@@ -15,7 +16,14 @@ from alpa_dejavu.calibration._text import json_text
 from alpa_dejavu.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link
 
-_SCHEMA = f"calibration-{VERSION}"
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration._calibration_format import (
+        CalibrationData,
+        HostLinksData,
+        MeasuredLinkData,
+        MemoryData,
+    )
+
 _REMEDY = (
     "write it again with `alpa-dejavu calibrate`, or take a bundled one; `schemas/calibration-1.json` says what each "
     "key may be"
@@ -29,12 +37,19 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
         ValueError: there is no such file, or it is broken, of another version, or lacks a part; says where and what to
             do.
     """
+    from alpa_dejavu.calibration._calibration_format import CalibrationData
+
     file = pathlib.Path(path)
-    data = read_checked(file, _SCHEMA, _REMEDY)
+    data = read_checked(file, CalibrationData, _REMEDY).data
     try:
         return _calibration(data)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{file}: {error}; {_REMEDY}") from error
+
+
+def read_bundled(path: pathlib.Path) -> Calibration:
+    """A calibration that comes with the package: these are checked when they change, by a test."""
+    return _calibration(json.loads(path.read_text(encoding="utf-8")))
 
 
 def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
@@ -84,8 +99,8 @@ def _host_links_text(found: HostLinks) -> dict[str, Any]:
     return {"hosts": list(found.hosts), "kinds": listed, "links": matrix, "media": dict(found.media)}
 
 
-def _calibration(data: Mapping[str, Any]) -> Calibration:
-    """From what the schema has found right: models, and what figures have to do with each other, are still unknown."""
+def _calibration(data: CalibrationData) -> Calibration:
+    """From what the format has found right: models, and what figures have to do with each other, are still unknown."""
     from alpa_dejavu.latency.learned import DataSheet, ProductCurve
 
     return Calibration(
@@ -129,7 +144,7 @@ def _models(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _link(figures: Mapping[str, Any]) -> MeasuredLink:
+def _link(figures: MeasuredLinkData) -> MeasuredLink:
     first, second = figures["devices"]
     try:
         link = Link(**figures["link"])
@@ -139,14 +154,16 @@ def _link(figures: Mapping[str, Any]) -> MeasuredLink:
     return MeasuredLink((first, second), figures["within"], link, figures.get("spread", {}))
 
 
-def _memory(residuals: Mapping[str, Any]) -> MemoryResiduals:
-    ratios = {kind: tuple(map(float, each)) for kind, each in residuals["log_ratios"].items()}
-    return MemoryResiduals(**{**residuals, "log_ratios": ratios})
+def _memory(residuals: MemoryData) -> MemoryResiduals:
+    kinds: Mapping[str, Any] = residuals["log_ratios"]
+    fields: dict[str, Any] = {**residuals}
+    return MemoryResiduals(**fields | {"log_ratios": {kind: tuple(map(float, each)) for kind, each in kinds.items()}})
 
 
-def _host_links(data: Mapping[str, Any]) -> HostLinks:
+def _host_links(data: HostLinksData) -> HostLinks:
     kinds = []
-    for n, figures in enumerate(data["kinds"]):
+    listed: Sequence[Mapping[str, Any]] = data["kinds"]
+    for n, figures in enumerate(listed):
         try:
             kinds.append(Link(**figures))
         except ValueError as error:
@@ -158,7 +175,7 @@ def _host_links(data: Mapping[str, Any]) -> HostLinks:
     return HostLinks(tuple(data["hosts"]), links, data.get("media", {}))
 
 
-def _whose(data: Mapping[str, Any], kind: int) -> str:
+def _whose(data: HostLinksData, kind: int) -> str:
     """The first pair of hosts that has a kind of link."""
     pairs = [(a, b) for a, row in enumerate(data["links"]) for b, n in enumerate(row) if n == kind]
     hosts = dict(enumerate(data["hosts"]))

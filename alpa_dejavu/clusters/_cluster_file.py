@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from alpa_dejavu._json_file import Path, near, problem, read_checked
+from alpa_dejavu._json_file import near, peek, read_checked
 from alpa_dejavu.clusters import _machine_file as machine_file
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Device, Host, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.clusters._machine_format import MachineData
 
 REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` writes a right one"
 EVERY = "*"
@@ -23,13 +25,9 @@ _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "stride
 
 def is_cluster_file(name: str) -> bool:
     """Whether a name is that of a file which lists hosts; what else is wrong with it, reading it says."""
-    path = pathlib.Path(name)
-    if name in machine_file.known_machines() or not path.is_file():
+    if name in machine_file.known_machines():
         return False
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    data = peek(pathlib.Path(name))
     return isinstance(data, dict) and "hosts" in data
 
 
@@ -48,10 +46,10 @@ class _File:
     """A file with what its places in the text are."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        self.path, self.data = path, read_checked(path, "cluster-1", REMEDY)
+        from alpa_dejavu.clusters._cluster_format import ClusterData
 
-    def wrong(self, where: Path, said: str) -> ValueError:
-        return problem(self.path, self.path.read_text(encoding="utf-8"), where, said, REMEDY)
+        file = read_checked(path, ClusterData, REMEDY)
+        self.path, self.data, self.wrong = path, file.data, file.problem
 
     def cluster(self) -> Cluster:
         self._names = [host["name"] for host in self.data["hosts"]]
@@ -76,7 +74,7 @@ class _File:
             raise ValueError(f"{self.path}: {error}; {REMEDY}") from None
         return cluster
 
-    def _machine(self, n: int) -> Mapping[str, Any] | None:
+    def _machine(self, n: int) -> MachineData | None:
         """What a host's machine type says; a file of it may lie beside this one."""
         host = self.data["hosts"][n]
         name, own = host.get("machine"), {"device", "devices", "within"} - set(host)
@@ -89,7 +87,7 @@ class _File:
             said = f"the host {host['name']!r} has both a machine and a device; leave one out"
             raise self.wrong(("hosts", n, "device"), said)
         beside = self.path.parent / name
-        known = name in machine_file.known_machines() or not beside.is_file()
+        known = name in machine_file.known_machines() or not os.path.isfile(beside)
         try:
             machine = machine_file.read_machine(name if known else str(beside))
         except ValueError as error:
@@ -100,7 +98,7 @@ class _File:
             raise self.wrong(("hosts", n, "devices"), said)
         return machine
 
-    def _hosts(self, machines: Sequence[Mapping[str, Any] | None]) -> tuple[tuple[Host, ...], list[Link]]:
+    def _hosts(self, machines: Sequence[MachineData | None]) -> tuple[tuple[Host, ...], list[Link]]:
         """The hosts, and the links within them."""
         hosts, within = [], []
         measured = [machine is not None and machine["device"] is None for machine in machines]
@@ -115,8 +113,8 @@ class _File:
         for n, (said, machine) in enumerate(zip(self.data["hosts"], machines, strict=True)):
             try:
                 device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
-                figures = said["within"] if "within" in said else (machine or {})["within"]
-                within.append(link_of(figures))
+                inside: Mapping[str, Any] = said if "within" in said or machine is None else machine
+                within.append(link_of(inside["within"]))
                 price, margin = (
                     read(said if name in said or machine is None else machine)
                     for name, read in (
@@ -156,7 +154,8 @@ class _File:
 
     def _ends(self, n: int, key: str) -> list[int]:
         """The hosts that one end of an entry speaks of."""
-        given = self.data["links"][n][key]
+        entry: Mapping[str, Any] = self.data["links"][n]
+        given = entry[key]
         machines = [host.get("machine") for host in self.data["hosts"]]
         ends: list[int] = []
         for name in [given] if isinstance(given, str) else given:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._json_file import near, problem, read_checked
+from alpa_dejavu._json_file import near, read_checked
 from alpa_dejavu.problem import Device, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.clusters._machine_format import MachineData
 
 FOLDER = pathlib.Path(__file__).parent
 REMEDY = f"the files in {FOLDER} are right ones, and schemas/machine-1.json says what each key may be"
@@ -53,7 +57,7 @@ def known_machines() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def read_machine(name: str) -> Mapping[str, Any]:
+def read_machine(name: str) -> MachineData:
     """What a machine type's file, or a file of the user's, says.
 
     Raises:
@@ -61,23 +65,25 @@ def read_machine(name: str) -> Mapping[str, Any]:
     """
     if name in known_machines():
         # These are checked when they change, by a test: the checker takes longer to import than all else here.
-        known: Mapping[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        known: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         return known
-    path = pathlib.Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):
         raise ValueError(
             f"there is no machine {name!r}{near(name, known_machines())} (known are {', '.join(known_machines())}); "
             "or give the path of a JSON file"
         )
-    data = read_checked(path, "machine-1", REMEDY)
+    from alpa_dejavu.clusters._machine_format import MachineData
+
+    file = read_checked(pathlib.Path(name), MachineData, REMEDY)
+    data = file.data
     shape = data["devices_per_host"]
     if isinstance(shape, list) and len(set(shape)) > 1:
         said = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
-        raise problem(path, path.read_text(encoding="utf-8"), ("devices_per_host",), said, REMEDY)
+        raise file.problem(("devices_per_host",), said)
     margin = memory_margin(data)
     if margin is not None and margin >= 1:
         said = f"memory_margin is {margin:g} of the memory, but must be below 1"
-        raise problem(path, path.read_text(encoding="utf-8"), ("memory_margin",), said, REMEDY)
+        raise file.problem(("memory_margin",), said)
     return data
 
 

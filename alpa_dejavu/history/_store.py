@@ -15,14 +15,15 @@ import json
 import os
 import pathlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from alpa_dejavu._history_file import default_path
 from alpa_dejavu._json_file import check_folder
+from alpa_dejavu._json_text import strict_json
 from alpa_dejavu.history._origin import UNKNOWN, Origin
 from alpa_dejavu.history._run import PastRun, StageSeconds
-from alpa_dejavu.plan_file import plan_data, plan_of
+from alpa_dejavu.plan_file import consistent_plan, plan_data
 
 VERSION = 2
 """Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
@@ -49,6 +50,11 @@ _COLUMNS = {
     "calibration": "TEXT",
 }
 """None of them empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+_READ = (
+    "when_s", "model_fingerprint", "cluster_fingerprint", "devices", "predictor", "plan", "predicted_s", "steps_s",
+    "stages", "versions", "calibration",
+)  # fmt: skip
+"""Columns that a run is made of."""
 
 
 @final
@@ -76,16 +82,18 @@ class Store:
 
     def runs(self) -> tuple[PastRun, ...]:
         """All runs, in the order in which they were appended; none where there is no file yet."""
-        if not self.path.exists():
+        try:
+            self.path.stat()
+        except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise ValueError(f"the history {self.path} can't be used: {error.strerror}; {_ANOTHER}") from error
         with self._opened("rw") as connection:
             connection.execute("BEGIN")
             version = self._version(connection)
             if version is None:
                 return ()
-            names = ["id", "batch", *_COLUMNS]
-            if version == 1:
-                names.remove("calibration")
+            names = ["id", *(name for name in _READ if version > 1 or name != "calibration")]
             rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY id").fetchall()
         return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
@@ -143,26 +151,32 @@ class Store:
             raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
         return version
 
-    def _run(self, row: dict[str, Any]) -> PastRun:
+    def _run(self, row: Mapping[str, Any]) -> PastRun:
         try:
-            return PastRun(
-                plan=plan_of(json.loads(row["plan"])),
-                origin=Origin(
-                    row["model_fingerprint"],
-                    row["cluster_fingerprint"],
-                    row["devices"],
-                    row["predictor"],
-                    row["calibration"],
-                ),
-                predicted_s=float(row["predicted_s"]),
-                steps_s=tuple(map(float, json.loads(row["steps_s"]))),
-                stages=tuple(StageSeconds(**stage) for stage in json.loads(row["stages"])),
-                when_s=float(row["when_s"]),
-                versions=json.loads(row["versions"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            said = f"{self.path}: run {row['id']} can't be read: {error!r}"
+            return _past_run({name: value for name, value in row.items() if name != "id"})
+        except ValueError as error:
+            said = f"{self.path}: run {row['id']} can't be read: {error}"
             raise ValueError(f"{said}; delete that row of its table runs, or {_ANOTHER}") from error
+
+
+def _past_run(row: dict[str, Any]) -> PastRun:
+    from alpa_dejavu._format_check import checked
+    from alpa_dejavu.history._row_format import RowData
+
+    for name in ("plan", "steps_s", "stages", "versions"):
+        if isinstance(row[name], str):
+            row[name] = strict_json(row[name])
+    data = checked(row, RowData)
+    fingerprints = data["model_fingerprint"], data["cluster_fingerprint"]
+    return PastRun(
+        plan=consistent_plan(data["plan"]),
+        origin=Origin(*fingerprints, data["devices"], data["predictor"], data["calibration"]),
+        predicted_s=float(data["predicted_s"]),
+        steps_s=tuple(map(float, data["steps_s"])),
+        stages=tuple(StageSeconds(**stage) for stage in data["stages"]),
+        when_s=float(data["when_s"]),
+        versions=data["versions"],
+    )
 
 
 def _row(run: PastRun) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.initialization._curve import Curve, Initialized
 from alpa_dejavu.initialization._layout import FloatArray, Parameters, layout
 from alpa_dejavu.initialization._npz import read_leaves, write_leaves
+
+if TYPE_CHECKING:
+    from alpa_dejavu.initialization._result_format import CandidateData
 
 _REMEDY = "give the JSON file that parallel_initialize or write_result has written"
 _COUNTS = (
@@ -63,21 +66,25 @@ def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | No
     Raises:
         ValueError: a file isn't there, is no such file, or holds another model's state.
     """
+    from alpa_dejavu.initialization._result_format import ResultData
+
     path = pathlib.Path(path)
-    data = read_checked(path, "initialization-1", _REMEDY)
+    file = read_checked(path, ResultData, _REMEDY)
+    data = file.data
     name = data["state_file"]
     if pathlib.PurePath(name).name != name:
-        raise ValueError(f"{path}: state_file is {name!r}, but must be a file beside it; {_REMEDY}")
+        raise file.problem(("state_file",), f"state_file is {name!r}, but must be a file beside it")
     curves = tuple(_curve(each) for each in data["candidates"])
     if data["chosen"] not in {curve.number for curve in curves}:
-        raise ValueError(f"{path}: chosen is {data['chosen']}, which isn't among the candidates; {_REMEDY}")
+        raise file.problem(("chosen",), f"chosen is {data['chosen']}, which isn't among the candidates")
     shape = layout(like, parameters)
+    counts: Mapping[str, Any] = data
     return Initialized(
         state=shape.state(read_leaves(path.with_name(name), shape)),
         curves=curves,
         rungs=tuple(data["rungs"]),
         notes=tuple(data["notes"]),
-        **{count: data[count] for count in _COUNTS},
+        **{count: counts[count] for count in _COUNTS},
     )
 
 
@@ -96,7 +103,7 @@ def _as_json(curve: Curve) -> dict[str, Any]:
     }
 
 
-def _curve(data: Mapping[str, Any]) -> Curve:
+def _curve(data: CandidateData) -> Curve:
     return Curve(
         data["number"],
         tuple(data["parents"]),
@@ -110,5 +117,5 @@ def _curve(data: Mapping[str, Any]) -> Curve:
     )
 
 
-def _floats(values: list[float | None]) -> FloatArray:
+def _floats(values: Sequence[float | None]) -> FloatArray:
     return np.array([math.nan if value is None else value for value in values], np.float64)

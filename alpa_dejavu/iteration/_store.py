@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu._json_file import read_text
+from alpa_dejavu._json_text import strict_json
 from alpa_dejavu.iteration._fitted import Fitted
 from alpa_dejavu.iteration._hierarchical import Physics
 
@@ -57,7 +59,7 @@ def load(path: Path, physics: Physics) -> Fitted:
         ValueError: the file is broken, of another version, or of other physics; it says what to do.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = strict_json(read_text(path, "fit it again"), finite=False)
         version, name = content["version"], content["physics"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: is no fitted model ({error!r}); fit it again") from error

@@ -92,7 +92,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         ('{\n"a": {\n"b": [1,\nNaN]}}', "line 4: this isn't JSON: NaN is no number"),
         ('{\n"a": {"c": 1},\n"b": {"c": 1,\n"d": 2,\n"c": 1}}', "line 3: this isn't JSON: the key 'c' is there twice"),
         ('{"a": 1,\n"b": 1' + "0" * 400 + "}", "line 2: this isn't JSON: 100000000000... (401 digits) is too large"),
-        ("[" * 100_000, "lists in lists without an end"),
+        ("[" * 100_000, "lists in lists more than 100 deep"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, text, said):

@@ -155,13 +155,30 @@ def test_a_file_that_is_no_history_is_named_and_left_alone(tmp_path, made, said)
     assert path.read_bytes() == before
 
 
-def test_a_run_that_cannot_be_read_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("steps_s", "[-1.0]", r"steps_s\[0\] is -1\.0, but must be seconds above 0"),
+        ("steps_s", "[1e300]", r"steps_s\[0\] is 1e\+300, but must be seconds above 0, and at most"),
+        ("steps_s", "[", "Expecting value"),
+        ("stages", "[1]", r"stages\[0\] is 1, but must be an object"),
+        ("stages", '[{"forward": 1}]', r"stages\[0\] lacks the key 'forward_s'"),
+        ("plan", "[1]", r"plan is \[1\], but must be an object"),
+        ("plan", "[" * 900 + "]" * 900, "lists in lists more than 100 deep"),
+        ("plan", "{}", "plan lacks the key 'version'"),
+        ("predicted_s", 1e300, "predicted_s is 1e\\+300, but must be seconds above 0"),
+        ("when_s", 1e300, "when_s is 1e\\+300, but must be seconds since 1970"),
+        ("versions", '{"jax": 4}', r"versions\.jax is 4, but must be text"),
+        ("model_fingerprint", b"\xff", "model_fingerprint is .*, but must be text"),
+    ],
+)
+def test_a_run_that_cannot_be_read_is_named(tmp_path, column, value, said):
     store = Store(tmp_path / "history.sqlite")
     store.append(run_of())
     store.append(run_of())
     with store.writing() as connection:
-        connection.execute("UPDATE runs SET steps_s = '[-1.0]' WHERE id = 2")
-    with pytest.raises(ValueError, match=r"run 2 can't be read: .*steps_s is -1\.0"):
+        connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 2", (value,))
+    with pytest.raises(ValueError, match=f"run 2 can't be read: {said}.*; delete that row"):
         store.runs()
 
 

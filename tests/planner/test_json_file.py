@@ -1,11 +1,17 @@
-"""How files are written: whole, where a link leads, and straight into what is no file."""
+"""How files are written, whole, where a link leads, and straight into what is no file; and which aren't read."""
 
 import os
+import pathlib
 import threading
 
 import pytest
+from past_runs import run_of
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._json_file import peek, read_text, write_whole
+from alpa_dejavu.calibration import chosen_calibration
+from alpa_dejavu.clusters import named_cluster, read_cluster
+from alpa_dejavu.history import Store
+from alpa_dejavu.plan_file import read_plan
 
 
 def test_a_link_is_followed(tmp_path):
@@ -32,3 +38,39 @@ def test_what_is_no_file_is_written_to(tmp_path):
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="can't be written: Is a directory"):
         write_whole(tmp_path, "text")
+
+
+def test_a_large_file_is_not_read_and_how_to_read_it_is_said(tmp_path, monkeypatch):
+    (tmp_path / "large.json").write_text(" " * 2**16 + "[]")
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "0.0625")
+    with pytest.raises(ValueError, match=r"larger than 0\.0625 MiB, .*; set ALPA_DEJAVU_FILE_MIB to more"):
+        read_text(tmp_path / "large.json", "write it again")
+    with pytest.raises(ValueError, match=r"/dev/zero is larger than 0\.0625 MiB"):
+        read_text(pathlib.Path("/dev/zero"), "write it again")
+    assert peek(tmp_path / "large.json") is None
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
+    assert peek(tmp_path / "large.json") == []
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "much")
+    with pytest.raises(ValueError, match=r"ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0"):
+        read_text(tmp_path / "large.json", "write it again")
+
+
+def test_links_in_a_circle_and_endless_names_are_no_files(tmp_path):
+    circle, endless = tmp_path / "a", str(tmp_path / ("x" * 5000))
+    circle.symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(circle)
+    for path in (str(circle), endless):
+        with pytest.raises(ValueError, match="can't be read"):
+            read_plan(path)
+        with pytest.raises(ValueError, match="can't be read"):
+            read_cluster(path)
+        with pytest.raises(ValueError, match="there is no machine"):
+            named_cluster(path)
+        with pytest.raises(ValueError, match="there is no calibration"):
+            chosen_calibration(path)
+        with pytest.raises(ValueError, match="can't be written"):
+            write_whole(pathlib.Path(path), "text")
+        with pytest.raises(ValueError, match="can't be used"):
+            Store(path).append(run_of())
+        with pytest.raises(ValueError, match="can't be used"):
+            Store(path).runs()

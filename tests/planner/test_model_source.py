@@ -124,16 +124,17 @@ def test_models_by_name_are_found_without_a_trace(cache, traces):
     assert traces == [8]
 
 
-def test_a_plan_by_name_from_the_cache_imports_no_jax(tmp_path):
+def test_a_plan_by_name_from_the_cache_imports_neither_jax_nor_what_checks_files(tmp_path):
     code = (
         "import sys; from alpa_dejavu.planning import plan_model; "
-        "plan_model('gpt-125m', 'p3.16xlarge', batch=32, layers=4); print('jax' in sys.modules)"
+        "plan_model('gpt-125m', 'p3.16xlarge', batch=32, layers=4); "
+        "print('jax' in sys.modules, 'pydantic' in sys.modules)"
     )
     runs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
-    assert runs == ["True\n", "False\n"]
+    assert runs == ["True False\n", "False False\n"]
 
 
 def test_other_models_are_found_by_their_content(cache, monkeypatch):

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import example_plan, hardware, stage, whole_plan
 
@@ -67,6 +67,7 @@ seconds = st.floats(0, 1e6)
 rows = st.tuples(seconds, seconds, st.sampled_from(["none", "layer"]), st.sampled_from([0, 2, 3]))
 
 
+@settings(deadline=None)
 @given(
     times=st.lists(rows, min_size=1),
     step_s=st.floats(1e-9, 1e6),

@@ -1,0 +1,159 @@
+"""JSON text as files of users have it: read strictly, with the line of each key, and never deeper than is meant."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+Path: TypeAlias = Sequence[str | int]
+_MOST_DIGITS = 300
+_DEEPEST = 100
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+def strict_json(text: str, finite: bool = True) -> Any:
+    """What JSON text holds, with each key once in its object and, unless `finite` is False, finite numbers alone.
+
+    Raises:
+        ValueError: it isn't so, it is lists in lists more than 100 deep, or a text in it has half a character;
+            `json.JSONDecodeError`, where it isn't JSON.
+    """
+    parsers: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite, "parse_int": _small_enough}
+    try:
+        data = json.loads(text, object_pairs_hook=_once_each, **(parsers if finite else {}))
+    except RecursionError:
+        raise ValueError(f"lists in lists more than {_DEEPEST} deep") from None
+    if _is_deep(data):
+        raise ValueError(f"lists in lists more than {_DEEPEST} deep")
+    if "\\ud" in text.lower():
+        try:
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a text has {error.object[error.start]!r}, which is half a character") from None
+    return data
+
+
+def line_of(text: str, where: Path) -> int | None:
+    r"""The line, counted from 1, of the key or element at a place in JSON text; None where it can't be told.
+
+    >>> line_of('{\n"a": [\n1,\n2]}', ("a", 1))
+    4
+    """
+    place = value = _past_blanks(text, 0)
+    try:
+        for step in where:
+            # The first of two alike keys is meant.
+            found = next(((start, inside) for key, start, inside in _entries(text, value) if key == step), None)
+            if found is None:
+                break
+            place, value = found
+    except (ValueError, IndexError, RecursionError):
+        return None
+    return text.count("\n", 0, place) + 1
+
+
+def place_of_no_json(text: str) -> Path:
+    """The place of the first key that is there twice, or of the first number that isn't one of JSON; () if unknown."""
+    where: tuple[str | int, ...] = ()
+    value = _past_blanks(text, 0)
+    try:
+        for _ in range(_DEEPEST):
+            if text[value] not in "{[":
+                return where
+            known: set[str | int] = set()
+            for key, _, inside in _entries(text, value):
+                if key in known:
+                    return (*where, key)
+                known.add(key)
+                if not _is_strict(text, inside):
+                    where, value = (*where, key), inside
+                    break
+            else:
+                return where
+    except (ValueError, IndexError, RecursionError):
+        pass
+    return where
+
+
+def _entries(text: str, position: int) -> Iterator[tuple[str | int, int, int]]:
+    """Keys of the object, or numbers of the elements of the list, at a position; where each and its value begins."""
+    if text[position] not in "{[":
+        return
+    closing = "}" if text[position] == "{" else "]"
+    start, count = _past_blanks(text, position + 1), 0
+    while text[start] != closing:
+        key: str | int = count
+        value = start
+        if closing == "}":
+            key, end = _LENIENT.raw_decode(text, start)
+            value = _past_blanks(text, _past_blanks(text, end) + 1)
+        yield key, start, value
+        _, end = _LENIENT.raw_decode(text, value)
+        end = _past_blanks(text, end)
+        start = _past_blanks(text, end + 1) if text[end] == "," else end
+        count += 1
+
+
+def _past_blanks(text: str, position: int) -> int:
+    found = _BLANK.match(text, position)
+    return found.end() if found else position
+
+
+def _is_strict(text: str, position: int) -> bool:
+    try:
+        _STRICT.raw_decode(text, position)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_deep(data: Any) -> bool:
+    """Whether lists and objects are more than `_DEEPEST` deep in one another."""
+    level: list[Any] = [[data]]
+    for _ in range(_DEEPEST + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        counts = collections.Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"the key {twice!r} is there twice in one object")
+    return data
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _small_enough(text: str) -> int:
+    value = int(text) if len(text) < _MOST_DIGITS else None
+    if value is None:
+        raise ValueError(f"{text[:12]}... ({len(text)} digits) is too large a number")
+    return value
+
+
+_LENIENT = json.JSONDecoder(parse_int=str, parse_float=str)
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite, parse_int=_small_enough
+)
