@@ -24,9 +24,9 @@ __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
 
 AS_GOOD = 1e-3
 """Plans within this share of the best one's step are as good as it."""
-_SURE = 3.0
-"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, or if they
-are as good; they are then priced at their own micro-batch."""
+_SURE, _DOUBT = 3.0, 3e-3
+"""Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
+within this share; they are then priced at their own micro-batch."""
 _SMALL = {False: 256, True: 64}
 """Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
 _POLISHED = 3
@@ -123,7 +123,7 @@ class Bench:
         found = {shape: one for shape, one in self._found.items() if one is not None}
         if not found:
             return None
-        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, AS_GOOD))
+        bound = min(one.step_s for one in found.values()) * (1 + max(_SURE * self._off, _DOUBT))
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
         return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
