@@ -26,6 +26,7 @@ from alpa_dejavu._format_fields import (
     said,
     whole,
 )
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
 
 
 class HostData(TypedDict):
@@ -133,7 +134,7 @@ class StageData(TypedDict):
 
 
 Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]
-MicroBatches = Annotated[int, whole("a whole number of micro-batches, at least 1", 1, MOST), WHOLE]
+MicroBatches = Annotated[int, whole("a whole number of micro-batches, at least 1", 1, MOST_MICRO_BATCHES), WHOLE]
 
 
 class OtherPlanData(TypedDict):

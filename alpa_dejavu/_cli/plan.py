@@ -27,7 +27,7 @@ from alpa_dejavu.memory_margin import DEFAULT_RISK
 from alpa_dejavu.planning._result import OURS, STRATEGIES
 from alpa_dejavu.planning._task import OBJECTIVES
 from alpa_dejavu.problem import Cluster
-from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
+from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES, check_sizes
 from alpa_dejavu.problem._run import SCHEDULES
 
 
@@ -83,8 +83,9 @@ def plan(
     beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
     check_outputs(*paths, beside)
     asked = f"planning {model} on {hosts} x {cluster}"
-    count, cut = number_or_none(micro_batches) or batch, number_or_none(layers)
-    announce(asked, planning_s(model, hosts, cut, min(count, MOST_MICRO_BATCHES), slicer))
+    count, cut = number_or_none(micro_batches), number_or_none(layers)
+    check_sizes(batch, cut, count, hosts)
+    announce(asked, planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer))
     with progress().status(asked):
         from alpa_dejavu.planning import plan_model
 
@@ -93,7 +94,7 @@ def plan(
             _connected() if cluster == "ray" else cluster,
             hosts,
             batch,
-            number_or_none(micro_batches),
+            count,
             cut,
             schedule,
             slicing=slicer,

@@ -33,8 +33,7 @@ from alpa_dejavu.clusters._machine_format import (
     PriceData,
     SecondsUnit,
 )
-
-_MOST_HOSTS = 2048
+from alpa_dejavu.problem._limits import MOST_DEVICES_PER_HOST, MOST_HOSTS
 
 
 class AnySecondsData(TypedDict):
@@ -118,7 +117,7 @@ class HostData(TypedDict):
     machine: NotRequired[
         Annotated[str, said("a known machine type, or the path of its file", min_length=1, max_length=4096)]
     ]
-    devices: NotRequired[Annotated[int, whole("a whole number above 0", 1, MOST), WHOLE]]
+    devices: NotRequired[Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]]
     price_per_hour: NotRequired[
         Annotated[
             PriceData, said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')
@@ -162,7 +161,7 @@ class ClusterData(TypedDict):
     ]
     hosts: Annotated[
         list[Annotated[HostData, said("an object: a host with a machine type, or with a device, devices and within")]],
-        listed(f"a list of hosts, at most {_MOST_HOSTS}", min_length=1, max_length=_MOST_HOSTS),
+        listed(f"a list of hosts, at most {MOST_HOSTS}", min_length=1, max_length=MOST_HOSTS),
     ]
     media: NotRequired[
         Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]

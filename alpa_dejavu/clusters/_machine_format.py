@@ -7,7 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._format_fields import (
-    MOST,
     WHOLE,
     GivenNotNegative,
     GivenPositive,
@@ -18,6 +17,7 @@ from alpa_dejavu._format_fields import (
     said,
     whole,
 )
+from alpa_dejavu.problem._limits import MOST_DEVICES_PER_HOST
 
 SECONDS = 'an object such as {"value": 1, "unit": "s", "source": "where it is from"}'
 BYTES_PER_S = 'an object such as {"value": 1, "unit": "bytes/s", "source": "where it is from"}'
@@ -129,7 +129,7 @@ class LinkData(TypedDict):
     pair_bytes_per_s: NotRequired[BytesPerSFigure]
 
 
-_Devices: TypeAlias = Annotated[int, whole("a whole number above 0", 1, MOST), WHOLE]
+_Devices: TypeAlias = Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]
 _Link: TypeAlias = Annotated[LinkData, said("an object with the figures of a link")]
 
 

@@ -21,7 +21,7 @@ from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.price import check_prices
 from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem._check import one_of
-from alpa_dejavu.problem._limits import MOST_BATCH, MOST_LAYERS, MOST_MICRO_BATCHES, at_most
+from alpa_dejavu.problem._limits import check_sizes
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def plan_model(
             host's price that isn't known; or what the strategy can't do.
     """
     one_of("plan_model", "objective", objective, OBJECTIVES)
-    at_most("batch", batch, MOST_BATCH, "give the samples of one training step")
-    at_most("layers", layers or 1, MOST_LAYERS, "cut the model into fewer, or leave the number open")
-    at_most("micro_batches", micro_batches or 1, MOST_MICRO_BATCHES, "take larger micro-batches")
+    check_sizes(batch, layers, micro_batches)
     if micro_batches is not None and (micro_batches < 1 or batch % micro_batches):
         raise ValueError(f"{micro_batches} micro-batches don't divide a batch of {batch}; give a divisor, or auto")
     from alpa_dejavu.clusters import named_cluster

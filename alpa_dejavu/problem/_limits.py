@@ -19,3 +19,11 @@ def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
     """
     if value > most:
         raise ValueError(f"{parameter} is {value}, but must be at most {most}; {remedy}")
+
+
+def check_sizes(batch: int, layers: int | None, micro_batches: int | None, hosts: int = 1) -> None:
+    """Raises ValueError if a plan is asked for that is beyond the limits; what is left open is None."""
+    at_most("hosts", hosts, MOST_HOSTS, "plan for a part of the cluster")
+    at_most("batch", batch, MOST_BATCH, "give the samples of one training step")
+    at_most("layers", layers or 1, MOST_LAYERS, "cut the model into fewer, or leave the number open")
+    at_most("micro_batches", micro_batches or 1, MOST_MICRO_BATCHES, "take larger micro-batches")

@@ -300,7 +300,7 @@ def test_diff_says_what_differs_and_what_it_costs(run, estimates, tmp_path):
 
 def test_diff_says_which_plans_in_between_it_left_out(run, monkeypatch, tmp_path):
     class Picky:
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             pass
 
         def estimate(self, plan):

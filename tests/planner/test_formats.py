@@ -50,7 +50,7 @@ def test_a_wrong_version_is_told_before_all_else(tmp_path):
     ("key", "value", "said"),
     [
         ("version", True, "version is true, but must be 1"),
-        ("num_micro_batches", 10**18, "must be a whole number of micro-batches, at least 1, and at most 1e"),
+        ("num_micro_batches", 10**18, "must be a whole number of micro-batches, at least 1, and at most 65536"),
         ("num_layers", 10**200, "must be a whole number of layers, at least 1, and at most 1e"),
         ("iteration_time_s", 1e300, "must be seconds above 0, and at most 1e"),
         ("iteration_time_s", 1e-300, "must be seconds above 0, and at least 1e-100"),

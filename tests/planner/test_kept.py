@@ -123,6 +123,7 @@ def test_where_there_is_too_much_to_keep_the_plan_is_written_all_the_same(tmp_pa
     written = write_with_kept(dataclasses.replace(plan, notes=("new",)), kept, path)
     assert "nothing is kept for planning again: the data take" in written.lacking
     assert "set ALPA_DEJAVU_FILE_MIB to" in written.lacking
+    monkeypatch.delenv("ALPA_DEJAVU_FILE_MIB")
     assert read_plan(path).notes == ("new",)
     assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
 
