@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, TypeVar, final
 
 from pydantic import TypeAdapter, ValidationError
 
-from alpa_dejavu._json_file import near
 from alpa_dejavu._json_text import Path
+from alpa_dejavu._near import near
 
 _Data = TypeVar("_Data")
 _Place: TypeAlias = tuple[str | int, ...]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._json_text import Path, line_of, place_of_no_json, strict_json
@@ -122,16 +120,6 @@ def check_folder(path: pathlib.Path) -> None:
     folder = path.absolute().parent
     if not os.path.isdir(folder):
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Words that name what a wrong name is near to, or nothing.
-
-    >>> near("memery", ["memory", "device"])
-    "; did you mean 'memory'?"
-    """
-    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) -> ValueError:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 
-from alpa_dejavu._json_file import near
+from alpa_dejavu._near import near
 from alpa_dejavu.problem import Cluster, Device, Link, counted_name
 
 __all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "without"]

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import final
 
 from alpa_dejavu._hosts_by_names import hosts_by_names
-from alpa_dejavu._json_file import near
 from alpa_dejavu._kept_search import KeptSpace, kept_prices, kept_task
+from alpa_dejavu._near import near
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.changed_cluster import slowed
 from alpa_dejavu.changed_cluster import without as without_hosts

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import final
 
 from alpa_dejavu._plan_times import plan_times
-from alpa_dejavu.planning._candidate import timeline_of
+from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
 
 __all__ = ["Spare", "spare"]

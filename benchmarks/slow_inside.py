@@ -28,7 +28,7 @@ from rich.table import Table
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.planning import PlanningResult, plan_model
-from alpa_dejavu.planning._candidate import timeline_of
+from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
 from alpa_dejavu.strategies import Task
 from alpa_dejavu.strategies._searched import pipeline_of

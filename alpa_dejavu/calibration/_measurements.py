@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu._json_file import near
+from alpa_dejavu._near import near
 from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
 from alpa_dejavu.calibration._operators import Program
 

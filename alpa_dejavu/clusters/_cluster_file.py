@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from alpa_dejavu._json_file import near, peek, read_checked
+from alpa_dejavu._json_file import peek, read_checked
+from alpa_dejavu._near import near
 from alpa_dejavu.clusters import _machine_file as machine_file
 from alpa_dejavu.latency import measured_cpu
 from alpa_dejavu.problem import Cluster, Device, Host, Link

@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._json_file import near, read_checked
+from alpa_dejavu._json_file import read_checked
+from alpa_dejavu._near import near
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._json_file import near
+from alpa_dejavu._near import near
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._given import GivenStage

@@ -14,7 +14,7 @@ from alpa_dejavu.communication import Group
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.memory_margin import UNMEASURED, MemoryMargin
 from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.planning._candidate import timeline_of
+from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.problem import Cluster, Model, Run, _check
 from alpa_dejavu.simulate import StageTimes
 from alpa_dejavu.stage_costs import KINDS, StageCostModel

@@ -1,0 +1,18 @@
+"""Names that a wrong name is near to."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["near"]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Words that name what a wrong name is near to, or nothing.
+
+    >>> near("memery", ["memory", "device"])
+    "; did you mean 'memory'?"
+    """
+    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

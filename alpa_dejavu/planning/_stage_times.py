@@ -1,0 +1,67 @@
+"""The seconds of a slicing's stages, and the step that they make of a schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
+from alpa_dejavu.simulate import StageTimes, Timeline, simulate
+
+__all__ = ["stage_times", "timeline_of"]
+
+
+def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
+    """A step of a pipeline on the devices of a cluster, which may share the cores of one CPU."""
+    if cluster.cores is None:
+        return simulate(times, run.num_micro_batches, run.schedule)
+    # The table's seconds are those of a device that has its share of the cores; alone it is faster.
+    alone = min(cluster.cores / cluster.num_devices, 1.0)
+    return simulate(
+        [_faster(stage, alone) for stage in times],
+        run.num_micro_batches,
+        run.schedule,
+        sends="buffered",
+        cores=float(cluster.cores),
+    )
+
+
+def _faster(stage: StageTimes, factor: float) -> StageTimes:
+    """The stage with its computations taking `factor` of their time."""
+    computing = (
+        "forward_s", "backward_s", "per_step_s", "forward_collective_s", "backward_collective_s", "synchronisation_s",
+    )  # fmt: skip
+    return dataclasses.replace(stage, **{name: getattr(stage, name) * factor for name in computing})
+
+
+def stage_times(
+    table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+) -> tuple[StageTimes, ...]:
+    """The times and bytes of each stage that the simulation goes by; on unlike hosts, `hosts` says which ones."""
+    taken = table.taken_s(stages, space, hosts)
+    entries = [stage.entry for stage in stages]
+    times = []
+    for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):
+        memory = table.memory[stage.submesh][stage.config]
+        assert memory is not None, "a slicer chose an entry that the search space doesn't offer"
+        where = stage.first, stage.last
+        collective = float(table.collective_forward_s[entry]), float(table.collective_backward_s[entry])
+        times.append(
+            StageTimes(
+                forward_s=float(table.compute_forward_s[entry]) + collective[0],
+                backward_s=float(table.compute_backward_s[entry]) + collective[1],
+                per_step_s=float(table.per_step_s[entry]),
+                forward_send_s=taken[n + 1][0] if n + 1 < len(entries) else 0.0,
+                backward_send_s=taken[n - 1][1] if n else 0.0,
+                forward_collective_s=collective[0],
+                backward_collective_s=collective[1],
+                synchronisation_s=float(table.synchronisation_s[entry]),
+                activation_bytes=float(memory.per_micro_batch[where]),
+                resident_bytes=float(memory.resident[where]),
+                temporary_bytes=float(memory.temporary[where]),
+                memory_limit_bytes=float(table.memory_limit_bytes[stage.submesh]),
+                devices=space.submeshes[stage.submesh].num_devices,
+            )
+        )
+    return tuple(times)
