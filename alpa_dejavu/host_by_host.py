@@ -82,14 +82,18 @@ def host_by_host(
         senders_wait: as `CostTable.slicing_problem` has it.
 
     Returns:
-        None where stages aren't to fill hosts: devices share a CPU, or links within hosts are slower than others.
+        None where stages aren't to fill hosts: devices share a CPU, links within hosts are slower than others, or every
+        submesh takes parts of several hosts.
     """
     per_host = [host.num_devices for host in cluster.hosts]
     if table.interstage is None or table.transfer is None or cluster.shared or slow_inside(cluster):
         return None
     if len(per_host) < 2 or max(per_host) < 2 or (space.hosts is None and len(set(per_host)) > 1):
         return None
-    submesh, begin = map(np.array, zip(*_beginnings(cluster, space), strict=True))
+    beginnings = _beginnings(cluster, space)
+    if not beginnings:
+        return None
+    submesh, begin = map(np.array, zip(*beginnings, strict=True))
     sites = _sites(cluster, space, submesh, begin)
     links, crossing_s, onward = _crossing(table.transfer, table.interstage, sites)
     plain = table.slicing_problem(cluster, space, run)
@@ -129,9 +133,16 @@ def _devices(cluster: Cluster, space: SearchSpace, submesh: int) -> int:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sites:
-    """Where S submeshes are, each array of shape (S,): which one of the space each is, and the devices of its hosts.
+    """Where S submeshes are; every array has shape (S,).
 
-    `end` is the device behind it on its host, 0 where the host is full; `first` its first host.
+    Attributes:
+        submesh: which one of the space each is.
+        part: whether it is in one host.
+        devices: it takes of each of its hosts.
+        begin: the first of them on its host.
+        end: the device behind the last one; 0 where the host is full.
+        first: its first host.
+        kind: the kind of that host.
     """
 
     submesh: NDArray[np.int64]
