@@ -122,7 +122,8 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
     others = {one.model.num_layers: one for one in reversed(found)}
     others.pop(found[0].model.num_layers)
     known = [one for one in found if one.cluster is not task.cluster and _spares(one, lost)]
-    for other in others.values():
+    if others:  # the finest cut leaves most to choose from
+        other = others[max(others)]
         first = [other, *(one for one in found if one is not other)]
         again = task.chooser.again(task.on(without(task.cluster, [lost])), first, clock)
         known += [] if again is None else [again]

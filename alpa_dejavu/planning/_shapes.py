@@ -13,8 +13,8 @@ from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
 _GAIN, _IDLE = 0.015, 2
-"""More layers are tried until so many numbers of them in a row gain less than this share of a step, and then the most:
-each number has to be cut and divided."""
+"""More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
+and divided."""
 _COUNTS, _REFINED = 3, 3
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
@@ -48,7 +48,7 @@ class ShapeSearch:
     """Asks for shapes, the next one by the steps that the last ones were told to take.
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them with more layers, as long as
-    those gain, and with the most; then other numbers of stages with the best of all. A search that begins at a shape
+    those gain; then other numbers of stages with the best of all. A search that begins at a shape
     goes uphill from there over numbers of micro-batches, and stays with its layers.
 
     Args:
@@ -102,8 +102,6 @@ class ShapeSearch:
                 counts, best = self._best_counts(number)[: _COUNTS - 1], least
             if idle == _IDLE:
                 break
-        # Others' strategies cut as finely as can be, and more layers may gain all at once.
-        yield from (Shape(number, count) for number in more[-1:] for count in counts[: _COUNTS - 1])
 
     def _with_layers(self, number: int) -> Iterator[Shape]:
         """Every other number of micro-batches from the largest on, and those beside the best two; all if none fits."""

@@ -65,10 +65,10 @@ def test_what_fits_nowhere_is_tried_with_all_numbers():
 
 
 def test_more_layers_are_tried_as_long_as_they_gain():
-    steps = {16: 1.0, 24: 0.999, 32: 0.9, 48: 0.899, 56: 0.898, 64: 0.1, 80: 0.5}
+    steps = {16: 1.0, 24: 0.999, 32: 0.9, 48: 0.899, 56: 0.898, 64: 0.1}
     asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 8))
     tried = {shape.layers for shape in asked}
-    assert tried == {16, 24, 32, 48, 56, 80}, "24 gain too little alone, 48 and 56 in a row; 80 are the most"
+    assert tried == {16, 24, 32, 48, 56}, "24 gain too little alone, 48 and 56 in a row"
     assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {2, 4, 8}
 
 
