@@ -15,7 +15,7 @@ __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 _GAIN, _IDLE = 0.015, 2
 """More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
 and divided."""
-_COUNTS, _REFINED = 3, 3
+_COUNTS, _REFINED = 3, 2
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
 _HOPELESS, _PATIENCE = 1.25, 2
