@@ -1,4 +1,4 @@
-"""How much a file may take in memory once it is unpacked: it may come from anyone, and be small and unfold to much."""
+"""How much is read of a file, and how much it may take in memory once it is unpacked: it may come from anyone."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ __all__ = ["VARIABLE", "most_bytes"]
 
 VARIABLE = "ALPA_DEJAVU_FILE_MIB"
 """The environment variable that says it, in MiB."""
-_DEFAULT_MIB = 1024.0
+UNPACKED_MIB = 1024.0
+"""What a file may take once it is unpacked, where the environment says nothing."""
 
 
-def most_bytes() -> float:
-    """What the environment has in ALPA_DEJAVU_FILE_MIB, else 1 GiB.
+def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
+    """What the environment has in ALPA_DEJAVU_FILE_MIB, in bytes, else the default.
 
     Raises:
         ValueError: that is no number above 0.
     """
-    given = os.environ.get(VARIABLE) or str(_DEFAULT_MIB)
+    given = os.environ.get(VARIABLE) or str(default_mib)
     try:
         mib = float(given)
     except ValueError:
         mib = 0.0
     if not 0 < mib < float("inf"):
         raise ValueError(
-            f"{VARIABLE} is {given!r}, but must be a number of MiB above 0; unset it for {_DEFAULT_MIB:.0f}"
+            f"{VARIABLE} is {given!r}, but must be a number of MiB above 0; unset it for {default_mib:.0f}"
         )
     return mib * 2**20

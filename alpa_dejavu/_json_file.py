@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import tempfile
 from typing import Any, Generic, TypeVar, final
 
+from alpa_dejavu._file_size import VARIABLE, most_bytes
 from alpa_dejavu._json_text import Path, line_of, place_of_no_json, strict_json
 
-_VARIABLE = "ALPA_DEJAVU_FILE_MIB"
-_MOST_MIB = 64.0
+_TEXT_MIB = 64.0
 _Data = TypeVar("_Data")
 
 
@@ -67,16 +66,16 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
     Raises:
         ValueError: it is larger, or can't be read.
     """
-    most = _most_mib()
+    most = most_bytes(_TEXT_MIB)
     try:
         with path.open("rb") as file:
-            content = file.read(int(most * 2**20) + 1)
+            content = file.read(int(most) + 1)
         text = content.decode("utf-8")
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} can't be read: {error}; {remedy}") from None
-    if len(content) > most * 2**20:
-        more = f"set {_VARIABLE} to more, if it is meant"
-        raise ValueError(f"{path} is larger than {most:g} MiB, which is more than is read; {more}; {remedy}")
+    if len(content) > most:
+        more = f"set {VARIABLE} to more, if it is meant"
+        raise ValueError(f"{path} is larger than {most / 2**20:g} MiB, which is more than is read; {more}; {remedy}")
     return text
 
 
@@ -125,18 +124,6 @@ def check_folder(path: pathlib.Path) -> None:
 def _problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) -> ValueError:
     line = line_of(text, where)
     return ValueError(f"{path}{'' if line is None else f', line {line}'}: {said}; {remedy}")
-
-
-def _most_mib() -> float:
-    given = os.environ.get(_VARIABLE) or str(_MOST_MIB)
-    try:
-        most = float(given)
-    except ValueError:
-        most = math.nan
-    if not 0 < most < math.inf:
-        remedy = f"unset it to read files up to {_MOST_MIB:g} MiB"
-        raise ValueError(f"{_VARIABLE} is {given!r}, but must be a number of MiB above 0; {remedy}")
-    return most
 
 
 def _replace(path: pathlib.Path, content: bytes) -> None:

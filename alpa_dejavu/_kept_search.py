@@ -16,7 +16,7 @@ from alpa_dejavu.planning import given_stages, meant_stages
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning._task import PlanningTask, SpaceRules, StageSpace
-from alpa_dejavu.problem import Cluster, Model, Plan, SearchSpace
+from alpa_dejavu.problem import Cluster, Plan, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
 __all__ = ["KeptSpace", "kept_prices", "kept_task"]
@@ -107,17 +107,10 @@ class KeptSpace(StageSpace):
         return self._known(cluster, micro_batch)[1]
 
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
+        """The configs whose sharding is kept, and on how many logical meshes it isn't."""
         kept = self.kept
         rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance)
-        return _known(rules.space(cluster, micro_batch), kept.model)
-
-
-def _known(space: SearchSpace, model: Model) -> tuple[SearchSpace, int]:
-    """The configs whose sharding is kept, and how many aren't."""
-    knows = getattr(getattr(model.sharding, "solved", None), "knows", None)
-    if knows is None:
-        return space, 0
-
-    known = space.filtered(knows)
-    offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
-    return known, len(offered - left)
+        space = rules.space(cluster, micro_batch)
+        known = space.filtered(kept.knows)
+        offered, left = ({c.shape for row in each.configs for c in row if c is not None} for each in (space, known))
+        return known, len(offered - left)

@@ -14,12 +14,12 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._kinds import kinds_of
+from alpa_dejavu._kinds import kinds_of, members_of_kinds
 from alpa_dejavu._ranges import FloatArray
 from alpa_dejavu._slow_inside import slow_inside
 from alpa_dejavu.cost_table import CostTable
 from alpa_dejavu.interstage import InterstageTable, InterstageTransfer
-from alpa_dejavu.problem import Cluster, Run, SearchSpace, Sites, Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Cluster, SearchSpace, Sites, Slicing, SlicingProblem, StageChoice
 
 __all__ = ["HostByHost", "host_by_host"]
 
@@ -56,29 +56,29 @@ class HostByHost:
 
     def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """The hosts in their order: a stage that begins behind another one's device is on its host."""
-        kinds = kinds_of(self.cluster) if self.space.hosts is not None else (0,) * len(self.cluster.hosts)
-        free = [[host for host, kind in enumerate(kinds) if kind == n] for n in range(max(kinds) + 1)]
+        of_space, kinds = self.space.hosts, kinds_of(self.cluster)
+        free = [list(range(len(kinds)))] if of_space is None else members_of_kinds(self.cluster)
         found = list[tuple[int, ...]]()
         for stage, begin in zip(stages, begins, strict=True):
             if begin:
                 found.append(found[-1])
                 continue
             count = self.space.submeshes[stage.submesh].num_hosts
-            wanted = [0] * count if self.space.hosts is None else [kinds[h] for h in self.space.hosts[stage.submesh]]
+            wanted = [0] * count if of_space is None else [kinds[host] for host in of_space[stage.submesh]]
             found.append(tuple(free[kind].pop(0) for kind in wanted))
         return tuple(found)
 
 
 def host_by_host(
-    table: CostTable, cluster: Cluster, space: SearchSpace, run: Run, senders_wait: bool
+    plain: SlicingProblem, table: CostTable, cluster: Cluster, space: SearchSpace, senders_wait: bool
 ) -> HostByHost | None:
     """The problem of a table.
 
     Args:
+        plain: the table's problem in which stages aren't placed, and senders don't wait.
         table: the costs of all stages.
         cluster: several hosts, one of them at least of several devices.
         space: of the table.
-        run: the number of micro-batches, and the schedule.
         senders_wait: as `CostTable.slicing_problem` has it.
 
     Returns:
@@ -86,7 +86,9 @@ def host_by_host(
         submesh takes parts of several hosts.
     """
     per_host = [host.num_devices for host in cluster.hosts]
-    if table.interstage is None or table.transfer is None or cluster.shared or slow_inside(cluster):
+    if table.interstage is None or table.transfer is None or plain.sites is None:
+        return None
+    if cluster.shared or slow_inside(cluster):
         return None
     if len(per_host) < 2 or max(per_host) < 2 or (space.hosts is None and len(set(per_host)) > 1):
         return None
@@ -96,8 +98,6 @@ def host_by_host(
     submesh, begin = map(np.array, zip(*beginnings, strict=True))
     sites = _sites(cluster, space, submesh, begin)
     links, crossing_s, onward = _crossing(table.transfer, table.interstage, sites)
-    plain = table.slicing_problem(cluster, space, run)
-    assert plain.sites is not None, "the table has transfers"
     costs = plain.costs_s[:, :, submesh]
     if senders_wait:
         costs = costs + np.concatenate([crossing_s[1:, onward], np.zeros((1, len(onward)))])[None, :, :, None]

@@ -64,7 +64,7 @@ def simulate(
     33.0
     """
     stages = tuple(stages)
-    sends = sends or sending(schedule)
+    sends = sending(schedule) if sends is None else sends
     tasks = step_program(stages, num_micro_batches, schedule, sends)
     starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
     forward, backward, ahead, back, update = (
@@ -90,7 +90,7 @@ def step_program(
     Run(num_micro_batches, schedule)
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
-    sends = sends or sending(schedule)
+    sends = sending(schedule) if sends is None else sends
     _check.one_of("simulate", "sends", sends, SENDS)
     names = ("forward_send_s", "backward_send_s", "start_s")
     takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]

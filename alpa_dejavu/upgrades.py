@@ -128,9 +128,8 @@ class _Looker:
 
 def _check_known(plan: Plan, kept: Kept) -> None:
     """Raises ValueError where a stage is on a logical mesh of which nothing is kept: a search doesn't offer it."""
-    knows = getattr(getattr(kept.model.sharding, "solved", None), "knows", None)
     for n, stage in enumerate(given_stages(plan)):
-        if knows is not None and not knows(stage.config):
+        if not kept.knows(stage.config):
             raise ValueError(
                 f"stage {n} has the logical mesh {'x'.join(map(str, stage.config.shape))}, of which nothing is kept: a "
                 "search doesn't offer it; give a plan of one"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
+from alpa_dejavu._device_format import SmallProducts, Strided
 from alpa_dejavu._format_fields import (
     WHOLE,
     Given,
@@ -66,21 +67,6 @@ class CurveData(TypedDict):
     most_flop: GivenPositive
 
 
-class SmallProductsData(TypedDict):
-    """Products that don't reach the device's rate, as `SmallProducts` has them."""
-
-    below_flop: GivenPositive
-    share: GivenPositive
-
-
-class StridedData(TypedDict):
-    """Reads against the order in memory, as `StridedReads` has them."""
-
-    bytes_per_s: GivenPositive
-    cached_bytes_per_s: GivenPositive
-    cached_bytes: GivenPositive
-
-
 class DeviceData(TypedDict):
     """Measured figures of a device, as `Device` has it."""
 
@@ -92,12 +78,10 @@ class DeviceData(TypedDict):
     kernel_s: NotRequired[GivenNotNegative]
     dispatch_s: NotRequired[GivenNotNegative]
     step_s: NotRequired[GivenNotNegative]
-    small_products: NotRequired[Annotated[SmallProductsData, said("an object with below_flop and share")]]
+    small_products: NotRequired[SmallProducts]
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[GivenPositive]
-    strided: NotRequired[
-        Annotated[StridedData, said("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]
-    ]
+    strided: NotRequired[Strided]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
+from alpa_dejavu._device_format import SmallProducts, Strided
 from alpa_dejavu._format_fields import (
     MOST,
     WHOLE,
@@ -63,21 +64,6 @@ _Ends: TypeAlias = Annotated[
 ]
 
 
-class SmallProductsData(TypedDict):
-    """Products that don't reach the device's rate, as `SmallProducts` has them."""
-
-    below_flop: GivenPositive
-    share: GivenPositive
-
-
-class StridedData(TypedDict):
-    """Reads against the order in memory, as `StridedReads` has them."""
-
-    bytes_per_s: GivenPositive
-    cached_bytes_per_s: GivenPositive
-    cached_bytes: GivenPositive
-
-
 class OwnDeviceData(TypedDict):
     """A device of a host of no machine type, as `Device` has it."""
 
@@ -89,12 +75,10 @@ class OwnDeviceData(TypedDict):
     kernel_s: NotRequired[_Seconds]
     dispatch_s: NotRequired[_Seconds]
     step_s: NotRequired[_Seconds]
-    small_products: NotRequired[Annotated[SmallProductsData, said("an object with below_flop and share")]]
+    small_products: NotRequired[SmallProducts]
     transcendental_flop: NotRequired[GivenPositive]
     dilated_flop_per_s: NotRequired[FlopPerSFigure]
-    strided: NotRequired[
-        Annotated[StridedData, said("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]
-    ]
+    strided: NotRequired[Strided]
     crowding: NotRequired[GivenPositive]
     origin: NotRequired[Words]
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, final
 
 from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, Run
+from alpa_dejavu.problem import Cluster, ClusterSummary, MeshConfig, Model, Plan, Run
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._result import PlanningResult
@@ -64,6 +64,11 @@ class Kept:
             models=costs.models.names,
             memory_margin=planned.table.margin.free_share,
         )
+
+    def knows(self, config: MeshConfig) -> bool:
+        """Whether it is kept how layers are divided on a config's mesh; a model without sharding is divided on any."""
+        known = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
+        return known is None or bool(known(config))
 
     def differences(self, plan: Plan) -> list[str]:
         """Where a plan is another one than this was kept for."""

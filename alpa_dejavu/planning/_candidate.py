@@ -98,7 +98,7 @@ class Costs:
         """
         if not isinstance(slicer, Dynamic):
             return None
-        by_hosts = host_by_host(self.table, self.cluster, self.space, self.run, self._senders_wait)
+        by_hosts = host_by_host(self.problem, self.table, self.cluster, self.space, self._senders_wait)
         if by_hosts is None:
             return None
         answer = by_hosts.answer(slicer.slice(_asked(by_hosts.problem, num_stages, devices)))
@@ -107,8 +107,9 @@ class Costs:
     @property
     def _senders_wait(self) -> bool:
         """Whether a stage can't compute while it sends, so that a micro-batch takes its sends as well."""
-        several = self.table.interstage is not None and self.run.num_micro_batches > 1
-        return several and not self.cluster.shared and sending(self.run.schedule) == "blocking"
+        if self.table.interstage is None or self.cluster.shared:
+            return False
+        return self.run.num_micro_batches > 1 and sending(self.run.schedule) == "blocking"
 
     @cached_property
     def _problems(self) -> list[SlicingProblem]:

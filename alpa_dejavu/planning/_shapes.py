@@ -48,8 +48,8 @@ class ShapeSearch:
     """Asks for shapes, the next one by the steps that the last ones were told to take.
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them with more layers, as long as
-    those gain; then other numbers of stages with the best of all. A search that begins at a shape
-    goes uphill from there over numbers of micro-batches, and stays with its layers.
+    those gain; then other numbers of stages with the best of all. A search that begins at a shape goes uphill from
+    there over numbers of micro-batches, and stays with its layers.
 
     Args:
         layers: numbers of layers, the fewest first.

@@ -64,7 +64,7 @@ def test_plans_are_within_two_percent_of_all_plans(seed):
 
 
 def problem_of(costs, senders_wait=False):
-    return host_by_host(costs.table, costs.cluster, costs.space, costs.run, senders_wait)
+    return host_by_host(costs.problem, costs.table, costs.cluster, costs.space, senders_wait)
 
 
 def test_the_objective_is_that_of_the_stages_on_their_hosts():
