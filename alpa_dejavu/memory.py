@@ -70,9 +70,10 @@ def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
 
 def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterable[tuple[float, int, list[int]]]:
     """The tensors of some roles with the layers that use them from a position on, of what exists before it."""
+    last = 2 * model.num_layers - 1
     for tensor in model.tensors:
         if tensor.role in roles and tensor.producer < max(first_position, 1):
-            users = sorted({model.layer_of(position) for position in tensor.users if position >= first_position})
+            users = sorted({min(position, last - position) for position in tensor.users if position >= first_position})
             if users:
                 yield tensor.num_bytes, 0, users
 

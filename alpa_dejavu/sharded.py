@@ -96,23 +96,19 @@ class ShardedDivision:
 
     def operators(self, variant: int, phase: str) -> Operators:
         """What one device computes of a layer: records divided by the axes that cut them."""
-        if (variant, phase) not in self._operators:
-            self._operators[variant, phase] = self._divided(variant, phase)
-        return self._operators[variant, phase]
+        name = "update" if phase == "step" else phase
+        whole, cut = getattr(self.whole[self.variants[variant]], name), self.layers.variants[variant]
+        key = id(whole), id(cut), phase
+        if key not in self._operators:
+            self._operators[key] = self._divided(whole, getattr(cut, f"{name}_cuts"), cut.mesh_shape, phase)
+        return self._operators[key]
 
     @cached_property
-    def _operators(self) -> dict[tuple[int, str], Operators]:
+    def _operators(self) -> dict[tuple[int, int, str], Operators]:
         return {}
 
-    def _divided(self, variant: int, phase: str) -> Operators:
-        own, cut = self.whole[self.variants[variant]], self.layers.variants[variant]
-        whole, cuts = {
-            "forward": (own.forward, cut.forward_cuts),
-            "backward": (own.backward, cut.backward_cuts),
-            "step": (own.update, cut.update_cuts),
-        }[phase]
-        shape = cut.mesh_shape
-        key = id(whole), cuts.tobytes(), shape
+    def _divided(self, whole: Operators, cuts: NDArray[np.bool_], shape: Sequence[int], phase: str) -> Operators:
+        key = id(whole), cuts.tobytes(), tuple(shape)
         if key not in self.sharding.divided:
             across, along = (np.where(cuts[:, axis], shape[axis], 1) for axis in (0, 1))
             ways = (1, across * along) if phase == "step" else (across, along)
@@ -121,7 +117,7 @@ class ShardedDivision:
 
     def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
         """Collectives of activations: one waits for the other."""
-        return [] if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
+        return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
     def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
@@ -159,6 +155,10 @@ class ShardedDivision:
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""
+        return self._memory
+
+    @cached_property
+    def _memory(self) -> MemoryShares:
         here, whole = self.layers.sums(LayerSharding.memory), self.sharding.whole
         # All of it where there is nothing to divide.
         shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)

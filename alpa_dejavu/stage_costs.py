@@ -155,11 +155,11 @@ class StageCostModel:
 
     def _all_sent(self, config: MeshConfig) -> list[Exchange]:
         """What the devices of any stage send, all phases together, alike layers once."""
-        division, each = self.division(config), dict[int, Exchange]()
-        for phase in PHASES:
-            for n in range(len(division.variants)):
-                each |= {id(one): one for one in division.exchanges(n, phase)}
-        return [*each.values(), *(one for phase in PHASES for one in self._combined_of(config, phase))]
+        division = self.division(config)
+        every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
+        distinct = {id(exchanges): exchanges for exchanges in every}
+        combined = (self._combined_of(config, phase) for phase in PHASES)
+        return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
         """Seconds by `KINDS`, shape (len(KINDS), L, L), rounded: layers alike make entries alike wherever they are."""
@@ -258,15 +258,14 @@ class StageCostModel:
 
     def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Of each layer, one exchange after the other; by variant."""
-        division, known = self.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], float]]()
+        division, known = self.division(config), dict[int, tuple[Sequence[Exchange], float]]()
         found = np.zeros(len(division.variants))
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
-            key = tuple(id(one) for one in exchanges)
-            if key not in known:
+            if id(exchanges) not in known:
                 total = sum(float(self.sent_s(devices, config, one) @ one.counts) for one in exchanges)
-                known[key] = exchanges, total  # they are kept, so that their ids stay theirs
-            found[n] = known[key][1]
+                known[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
+            found[n] = known[id(exchanges)][1]
         return found
 
     def _combined_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu._simulation.program import BACKWARD_SEND, FORWARD_SEND, START, Program
 
 __all__ = ["own_devices", "own_devices_step", "shared_cores"]
@@ -19,27 +20,21 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
         program: of N tasks.
         seconds: of each task, shape (N,).
     """
-    finished = np.array(_ends(program, seconds))
-    started = np.max([finished[column] for column in program.waits], axis=0)
-    return started, finished[:-1]
+    finished = _ends(program.waits, seconds)
+    return finished[program.waits].max(axis=0), finished[:-1]
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """The last end of `own_devices` alone, which is most of what that takes."""
-    return max(_ends(program, seconds))
+    """The last end of `own_devices` alone."""
+    return float(_ends(program.waits, seconds).max())
 
 
-def _ends(program: Program, seconds: FloatArray) -> list[float]:
+@compiled("(i8[:, ::1], f8[::1])")
+def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
     """Of each task, and 0 at last, which is what -1, nothing to wait for, stands for."""
-    ends = [0.0] * (len(program) + 1)
-    first, second, third = program.waits
-    for n, (a, b, c, duration) in enumerate(zip(first, second, third, seconds.tolist(), strict=True)):
-        start = ends[a]
-        if ends[b] > start:
-            start = ends[b]
-        if ends[c] > start:
-            start = ends[c]
-        ends[n] = start + duration
+    ends = np.zeros(len(seconds) + 1)
+    for n in range(len(seconds)):
+        ends[n] = max(ends[waits[0, n]], ends[waits[1, n]], ends[waits[2, n]]) + seconds[n]
     return ends
 
 
@@ -62,7 +57,7 @@ def shared_cores(
     kinds, stages = program.kind.tolist(), program.stage.tolist()
     idle = (FORWARD_SEND, BACKWARD_SEND, START)
     weight = [0 if k in idle else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
-    waiting = [{n for n in group if n >= 0} for group in zip(*program.waits, strict=True)]
+    waiting = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
     followers: list[list[int]] = [[] for _ in range(size)]
     for n, group in enumerate(waiting):
         for before in group:

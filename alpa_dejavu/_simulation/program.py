@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from alpa_dejavu._compiled import compiled
 from alpa_dejavu._simulation.ticks import ticks
 
 __all__ = [
@@ -30,6 +30,9 @@ FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE, START = range(7
 POSTS = (7, 8)
 """What a task is; up to UPDATE in the order in which a `Timeline` has them. `POSTS`
 hold up a sender that goes on at once."""
+_BLOCKING, _BUFFERED, _OVERLAPPED = range(len(SENDS))
+_ARRIVES, _COMPUTES, _DEPARTS = range(3)
+"""What happens in a tick, one after the other on all stages."""
 
 
 @final
@@ -39,13 +42,13 @@ class Program:
 
     Attributes:
         kind, stage, micro_batch: of each task, shape (N,); of a transfer, the stage that sends.
-        waits: for each task the three that it waits for, as three lists of N indices; -1 stands for none.
+        waits: for each task the three that it waits for, shape (3, N); -1 stands for none.
     """
 
     kind: NDArray[np.int64]
     stage: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
-    waits: tuple[list[int], list[int], list[int]]
+    waits: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -66,99 +69,103 @@ def program(
     Schedule and sends are as in `simulate`; the last three say for each stage whether its transfer to the next
     (previous) stage, and its start, takes time.
     """
-    builder = _Builder(num_stages, num_micro_batches, sends, (forward_sends, backward_sends))
-    for stage in itertools.compress(range(num_stages), starts):
-        builder.last[stage] = builder.add(START, stage, 0, -1)
+    takes_time = np.array([forward_sends, backward_sends], dtype=np.bool_)
+    begins = np.array(starts or (False,) * num_stages, dtype=np.bool_)
     early = schedule == "1f1b_overlap_friendly" and sends != "overlapped"
-    for together in _tasks(schedule, num_stages, num_micro_batches):
-        arrivals = [builder.arrival(*task) for task in together]
-        for task, arrived in zip(together, arrivals, strict=True):
-            builder.compute(*task, arrived)
-        if early:
-            for task in together:
-                builder.departure(*task)
-    for stage in range(num_stages):
-        builder.add(UPDATE, stage, 0, builder.last[stage])
-    return builder.program()
+    computations, edges = _computations(schedule, num_stages, num_micro_batches)
+    # A computation has at most a post, a transfer and a receipt beside it.
+    rows = np.empty((6, 4 * computations.shape[1] + 2 * num_stages), dtype=np.int64)
+    count = _build(computations, edges, num_micro_batches, SENDS.index(sends), takes_time, begins, early, rows)
+    kind, stage, batch, *waits = (np.ascontiguousarray(row) for row in rows[:, :count])
+    return Program(kind, stage, batch, np.stack(waits))
 
 
-def _tasks(schedule: str, num_stages: int, size: int) -> list[list[tuple[int, int, int]]]:
-    """For each tick kind, stage and micro-batch of its computations, by stage."""
+def _computations(schedule: str, num_stages: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Kind, stage and micro-batch of each computation, shape (3, N), by tick and stage; and where each tick ends."""
     forward, backward = ticks(schedule, num_stages, size)
     tick = np.concatenate([table.ravel() for table in (forward, backward) if table is not None])
     stage, batch = np.divmod(np.arange(len(tick)) % (num_stages * size), size)
     kind = np.arange(len(tick)) // (num_stages * size)
     order = np.lexsort((stage, tick))
-    tasks = list(zip(kind[order].tolist(), stage[order].tolist(), batch[order].tolist(), strict=True))
-    edges = [*np.flatnonzero(np.diff(tick[order], prepend=-1)).tolist(), len(tasks)]
-    return [tasks[start:end] for start, end in itertools.pairwise(edges)]
+    ends = np.flatnonzero(np.diff(tick[order], append=-1)) + 1
+    return np.ascontiguousarray(np.stack([kind, stage, batch])[:, order]), ends
 
 
-@final
-class _Builder:
-    """Tasks so far, and what was last on each stage and link."""
+@compiled("(i8[:, ::1], i8[::1], i8, i8, b1[:, ::1], b1[::1], b1, i8[:, ::1])")
+def _build(
+    computations: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    num_micro_batches: int,
+    sends: int,
+    takes_time: NDArray[np.bool_],
+    begins: NDArray[np.bool_],
+    early: bool,
+    rows: NDArray[np.int64],
+) -> int:
+    """Sets kind, stage, micro-batch and the three that it waits for of each task, shape (6, more); how many they are.
 
-    def __init__(
-        self, num_stages: int, size: int, sends: str, take_time: tuple[tuple[bool, ...], tuple[bool, ...]]
-    ) -> None:
-        self._num_stages, self._size, self._sends, self._take_time = num_stages, size, sends, take_time
-        self._kind: list[int] = []
-        self._stage: list[int] = []
-        self._batch: list[int] = []
-        self._waits: tuple[list[int], list[int], list[int]] = ([], [], [])
-        self._made = [[-1] * (num_stages * size) for _ in (FORWARD, BACKWARD)]
-        self._sent = [[-1] * (num_stages * size) for _ in (FORWARD, BACKWARD)]
-        self._link = [[-1] * num_stages for _ in (FORWARD, BACKWARD)]
-        self.last = [-1] * num_stages
+    Args:
+        computations: as `_computations` has them.
+        edges: where each tick ends in them.
+        num_micro_batches: B.
+        sends: which of `SENDS`.
+        takes_time: of forward and backward, whether a stage's transfer takes time, shape (2, S).
+        begins: whether a stage's start takes time, shape (S,).
+        early: whether a transfer goes at the end of the tick that made it, not before the task that needs it.
+        rows: the tasks to set.
+    """
+    num_stages = len(begins)
+    made = np.full((2, num_stages, num_micro_batches), -1)  # the forward or backward of a micro-batch
+    sent = np.full((2, num_stages, num_micro_batches), -1)  # its transfer, where that went early
+    link = np.full((2, num_stages), -1)  # the last transfer of a stage to its neighbour
+    last = np.full(num_stages, -1)  # the last task of a stage
+    arrived = np.full(computations.shape[1], -1)
+    count = np.zeros(1, np.int64)
 
-    def add(self, kind: int, stage: int, batch: int, first: int, second: int = -1, third: int = -1) -> int:
-        """Appends a task."""
-        self._kind.append(kind)
-        self._stage.append(stage)
-        self._batch.append(batch)
-        self._waits[0].append(first)
-        self._waits[1].append(second)
-        self._waits[2].append(third)
-        return len(self._kind) - 1
+    def add(kind: int, stage: int, batch: int, first: int, second: int, third: int) -> int:
+        n = count[0]
+        rows[0, n], rows[1, n], rows[2, n] = kind, stage, batch
+        rows[3, n], rows[4, n], rows[5, n] = first, second, third
+        count[0] += 1
+        return int(n)
 
-    def arrival(self, kind: int, stage: int, batch: int) -> int:
-        """What brings a forward or backward its input from a neighbour: a transfer, or the neighbour's own task."""
-        source = stage - 1 if kind == FORWARD else stage + 1
-        if not 0 <= source < self._num_stages:
-            return -1
-        made = source * self._size + batch
-        if not self._take_time[kind][source]:
-            return self._made[kind][made]
-        sent = self._sent[kind][made]
-        return self._transfer(kind, source, stage, batch) if sent < 0 else sent
-
-    def departure(self, kind: int, stage: int, batch: int) -> None:
-        """Sends what a forward or backward made before anybody asks for it."""
-        target = stage + 1 if kind == FORWARD else stage - 1
-        if 0 <= target < self._num_stages and self._take_time[kind][stage]:
-            self._sent[kind][stage * self._size + batch] = self._transfer(kind, stage, target, batch)
-
-    def compute(self, kind: int, stage: int, batch: int, arrived: int) -> None:
-        """A forward or backward."""
-        made = stage * self._size + batch
-        own = self._made[FORWARD][made] if kind == BACKWARD else -1
-        self._made[kind][made] = self.last[stage] = self.add(kind, stage, batch, self.last[stage], arrived, own)
-
-    def _transfer(self, kind: int, source: int, target: int, batch: int) -> int:
-        send = FORWARD_SEND if kind == FORWARD else BACKWARD_SEND
-        if self._sends == "blocking":
-            task = self.add(send, source, batch, self.last[source], self.last[target])
-            self.last[source] = self.last[target] = task
-            return task
-        if self._sends == "overlapped":
-            before = self._made[kind][source * self._size + batch]
-        else:
-            before = self.last[source] = self.add(POSTS[kind], source, batch, self.last[source])
-        task = self._link[kind][source] = self.add(send, source, batch, before, self._link[kind][source])
-        if self._sends == "buffered":
-            task = self.last[target] = self.add(RECEIVE, target, batch, self.last[target], task)
-        return task
-
-    def program(self) -> Program:
-        """All of it, as columns."""
-        return Program(np.array(self._kind), np.array(self._stage), np.array(self._batch), self._waits)
+    for stage in range(num_stages):
+        if begins[stage]:
+            last[stage] = add(START, stage, 0, -1, -1, -1)
+    begin = 0
+    for end in edges:
+        for phase in range(_DEPARTS + 1 if early else _COMPUTES + 1):
+            for n in range(begin, end):
+                kind, stage, batch = computations[0, n], computations[1, n], computations[2, n]
+                if phase == _COMPUTES:
+                    own = made[FORWARD, stage, batch] if kind == BACKWARD else -1
+                    made[kind, stage, batch] = last[stage] = add(kind, stage, batch, last[stage], arrived[n], own)
+                    continue
+                ahead = 1 if kind == FORWARD else -1
+                source = stage - ahead if phase == _ARRIVES else stage
+                target = source + ahead
+                if not (0 <= source < num_stages and 0 <= target < num_stages):
+                    continue
+                if not takes_time[kind, source]:
+                    task = made[kind, source, batch]
+                elif sent[kind, source, batch] >= 0:
+                    task = sent[kind, source, batch]
+                elif sends == _BLOCKING:
+                    task = add(FORWARD_SEND + kind, source, batch, last[source], last[target], -1)
+                    last[source] = last[target] = task
+                elif sends == _BUFFERED:
+                    last[source] = add(POSTS[kind], source, batch, last[source], -1, -1)
+                    task = add(FORWARD_SEND + kind, source, batch, last[source], link[kind, source], -1)
+                    link[kind, source] = task
+                    task = last[target] = add(RECEIVE, target, batch, last[target], task, -1)
+                else:
+                    task = add(FORWARD_SEND + kind, source, batch, made[kind, source, batch], link[kind, source], -1)
+                    link[kind, source] = task
+                if phase == _ARRIVES:
+                    arrived[n] = task
+                else:
+                    sent[kind, source, batch] = task
+        begin = end
+    for stage in range(num_stages):
+        add(UPDATE, stage, 0, last[stage], -1, -1)
+    return int(count[0])

@@ -44,7 +44,7 @@ def _critical(tasks: Program, starts: FloatArray, ends: FloatArray) -> list[tupl
     slack = _TIE * last
     is_end = (ends >= last - slack).tolist()
     wanted, began, ended = list(is_end), starts.tolist(), ends.tolist()
-    waits = list(zip(*tasks.waits, strict=True))
+    waits = tasks.waits.T.tolist()
     found = []
     for n in range(len(tasks) - 1, -1, -1):
         if wanted[n]:

@@ -1,4 +1,4 @@
-"""A model as what JSON has: its layers' operators, which alike layers share, and its tensors."""
+"""A model as what JSON has: its layers' operators, of which equal ones are written once, and its tensors."""
 
 from __future__ import annotations
 
@@ -50,11 +50,14 @@ def model_data(model: Model) -> Data:
         {"records": records.number(each.records), **{name: getattr(each, name).tolist() for name in _COLUMNS}}
         for each in operators.found
     ]
+    distinct: dict[Operator, int] = {}
+    numbers = [[distinct.setdefault(one, len(distinct)) for one in each] for each in records.found]
     return {
         "training": model.training,
         "layers": layers,
         "operators": columns,
-        "records": [[[getattr(one, name) for name in _FIGURES] for one in each] for each in records.found],
+        "distinct": [[getattr(one, name) for name in _FIGURES] for one in distinct],
+        "records": numbers,
         "tensors": [[one.num_bytes, one.role, one.producer, list(one.users)] for one in model.tensors],
     }
 
@@ -71,7 +74,11 @@ def model_of(data: Mapping[str, Any]) -> Model:
             f"a number for each range of its {count} layers takes {8 * count**2} bytes, but must take at most "
             f"{most_bytes():.0f}; if that is meant, set {VARIABLE} to {math.ceil(8 * count**2 / 2**20)}"
         )
-    records = [tuple(map(_record, each)) for each in data["records"]]
+    if "distinct" in data:
+        distinct = list(map(_record, data["distinct"]))
+        records = [tuple(distinct[number] for number in each) for each in data["records"]]
+    else:  # as 0.1.0 wrote them: each operator as often as it is there
+        records = [tuple(map(_record, each)) for each in data["records"]]
     operators = []
     for each in data["operators"]:
         columns: Data = {name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}

@@ -148,7 +148,7 @@ class Operators:
         array([2.5])
         """
         for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
-            if np.size(ways):
+            if not np.greater(ways, 0).all():
                 _check.positive("operators", name, float(np.min(ways)))
         shares: dict[str, Any] = {
             name: getattr(self, name) / data_parallel / tensor_parallel for name in ("transcendental", "strided_bytes")
