@@ -113,6 +113,16 @@ class CostTable:
         """The table with other prices of what crosses from stage to stage; `space` is its own."""
         return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
 
+    def with_memory(self, factor: float, run: Run) -> CostTable:
+        """The table as if devices had `factor` times the memory; `run` is its own."""
+        room = self.max_n_succ_stages.copy()
+        for s, row in enumerate(self.memory):
+            for c, stage in enumerate(row):
+                if stage is not None:
+                    usable = factor * float(self.usable_bytes[s])
+                    room[:, :, s, c] = successors_that_fit(self.margin.needed(stage), usable, run)
+        return dataclasses.replace(self, max_n_succ_stages=room)
+
     def taken_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
     ) -> list[tuple[float, float]]:

@@ -11,13 +11,22 @@ import numpy as np
 
 from alpa_dejavu._diagnosis import no_plan
 from alpa_dejavu._ties import least
-from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.cost_table import CostTable, cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning._task import PlanningTask
-from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding
+from alpa_dejavu.problem import (
+    MeshConfig,
+    Model,
+    NoPlanError,
+    NoShardingError,
+    Run,
+    SearchSpace,
+    Sharding,
+    StageChoice,
+)
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
@@ -26,7 +35,10 @@ AS_GOOD = 1e-3
 """Plans within this share of the best one's step are as good as it."""
 _SURE, _DOUBT = 3.0, 3e-3
 """Plans priced by a scaled model rival the best one within so many times what scaling was seen to be off, and at least
-within this share; they are then priced at their own micro-batch."""
+within this share; they are then priced at their own micro-batch. Likewise plans for which a scaled model has too little
+memory, if they would fit with so many times what its bytes were seen to be off."""
+_SAME_BYTES = 0.01
+"""Bytes of scaled models that are off by less are taken as they are."""
 _SMALL = {False: 256, True: 64}
 """Up to so many layers times devices all shapes are looked at, on all numbers of hosts; unlike hosts take longer."""
 _POLISHED = 3
@@ -42,7 +54,8 @@ class Bench:
         self.task, self.clock = task, clock
         self._costs: dict[tuple[int, int], Costs] = {}
         self._found: dict[Shape, Candidate | None] = {}
-        self._off = 0.0
+        self._off = self._bytes_off = 0.0
+        self._looked_at: set[Shape] = set()
         for one in known:
             key = one.model.num_layers, one.run.num_micro_batches
             if key not in self._costs and (part := one.on(task.cluster)) is not None:
@@ -61,7 +74,7 @@ class Bench:
         while (shape := search.ask()) is not None:
             found = self.candidate(shape)
             search.tell(shape, *(math.inf, 0) if found is None else (found.step_s, len(found.stages)))
-        while exactly and (scaled := self._scaled_rival()) is not None:
+        while exactly and (scaled := self._scaled_rival() or self._short_of_memory()) is not None:
             self._price_exactly(scaled)
         each = best_first(one for one in self._found.values() if one is not None)
         if not isinstance(self.task.slicer, Dynamic):  # who asks for another search gets what that finds
@@ -127,16 +140,34 @@ class Bench:
         rivals = {shape: one.step_s for shape, one in found.items() if one.step_s <= bound and not one.costs.exact}
         return least(rivals, key=lambda shape: rivals[shape]) if rivals and self.task.source.traces else None
 
+    def _short_of_memory(self) -> Shape | None:
+        """A shape that would beat the best one, were its scaled model's bytes as far off as others were seen to be."""
+        best = best_first(one for one in self._found.values() if one is not None)
+        if not best or self._bytes_off < _SAME_BYTES or not self.task.source.traces:
+            return None
+        layers, bound = best[0].model.num_layers, best[0].step_s * (1 - AS_GOOD)
+        for shape in sorted(self._found, reverse=True):
+            costs = self._costs[shape.layers, shape.micro_batches]
+            if shape.layers != layers or shape.stages or costs.exact or shape in self._looked_at:
+                continue
+            self._looked_at.add(shape)
+            roomier = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
+            found = dataclasses.replace(costs, table=roomier).sliced(self.task.slicer)
+            self.clock.lap("slicing")
+            if found is not None and found.step_s < bound:
+                return shape
+        return None
+
     def _price_exactly(self, shape: Shape) -> None:
         """Prices a number of layers and micro-batches at its own micro-batch, and slices again what was sliced."""
+        by_scaling = self._costs[shape.layers, shape.micro_batches]
         self.costs(shape.layers, shape.micro_batches, exactly=True)
-        for other, scaled in list(self._found.items()):
+        for other in list(self._found):
             if (other.layers, other.micro_batches) == (shape.layers, shape.micro_batches):
                 del self._found[other]
-                exact = self.candidate(other)
-                if scaled is not None:
-                    off = 1.0 if exact is None else abs(exact.step_s / scaled.step_s - 1)
-                    self._off = max(self._off, off)
+                if (exact := self.candidate(other)) is not None:
+                    seconds_off, bytes_off = _scaling_errors(by_scaling, exact)
+                    self._off, self._bytes_off = max(self._off, seconds_off), max(self._bytes_off, bytes_off)
 
     @property
     def least_work_s(self) -> float:
@@ -160,6 +191,31 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
         return True
 
     return space.filtered(solved)
+
+
+def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
+    """By which share the scaled model is off in a plan's slowest stage, and has too many bytes in its largest one."""
+    by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
+    for n, stage in enumerate(exact.stages):
+        submesh = scaled.space.submeshes.index(exact.space.submeshes[stage.submesh])
+        config = exact.space.configs[stage.submesh][stage.config]
+        if config in scaled.space.configs[submesh]:
+            there = dataclasses.replace(
+                stage, submesh=submesh, config=scaled.space.configs[submesh].index(config)
+            )
+            in_flight = exact.run.in_flight(len(exact.stages) - 1 - n)
+            by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
+            exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
+    most = np.max(exactly, axis=0)
+    errors = np.divide(np.max(by_scaling, axis=0), most, out=np.ones(2), where=most > 0) - 1
+    return abs(float(errors[0])), max(float(errors[1]), 0.0)
+
+
+def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:
+    memory = table.memory[stage.submesh][stage.config]
+    assert memory is not None, "the space offers the stage's config"
+    parts = table.compute_forward_s, table.compute_backward_s, table.collective_forward_s, table.collective_backward_s
+    return sum(float(part[stage.entry]) for part in parts), float(memory.peak(in_flight)[stage.first, stage.last])
 
 
 def _work_s(costs: Costs) -> float:

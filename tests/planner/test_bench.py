@@ -11,11 +11,13 @@ from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.cost_models import CostModels
 from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.model_source import GivenModel, TracedModel
+from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.model_source import GivenModel, ModelSource, TracedModel
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._shapes import ShapeSearch
+from alpa_dejavu.planning._task import SpaceRules
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.testing import example_cluster
 
@@ -89,3 +91,40 @@ def test_costs_on_fewer_alike_hosts_are_those_that_are_known():
         here, there = known.table.costs_s[:, :, s, : len(offered)], fresh.table.costs_s[:, :, n, : len(offered)]
         finite = np.isfinite(there)  # a stage on all devices has all layers, which the fresh costs know
         assert here[finite] == pytest.approx(there[finite])
+
+
+class GrowsSlowly(ModelSource):
+    """A model of which all but a small share of the activations stays as the micro-batch grows."""
+
+    name, training, traces, micro_batch = "grows slowly", True, True, 2
+
+    def __init__(self, share):
+        self.share, self.priced = share, []
+
+    def numbers_of_layers(self, wanted):
+        return tuple(wanted)
+
+    def knows(self, num_layers, micro_batch):
+        return micro_batch == self.micro_batch
+
+    def exact(self, num_layers, micro_batch):
+        self.priced.append(micro_batch)
+        grown = 1 + self.share * (micro_batch / self.micro_batch - 1)
+        return chain(num_layers, flop=1e6 * micro_batch / self.micro_batch, activation_bytes=grown * 2.0**28)
+
+    def scaled(self, num_layers, micro_batch):
+        return with_micro_batch(self.exact(num_layers, self.micro_batch), micro_batch / self.micro_batch)
+
+    def keep(self):
+        pass
+
+
+@pytest.mark.parametrize(("share", "best"), [(0.2, 1), (1.0, 2)])
+def test_what_a_scaled_model_has_too_little_memory_for_is_priced_at_its_own_micro_batch(share, best):
+    """Larger micro-batches are faster here, as kernels start less often; with a share of 1 they don't fit."""
+    cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**33)
+    source = GrowsSlowly(share)
+    asked = dataclasses.replace(task_of(source, cluster=cluster), space=SpaceRules(remat=("none",)))
+    found = Bench(asked, Clock()).searched(ShapeSearch([4], asked.micro_batches, thorough=True))
+    assert found[0].run.num_micro_batches == best
+    assert found[0].costs.exact
