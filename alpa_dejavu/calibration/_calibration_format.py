@@ -1,15 +1,13 @@
-"""Calibrations, version 1, as a declared type: every key, and what it must be, in SI units.
-
-Fitted models say themselves what is wrong with their parts (`_state.py`).
-"""
+"""Calibrations, version 1, as a declared type: every key, and what it must be, in SI units."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
 from alpa_dejavu._device_format import SmallProducts, Strided
+from alpa_dejavu._fitted_format import CollectivesData, KernelsData, LayersData
 from alpa_dejavu._format_fields import (
     WHOLE,
     Given,
@@ -223,7 +221,7 @@ class CalibrationData(TypedDict):
             said("an object with hosts, kinds of links, and which of these goes from host to host"),
         ]
     ]
-    kernels: NotRequired[Annotated[dict[str, Any], said("an object: a fitted model of kernels")]]
-    layers: NotRequired[Annotated[dict[str, Any], said("an object: a fitted model of layers")]]
-    within: NotRequired[Annotated[dict[str, Any], said("an object: fitted collectives within hosts")]]
-    across: NotRequired[Annotated[dict[str, Any], said("an object: fitted collectives across hosts")]]
+    kernels: NotRequired[Annotated[KernelsData, said("an object: a fitted model of kernels")]]
+    layers: NotRequired[Annotated[LayersData, said("an object: a fitted model of layers")]]
+    within: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives within hosts")]]
+    across: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives across hosts")]]

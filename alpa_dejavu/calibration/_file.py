@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from alpa_dejavu._json_file import read_checked, write_whole
 from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         MeasuredLinkData,
         MemoryData,
     )
+
+_State = TypeVar("_State")
+_Model = TypeVar("_Model")
 
 _REMEDY = (
     "write it again with `alpa-dejavu calibrate`, or take a bundled one; `schemas/calibration-1.json` says what each "
@@ -100,8 +103,9 @@ def _host_links_text(found: HostLinks) -> dict[str, Any]:
 
 
 def _calibration(data: CalibrationData) -> Calibration:
-    """From what the format has found right: models, and what figures have to do with each other, are still unknown."""
-    from alpa_dejavu.latency.learned import DataSheet, ProductCurve
+    """From what the format has found right: what figures have to do with each other is still unknown."""
+    from alpa_dejavu.communication.learned import FittedCollectives
+    from alpa_dejavu.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
 
     return Calibration(
         name=data["name"],
@@ -119,29 +123,21 @@ def _calibration(data: CalibrationData) -> Calibration:
         links=tuple(_link(each) for each in data.get("links", ())),
         memory=_memory(data["memory"]) if "memory" in data else None,
         host_links=_host_links(data["host_links"]) if "host_links" in data else None,
-        **_models(data),
+        kernels=_model("kernels", KernelModel.of_state, data.get("kernels")),
+        layers=_model("layers", BlockModel.of_state, data.get("layers")),
+        within=_model("within", FittedCollectives.of_state, data.get("within")),
+        across=_model("across", FittedCollectives.of_state, data.get("across")),
     )
 
 
-def _models(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fitted models that are there."""
-    from alpa_dejavu.communication.learned import FittedCollectives
-    from alpa_dejavu.latency.learned import BlockModel, KernelModel
-
-    readers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "kernels": KernelModel.of_state,
-        "layers": BlockModel.of_state,
-        "within": FittedCollectives.of_state,
-        "across": FittedCollectives.of_state,
-    }
-    found: dict[str, Any] = {}
-    for name, read in readers.items():
-        if name in data:
-            try:
-                found[name] = read(data[name])
-            except ValueError as error:
-                raise ValueError(f"{name} is no fitted model: {error}") from error
-    return found
+def _model(name: str, read: Callable[[_State], _Model], state: _State | None) -> _Model | None:
+    """A fitted model, if it is there."""
+    if state is None:
+        return None
+    try:
+        return read(state)
+    except ValueError as error:
+        raise ValueError(f"{name} is no fitted model: {error}") from error
 
 
 def _link(figures: MeasuredLinkData) -> MeasuredLink:

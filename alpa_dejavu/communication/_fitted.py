@@ -8,17 +8,16 @@ another wasn't measured on helps the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, interval, number, numbers, part, places, texts
 from alpa_dejavu.communication._collectives import Array, Collectives
 
-NAMES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import CollectivesData
 
 _LOSS = 0.04
 _CURVE = 0.5
@@ -72,7 +71,7 @@ class FittedCollectives:
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
-    def state(self) -> State:
+    def state(self) -> CollectivesData:
         """As JSON's types, without anything that was measured."""
         return {
             "collectives": self._curve.names,
@@ -84,21 +83,22 @@ class FittedCollectives:
         }
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> FittedCollectives:
+    def of_state(cls, state: CollectivesData) -> FittedCollectives:
         """From what `state` gave.
 
         Raises:
-            ValueError: a part is missing or wrong; says which.
+            ValueError: there are more values, or fewer, than its collectives have.
         """
-        made, intervals = cls(), part(state, "ends")
-        made._curve = _Curve.of_state(state)
-        made._ends = {True: interval(intervals, "seen sizes"), False: interval(intervals, "other sizes")}
-        made._sizes = set(places(state, "sizes").astype(np.float64).tolist())
-        made._most_bytes, made.outliers = number(state, "most_bytes"), places(state, "outliers")
-        if not made._sizes or min(made._sizes) < 1:
-            raise ValueError(f"sizes is {sorted(made._sizes)}, but must have one or more sizes of groups, from 1 on")
-        if made._most_bytes <= 0:
-            raise ValueError(f"most_bytes is {made._most_bytes:g}, but must be above 0")
+        made, curve, ends = cls(), _Curve(), state["ends"]
+        curve.names, curve.values_ = list(state["collectives"]), np.array(state["values"], dtype=np.float64)
+        found, count = len(curve.values_), len(curve._weights(across=False))
+        if found != count:
+            raise ValueError(f"values has {found} numbers, but must have {count}, for {', '.join(curve.names)}")
+        made._curve = curve
+        seen, other = (np.array(each, dtype=np.float64) for each in (ends["seen sizes"], ends["other sizes"]))
+        made._ends = {True: seen, False: other}
+        made._sizes, made._most_bytes = {float(size) for size in state["sizes"]}, float(state["most_bytes"])
+        made.outliers = np.array(state["outliers"], dtype=np.int64)
         return made
 
     @property
@@ -136,18 +136,6 @@ class _Curve:
 
         self.values_ = least_squares(residuals, guess, loss="soft_l1", f_scale=_LOSS, max_nfev=30).x
         return self
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> _Curve:
-        made = cls()
-        made.names = texts(state, "collectives")
-        strange = sorted(set(made.names) - set(NAMES))
-        if strange or not made.names:
-            raise ValueError(f"collectives is {made.names}, but must be one or more of {', '.join(NAMES)}")
-        kinds = len(made.names)
-        width, deep = 1 + kinds, _OF_GROUP * (1 + kinds)
-        made.values_ = numbers(state, "values", 4 * width + 2 * deep + kinds * len(_BENDS))
-        return made
 
     def log_seconds(self, rows: Collectives) -> Array:
         return self._log_s(self.values_, rows, self._designs(rows))

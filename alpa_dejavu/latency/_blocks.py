@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Array, Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, interval, number, numbers, part
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import LayersData, SharedLayersData
 
 _LOSS = 0.08
 _FOLDS = 6
@@ -94,25 +96,22 @@ class BlockModel:
         """Seconds of each; in the domain are those whose GPU was fitted."""
         return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
 
-    def state(self) -> State:
+    def state(self) -> LayersData:
         """As JSON's types: logarithms of slowdowns and of seconds, of all GPUs, and each one's deviations from them."""
         shared, own = self._point.values_[: len(_SHARED)].tolist(), self._point.values_[len(_SHARED) :]
         of_gpu = dict(zip(self._point.gpus, own.reshape(-1, len(_TERMS)).tolist(), strict=True))
-        shared_by_name = dict(zip(_SHARED, shared, strict=True))
+        shared_by_name = cast("SharedLayersData", dict(zip(_SHARED, shared, strict=True)))
         return {"shared": shared_by_name, "deviations": of_gpu, "ends": self._ends.tolist()}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> BlockModel:
-        """From what `state` gave.
-
-        Raises:
-            ValueError: a part is missing or wrong; says which.
-        """
-        made, shared, own = cls(), part(state, "shared"), part(state, "deviations")
-        made._point, made._ends = _Point(), interval(state, "ends")
+    def of_state(cls, state: LayersData) -> BlockModel:
+        """From what `state` gave."""
+        made, own = cls(), state["deviations"]
+        shared: Mapping[str, Any] = state["shared"]
+        made._point, made._ends = _Point(), np.array(state["ends"], dtype=np.float64)
         made._point.gpus = sorted(own)
-        deviations = [numbers(own, gpu, len(_TERMS)) for gpu in made._point.gpus]
-        made._point.values_ = np.concatenate([[number(shared, name) for name in _SHARED], *deviations])
+        deviations = (number for gpu in made._point.gpus for number in own[gpu])
+        made._point.values_ = np.array([*(shared[name] for name in _SHARED), *deviations], dtype=np.float64)
         return made
 
 

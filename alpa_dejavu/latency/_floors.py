@@ -7,13 +7,15 @@ sets. A GPU that wasn't seen is taken to be on one of the faster hosts: the lowe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._state import State, numbers
 from alpa_dejavu.latency._kernels import Array, Kernels
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import FloorsData
 
 _SMALL_S = 2e-6
 _ENOUGH = 5
@@ -53,19 +55,12 @@ class Floors:
         """On any other GPU."""
         return np.array([self.of_op.get(name, self.other) for name in op.tolist()])
 
-    def state(self) -> State:
+    def state(self) -> FloorsData:
         """As JSON's types: of each kind the floors on the GPUs that were seen, in seconds."""
         ordered = sorted(self._of_gpu.items())
         return {op: [floor for (name, _), floor in ordered if name == op] for op in self.of_op}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> Floors:
-        """From what `state` gave.
-
-        Raises:
-            ValueError: a floor isn't above zero, or there is none.
-        """
-        found = {(op, gpu): floor for op in state for gpu, floor in enumerate(numbers(state, op).tolist())}
-        if not found or min(found.values()) <= 0:
-            raise ValueError("floors must have one or more seconds above 0")
-        return cls(found)
+    def of_state(cls, state: FloorsData) -> Floors:
+        """From what `state` gave."""
+        return cls({(op, gpu): float(floor) for op, floors in state.items() for gpu, floor in enumerate(floors)})

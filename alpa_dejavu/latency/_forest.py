@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._state import State, number, numbers, places
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import ForestData
 
 Array = NDArray[np.float64]
 
@@ -70,27 +71,44 @@ class Forest:
                 return np.asarray(self.base + self.value[place].sum(axis=1))
             place = following
 
-    def state(self) -> State:
+    def state(self) -> ForestData:
         """As JSON's types."""
-        return {field.name: np.asarray(getattr(self, field.name)).tolist() for field in dataclasses.fields(self)}
+        return {
+            "base": self.base,
+            "roots": self.roots.tolist(),
+            "feature": self.feature.tolist(),
+            "threshold": self.threshold.tolist(),
+            "left": self.left.tolist(),
+            "right": self.right.tolist(),
+            "value": self.value.tolist(),
+        }
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any], num_features: int) -> Forest:
+    def of_state(cls, state: ForestData, num_features: int) -> Forest:
         """From what `state` gave.
 
         Raises:
-            ValueError: a part is missing, or is no tree on so many features.
+            ValueError: it is no tree on so many features.
         """
-        value = numbers(state, "value")
-        count = len(value)
-        following = places(state, "left", count), places(state, "right", count)
-        feature, roots, own = places(state, "feature", count), places(state, "roots"), np.arange(count)
-        if (feature >= num_features).any():
-            raise ValueError(f"trees: feature is up to {feature.max()}, but there are {num_features} features")
+        roots, feature, left, right = (
+            np.array(each, dtype=np.int64) for each in (state["roots"], state["feature"], state["left"], state["right"])
+        )
+        threshold, value = (np.array(each, dtype=np.float64) for each in (state["threshold"], state["value"]))
+        count, own = len(value), np.arange(len(value))
+        for name, each in (("feature", feature), ("threshold", threshold), ("left", left), ("right", right)):
+            if len(each) != count:
+                raise ValueError(f"trees.{name} has {len(each)} numbers, but must have {count}, as value has")
         # A node's children are behind it, so that every way ends.
-        if any(((each < own) | (each >= count)).any() for each in following) or not (roots < count).all():
-            raise ValueError(f"trees: left, right and roots must lead to later ones of the {count} nodes")
-        return cls(number(state, "base"), roots, feature, numbers(state, "threshold", count), *following, value)
+        for name, each, least, end in (
+            ("roots", roots, 0 * roots, count),
+            ("feature", feature, 0 * own, num_features),
+            ("left", left, own, count),
+            ("right", right, own, count),
+        ):
+            for wrong in np.flatnonzero((each < least) | (each >= end))[:1]:
+                asked = f"from {least[wrong]} to {end - 1}"
+                raise ValueError(f"trees.{name}[{wrong}] is {each[wrong]}, but must be {asked}")
+        return cls(float(state["base"]), roots, feature, threshold, left, right, value)
 
 
 def rounded(features: Array) -> Array:

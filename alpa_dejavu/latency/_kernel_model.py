@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._left_out import Seconds, interval_ends, left_out_errors
-from alpa_dejavu._state import State, interval, number, part, texts
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import Streams
 from alpa_dejavu.latency._tiles import Tiles
 from alpa_dejavu.latency._trees import ShapeTrees, roofline_of_tiles
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import KernelPartsData, KernelsData
 
 _FOLDS = 4
 
@@ -77,7 +78,7 @@ class KernelModel:
         """The ends of 90 % intervals over the mean, by class of kernel and by what decides: "product work" ..."""
         return {name: (float(np.exp(low)), float(np.exp(high))) for name, (low, high) in self._ends.items()}
 
-    def state(self) -> State:
+    def state(self) -> KernelsData:
         """As JSON's types, without anything that was measured."""
         return {
             "models": self._point.state(),
@@ -88,24 +89,18 @@ class KernelModel:
         }
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> KernelModel:
+    def of_state(cls, state: KernelsData) -> KernelModel:
         """From what `state` gave.
 
         Raises:
-            ValueError: a part is missing or wrong; says which.
+            ValueError: parts don't fit each other; says which.
         """
         made = cls()
-        made._point = _Point.of_state(part(state, "models"))
-        intervals, common = part(state, "ends"), part(state, "common_variance")
-        made._ends, made._widest = {name: interval(intervals, name) for name in intervals}, interval(state, "widest")
-        made.common_variance = {name: number(common, name) for name in common}
-        wrong = [name for name, share in made.common_variance.items() if not 0 <= share <= 1]
-        if wrong:
-            share = made.common_variance[wrong[0]]
-            raise ValueError(f"common_variance.{wrong[0]} is {share:g}, but must be a share, from 0 to 1")
-        made._most_s = number(state, "most_s")
-        if made._most_s <= 0:
-            raise ValueError(f"most_s is {made._most_s:g}, but must be above 0")
+        made._point = _Point.of_state(state["models"])
+        made._ends = {name: np.array(ends, dtype=np.float64) for name, ends in state["ends"].items()}
+        made._widest = np.array(state["widest"], dtype=np.float64)
+        made.common_variance = {name: float(share) for name, share in state["common_variance"].items()}
+        made._most_s = float(state["most_s"])
         return made
 
     def _regime(self, kernels: Kernels, log_s: Array) -> NDArray[np.str_]:
@@ -154,7 +149,7 @@ class _Point:
             result[chosen] = np.log(self.floors.other + part.traffic_s) if known is None else known.log_seconds(part)
         return result
 
-    def state(self) -> State:
+    def state(self) -> KernelPartsData:
         return {
             "ops": self.ops,
             "floors": self.floors.state(),
@@ -164,15 +159,16 @@ class _Point:
         }
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> _Point:
+    def of_state(cls, state: KernelPartsData) -> _Point:
         made = cls()
-        made.ops, made.floors = texts(state, "ops"), Floors.of_state(part(state, "floors"))
-        streams, tiles = part(state, "streams"), part(state, "tiles")
-        made._streams = {name: Streams.of_state(part(streams, name), made.floors) for name in streams}
-        made._tiles = {op: Tiles.of_state(part(tiles, op), made.floors) for op in tiles}
-        made._trees = None if state.get("shapes") is None else ShapeTrees.of_state(part(state, "shapes"))
+        made.ops, made.floors = list(state["ops"]), Floors.of_state(state["floors"])
+        made._streams = {name: Streams.of_state(each, made.floors) for name, each in state["streams"].items()}
+        made._tiles = {op: Tiles.of_state(each, made.floors) for op, each in state["tiles"].items()}
+        shapes = state.get("shapes")
+        made._trees = None if shapes is None else ShapeTrees.of_state(shapes)
         if (made._trees is None) == bool(made._tiles):
-            raise ValueError("tiles and shapes must both be there, or neither")
+            found = f"{len(made._tiles)} kinds of tiles and {'no' if shapes is None else 'some'} shapes"
+            raise ValueError(f"models has {found}, but must have both, or neither")
         return made
 
     def _products(self, kernels: Kernels) -> Array:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from alpa_dejavu._state import State, number, numbers, texts
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import StreamsData
 
 _BANDWIDTH, _LENGTH = 8e11, 1e3
 _LOSS = 0.05
 _PRIOR = 0.3
 _MOST_ROWS = 2500
-_SHARED = ("sharpness", "of_rate", "of_length")
 
 
 @final
@@ -48,23 +48,35 @@ class Streams:
         """Logarithms of seconds on a GPU that wasn't seen."""
         return self._log_s(self.values_, kernels, np.log(self._floors.expected(kernels.op)))
 
-    def state(self) -> State:
+    def state(self) -> StreamsData:
         """As JSON's types: logarithms of starts in seconds and of slowdowns, by `ops`, and what all share."""
-        count = len(self.ops_)
-        lists = {"starts": self.values_[:count].tolist(), "shares": self.values_[count : 2 * count].tolist()}
-        return {"ops": self.ops_, **lists, **dict(zip(_SHARED, self.values_[2 * count :].tolist(), strict=True))}
+        count, values = len(self.ops_), self.values_.tolist()
+        sharpness, of_rate, of_length = values[2 * count :]
+        return {
+            "ops": self.ops_,
+            "starts": values[:count],
+            "shares": values[count : 2 * count],
+            "sharpness": sharpness,
+            "of_rate": of_rate,
+            "of_length": of_length,
+        }
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any], floors: Floors) -> Streams:
+    def of_state(cls, state: StreamsData, floors: Floors) -> Streams:
         """From what `state` gave.
 
         Raises:
-            ValueError: a part is missing, or no finite number.
+            ValueError: there isn't a start and a share for each kind.
         """
         made = cls()
-        made.ops_, made._floors = texts(state, "ops"), floors
-        lists = [numbers(state, name, len(made.ops_)) for name in ("starts", "shares")]
-        made.values_ = np.concatenate([*lists, [number(state, name) for name in _SHARED]])
+        made.ops_, made._floors = list(state["ops"]), floors
+        count, starts, shares = len(made.ops_), state["starts"], state["shares"]
+        for name, each in (("starts", starts), ("shares", shares)):
+            if len(each) != count:
+                ops = ", ".join(made.ops_)
+                raise ValueError(f"streams: {name} has {len(each)} numbers, but must have {count}, for {ops}")
+        shared = state["sharpness"], state["of_rate"], state["of_length"]
+        made.values_ = np.array([*starts, *shares, *shared], dtype=np.float64)
         return made
 
     def _log_s(self, values: Array, kernels: Kernels, floor: Array) -> Array:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 
-from alpa_dejavu._state import State, number
 from alpa_dejavu.latency._floors import Floors
 from alpa_dejavu.latency._kernels import Array, Kernels
 from alpa_dejavu.latency._streams import smooth_maximum
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import TilesData
 
 _TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (64, 16))
 _SPLITS = (1, 4, 16)
@@ -107,19 +109,16 @@ class Tiles:
         """Logarithms of seconds on a GPU that wasn't seen."""
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
 
-    def state(self) -> State:
+    def state(self) -> TilesData:
         """As JSON's types: the parameters by name."""
-        return dict(zip(_PARAMETERS, self.values_.tolist(), strict=True))
+        return cast("TilesData", dict(zip(_PARAMETERS, self.values_.tolist(), strict=True)))
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any], floors: Floors) -> Tiles:
-        """From what `state` gave.
-
-        Raises:
-            ValueError: a parameter is missing, or no finite number.
-        """
+    def of_state(cls, state: TilesData, floors: Floors) -> Tiles:
+        """From what `state` gave."""
         made = cls()
-        made._floors, made.values_ = floors, np.array([number(state, name) for name in _PARAMETERS])
+        by_name: Mapping[str, Any] = state
+        made._floors, made.values_ = floors, np.array([by_name[name] for name in _PARAMETERS], dtype=np.float64)
         return made
 
 

@@ -6,14 +6,15 @@ as the median over the GPUs: trees that could tell the GPUs apart would learn th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from alpa_dejavu._state import State, number, part
 from alpa_dejavu.latency._forest import Forest, rounded
 from alpa_dejavu.latency._kernels import Array, Kernels
+
+if TYPE_CHECKING:
+    from alpa_dejavu._fitted_format import ShapesData
 
 _TILE = 64.0
 _START_S = 2.5e-5
@@ -59,24 +60,21 @@ class ShapeTrees:
         offset = np.array([self._offsets.get(op, other) for op in kernels.op.tolist()])
         return np.asarray(roofline_of_tiles(kernels) + offset + self._trees.predict(self._features(kernels)))
 
-    def state(self) -> State:
+    def state(self) -> ShapesData:
         """As JSON's types: the trees, and of each kind the median distance of GPUs from the roofline (logarithms)."""
         return {"offsets": dict(self._offsets), "trees": self._trees.state()}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> ShapeTrees:
+    def of_state(cls, state: ShapesData) -> ShapeTrees:
         """From what `state` gave.
 
         Raises:
-            ValueError: a part is missing, or is no tree on our features.
+            ValueError: its trees are none on our features.
         """
         made = cls()
-        offsets = part(state, "offsets")
-        made._offsets = {op: number(offsets, op) for op in offsets}
-        if not made._offsets:
-            raise ValueError("offsets has no kind of product, but must have one or more")
+        made._offsets = {op: float(offset) for op, offset in state["offsets"].items()}
         made._ops = sorted(made._offsets)
-        made._trees = Forest.of_state(part(state, "trees"), _NUM_FEATURES)
+        made._trees = Forest.of_state(state["trees"], _NUM_FEATURES)
         return made
 
     def _features(self, kernels: Kernels) -> Array:

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from alpa_dejavu.communication._collectives import Collectives
-from alpa_dejavu.communication._fitted import NAMES, FittedCollectives
+from alpa_dejavu.communication._fitted import FittedCollectives
 from alpa_dejavu.communication._profile import summary, suspects
 from trials._folder import Folder, UnreadableError, measured, place
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
@@ -20,6 +20,7 @@ from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 _log = logging.getLogger(__name__)
 
 _ROWS = "alpa-p3.16xlarge/collectives*.csv"
+_COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _LEAST_BYTES = 64 * 1024
 _SIZES = {"f16": 2, "f32": 4, "f64": 8, "bf16": 2, "s32": 4, "u8": 1}
 
@@ -38,7 +39,7 @@ def _load(folder: Folder) -> pd.DataFrame:
     rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"], counts=["num_groups", "group_size"])
     _check_groups(folder, rows)
     for column, wrong, asked in (
-        ("collective", ~rows["collective"].isin(NAMES), f"must be one of {', '.join(NAMES)}"),
+        ("collective", ~rows["collective"].isin(_COLLECTIVES), f"must be one of {', '.join(_COLLECTIVES)}"),
         ("dtype", ~rows["dtype"].isin(list(_SIZES)), f"must be one of {', '.join(_SIZES)}"),
         ("num_elements", ~(rows["num_elements"] >= 0), "must be a number of at least 0"),
     ):
@@ -132,7 +133,7 @@ def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     table = pd.DataFrame({"compute_s": 2e-5, "traffic_s": columns.volume_s}, index=rows.index)
     for name in ("num_bytes", "group_size", "num_groups", "hosts", "sharing"):
         table[name] = rows[name].astype(float)
-    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+    for name in _COLLECTIVES:
         table[f"is_{name}"] = (rows["collective"] == name).astype(float)
         table[f"{name}_traffic_s"] = table[f"is_{name}"] * table["traffic_s"]
     return table

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import math
 import os
+import re
 
 import numpy as np
 import pytest
@@ -158,43 +160,120 @@ def test_wrong_figures_are_named(tmp_path, change, said):
     assert said in str(error.value)
 
 
+PARTS = ("kernels", "models")
+TREES = (*PARTS, "shapes", "trees")
+LOG_RATIO = "must be a finite number: a logarithm of a ratio"
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("kernels",), [], "kernels is [], but must be an object: a fitted model of kernels"),
+        (PARTS, 1, "kernels.models is 1, but must be an object"),
+        (("kernels", "widest", 1), None, f"kernels.widest[1] is null, but {LOG_RATIO}"),
+        (("kernels", "widest", 1), True, f"kernels.widest[1] is true, but {LOG_RATIO}"),
+        (("kernels", "widest", 1), math.nan, "this isn't JSON: NaN is no number of JSON"),
+        (("kernels", "widest", 0), -math.inf, "this isn't JSON: -Infinity is no number of JSON"),
+        (("kernels", "widest", 1), 1e301, f"kernels.widest[1] is 1e+301, but {LOG_RATIO}, and at most 1e+300"),
+        (("kernels", "widest"), [0.1], "kernels.widest is [0.1], but must be a list of the two ends of an interval"),
+        (("kernels", "widest"), [0, 1, 2], "kernels.widest is [0, 1, 2], but must be a list of the two ends"),
+        (("kernels", "ends", "map work"), [0.5, -0.5], "is [0.5, -0.5], but must be a list of the two ends"),
+        (("layers", "ends"), [0.5, -0.5], "an interval, the lower one first; 0.5 is above -0.5"),
+        (("within", "ends", "seen sizes"), [2, 1], "within.ends.seen sizes is [2, 1], but must be a list of the two"),
+        (("kernels", "most_s"), "long", 'kernels.most_s is "long", but must be seconds above 0'),
+        (("kernels", "most_s"), 0, "kernels.most_s is 0, but must be seconds above 0"),
+        (("kernels", "common_variance", "map"), 7, "common_variance.map is 7, but must be a share, from 0 to 1"),
+        (("kernels", "common_variance", "map"), -0.1, "common_variance.map is -0.1, but must be a share, from 0 to 1"),
+        ((*PARTS, "floors"), {}, "floors is {}, but must be an object of the seconds of launches"),
+        ((*PARTS, "floors", "relu"), [], "floors.relu is [], but must be a list of seconds, at least one"),
+        ((*PARTS, "floors", "relu", 0), -1.0, "floors.relu[0] is -1.0, but must be seconds above 0"),
+        ((*PARTS, "streams", "map", "starts", 0), "x", 'starts[0] is "x", but must be a finite number'),
+        ((*PARTS, "tiles", "bmm", "tile_1024"), None, f"tiles.bmm.tile_1024 is null, but {LOG_RATIO}"),
+        ((*PARTS, "tiles", "bmm", "strat"), 0.1, "tiles.bmm.strat is an unknown key; did you mean 'start'"),
+        ((*PARTS, "shapes"), 1, "shapes is 1, but must be an object with offsets and trees, or null"),
+        ((*PARTS, "shapes", "offsets"), {}, "offsets is {}, but must be an object of logarithms of ratios"),
+        ((*TREES, "roots", 0), 0.5, "trees.roots[0] is 0.5, but must be a whole number of at least 0"),
+        ((*TREES, "left", 5), -1, "trees.left[5] is -1, but must be a whole number of at least 0"),
+        (("layers", "shared"), [], "layers.shared is [], but must be an object"),
+        (("layers", "deviations", "one"), [0, 1], "deviations.one is [0, 1], but must be a list of three numbers"),
+        (("within", "values", 3), "x", 'within.values[3] is "x", but must be a finite number'),
+        (("within", "collectives", 1), "broadcast", "but must be all_gather, all_reduce, all_to_all or reduce_scatter"),
+        (("within", "collectives"), [], "within.collectives is [], but must be a list of the names of collectives"),
+        (("within", "sizes"), [], "within.sizes is [], but must be a list of sizes of groups, at least one"),
+        (("across", "sizes", 0), -2, "across.sizes[0] is -2, but must be a whole number of at least 1"),
+        (("across", "outliers"), None, "across.outliers is null, but must be a list of whole numbers of at least 0"),
+        (("within", "most_bytes"), -1, "within.most_bytes is -1, but must be bytes above 0"),
+        (("products", "example", "float32", "bend"), "deep", 'bend is "deep", but must be a number'),
+    ],
+)
+def test_wrong_values_in_models_are_named_with_their_line(tmp_path, where, value, said):
+    path = changed(tmp_path, _set(*where, value=value), fitted())
+    key, text = where[-1], json.dumps(value, indent=1)
+    begins = text if isinstance(key, int) else f'"{key}": {text.splitlines()[0]}'
+    assert named_line(path, said).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (*PARTS, "floors"),
+        (*PARTS, "streams", "rows", "of_length"),
+        (*PARTS, "tiles", "linear", "overlap"),
+        (*TREES, "threshold"),
+        ("kernels", "common_variance"),
+        ("layers", "shared", "floor_s"),
+        ("within", "ends", "other sizes"),
+        ("across", "values"),
+    ],
+)
+def test_what_models_lack_is_named_with_the_line_of_what_lacks_it(tmp_path, where):
+    path = changed(tmp_path, _drop(*where), fitted())
+    assert named_line(path, f"{'.'.join(where[:-1])} lacks the key '{where[-1]}'") == f'"{where[-2]}": {{'
+
+
+def named_line(path, said):
+    """The line of a file that the error of reading it names."""
+    with pytest.raises(ValueError, match=r"calibration\.json, line \d+: .*alpa-dejavu calibrate") as error:
+        read_calibration(path)
+    assert said in str(error.value)
+    line = re.search(r"line (\d+):", str(error.value))[1]
+    return path.read_text().splitlines()[int(line) - 1].strip()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_drop("kernels", "models", "floors"), "kernels is no fitted model: the key 'floors' is missing"),
-        (_set("kernels", "widest", value=[0.1, None]), "widest[1] is None, but must be a finite number"),
-        (_set("kernels", "widest", value=[0.1]), "widest has 1 numbers, but must have 2"),
-        (_set("kernels", "most_s", value="long"), "most_s is 'long', but must be a finite number"),
-        (_set("kernels", "models", "tiles", value={}), "tiles and shapes must both be there"),
-        (_set("kernels", "models", "floors", "relu", value=[-1.0]), "floors must have one or more seconds above 0"),
-        (_set("kernels", "models", "shapes", "trees", "feature", 0, value=99), "feature is up to 99"),
-        (_set("kernels", "models", "shapes", "trees", "right", 0, value=10**9), "must lead to later ones"),
-        (_set("kernels", "models", "shapes", "trees", "left", 5, value=0), "must lead to later ones"),
-        (_set("kernels", "models", "shapes", "trees", "roots", 0, value=0.5), "roots[0] is 0.5, but must be a whole"),
-        (_set("layers", "shared", value=[]), "shared is [], but must be an object"),
-        (_drop("layers", "shared", "floor_s"), "layers is no fitted model: the key 'floor_s' is missing"),
-        (_set("within", "values", value=[1.0]), "within is no fitted model: values has 1 numbers"),
-        (_set("within", "collectives", value=["all_reduce", 3]), "must be a list of texts"),
-        (_set("across", "sizes", value=[-2]), "sizes[0] is -2, but must be a whole number"),
-        (_set("products", "example", "float32", "bend", value="deep"), 'bend is "deep", but must be a number'),
+        (_set(*PARTS, "tiles", value={}), "models has 0 kinds of tiles and some shapes, but must have both"),
+        (_drop(*PARTS, "shapes"), "models has 2 kinds of tiles and no shapes, but must have both, or"),
+        (_set(*PARTS, "streams", "map", "shares", value=[]), "shares has 0 numbers, but must have 1, for relu"),
+        (_set(*TREES, "feature", 0, value=99), "kernels is no fitted model: trees.feature[0] is 99, but must be"),
+        (_set(*TREES, "right", 0, value=10**9), "trees.right[0] is 1000000000, but must be from 0 to"),
+        (_set(*TREES, "left", 5, value=0), "trees.left[5] is 0, but must be from 5 to"),
+        (_set(*TREES, "roots", 1, value=10**9), "trees.roots[1] is 1000000000, but must be from 0 to"),
+        (_set(*TREES, "threshold", value=[0.5]), "trees.threshold has 1 numbers, but must have"),
+        (_set("within", "values", value=[1.0]), "within is no fitted model: values has 1 numbers, but must have"),
         (_set("products", "example", "float32", "most_flop", value=1.0), "curve of products: least_flop is"),
         (_set("products", "other", value={}), "products are of 'other', which has no data sheet"),
-        (_set("within", "ends", "seen sizes", value=[0.5, -0.5]), "seen sizes is from 0.5 to -0.5, but the lower end"),
-        (_set("within", "sizes", value=[]), "sizes is [], but must have one or more sizes"),
-        (_set("within", "most_bytes", value=-1), "most_bytes is -1, but must be above 0"),
-        (_set("within", "collectives", value=["all_gather", "broadcast"]), "but must be one or more of all_gather"),
-        (_set("kernels", "ends", "map work", value=[0.5, -0.5]), "map work is from 0.5 to -0.5, but the lower end"),
-        (_set("kernels", "common_variance", "map", value=7), "common_variance.map is 7, but must be a share"),
-        (_set("kernels", "most_s", value=0), "most_s is 0, but must be above 0"),
-        (_set("layers", "ends", value=[0.5, -0.5]), "ends is from 0.5 to -0.5, but the lower end"),
         (_drop("within"), "has collectives across hosts, but none within"),
         (lambda data: [data.pop(part) for part in ("sheets", "products")], "has kernels, but no data sheet"),
     ],
 )
-def test_broken_models_are_named(tmp_path, change, said):
+def test_models_whose_parts_do_not_fit_are_named(tmp_path, change, said):
     with pytest.raises(ValueError, match=r"calibration\.json.*alpa-dejavu calibrate") as error:
         read_calibration(changed(tmp_path, change, fitted()))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("without", [_set("shapes", value=None), _drop("shapes")])
+def test_models_may_be_without_products_and_whole_numbers_may_have_a_point(tmp_path, without):
+    def change(data):
+        data["kernels"]["models"]["tiles"] = {}
+        without(data["kernels"]["models"])
+        data["within"]["sizes"] = [2.0, 4, 8.0]
+
+    after = read_calibration(changed(tmp_path, change, fitted()))
+    assert after.within.sizes == fitted().within.sizes == (2, 4, 8)
+    assert after.kernels.state()["models"]["shapes"] is None
 
 
 def test_measured_figures_take_the_place_of_the_clusters():
