@@ -7,6 +7,7 @@ import time
 # These have all functions that are compiled.
 import alpa_dejavu._cluster_search
 import alpa_dejavu.relaxation._put_stages
+import alpa_dejavu.simulate
 import alpa_dejavu.slicing  # noqa: F401
 from alpa_dejavu._compiled import compile_all
 
