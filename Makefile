@@ -1,6 +1,6 @@
 # make demo             train a GPT on 4 CPU devices with the plan of DejavuStageOption
 # make demo COMPARE=1   the same, and beside it with the plan of Alpa's AutoStageOption
-# make test             ruff, mypy, pytest
+# make test             ruff, mypy, import-linter, pytest
 # make pictures         draw the slicers' pictures in docs/ again; their seconds are this machine's
 # make schemas         write the JSON Schemas of files again, from their declared types
 # make calibrations     build the bundled calibrations again, from ../shared/data
@@ -30,6 +30,7 @@ demo: $(STAMP)
 check: $(STAMP)
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
 
 test: check
 	.venv/bin/python -m pytest --numprocesses 2 --dist loadgroup
@@ -38,7 +39,7 @@ pictures: $(STAMP)
 	@.venv/bin/python examples/004_slicers.py --plots docs
 
 schemas: $(STAMP)
-	@.venv/bin/python -m alpa_dejavu._schemas
+	@.venv/bin/python -m alpa_dejavu.cli._schemas
 
 # One thread, and instructions that every processor of the last ten years has: sums come out the same, to the last bit.
 calibrations: $(STAMP)

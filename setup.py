@@ -56,6 +56,9 @@ setup(
         "benchmarks": ["pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
-        "dev": ["pytest", "pytest-xdist", "hypothesis", "ruff", "mypy", "types-protobuf", "types-tqdm"],
+        "dev": [
+            "pytest", "pytest-xdist", "hypothesis", "import-linter>=2.1", "ruff", "mypy", "types-protobuf",
+            "types-tqdm",
+        ],
     },
 )

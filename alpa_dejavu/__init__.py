@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alpa_dejavu._lazy import loaded_when_used
+from alpa_dejavu._util.lazy import loaded_when_used
+from alpa_dejavu._util.moved import forward
 
 if TYPE_CHECKING:
-    from alpa_dejavu._alpa import get_compute_cost, inference_dp, install, installed, training_dp, uninstall
-    from alpa_dejavu._table import plan_table
-    from alpa_dejavu.layer_option import DejavuLayerOption
-    from alpa_dejavu.option import DejavuStageOption
-    from alpa_dejavu.plan_file import plan_of, read_plan
+    from alpa_dejavu.alpa import get_compute_cost, inference_dp, install, installed, training_dp, uninstall
+    from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+    from alpa_dejavu.alpa.option import DejavuStageOption
     from alpa_dejavu.planning import PlanningResult, PlanningTask, plan, plan_model
+    from alpa_dejavu.plans.plan_file import plan_of, read_plan
+    from alpa_dejavu.plans.table import plan_table
     from alpa_dejavu.problem import NoPlanError
 
 __all__ = [
@@ -43,14 +44,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "DejavuLayerOption": "layer_option",
-    "DejavuStageOption": "option",
+    "DejavuLayerOption": "alpa.layer_option",
+    "DejavuStageOption": "alpa.option",
     "NoPlanError": "problem",
     **dict.fromkeys(("PlanningResult", "PlanningTask", "plan", "plan_model"), "planning"),
-    "plan_of": "plan_file",
-    "plan_table": "_table",
-    "read_plan": "plan_file",
-    **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "_alpa"),
+    "plan_of": "plans.plan_file",
+    "plan_table": "plans.table",
+    "read_plan": "plans.plan_file",
+    **dict.fromkeys(("get_compute_cost", "inference_dp", "install", "installed", "training_dp", "uninstall"), "alpa"),
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)
+forward()

@@ -11,12 +11,12 @@ def main() -> None:
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, _end)
-    from alpa_dejavu import cli
+    from alpa_dejavu.cli.main import main as command_line
 
     try:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        cli.main()
+        command_line()
     except KeyboardInterrupt:
         _end()
     finally:

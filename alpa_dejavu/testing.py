@@ -10,13 +10,13 @@ import math
 
 import numpy as np
 
-from alpa_dejavu.communication import COLLECTIVES, CommunicationModel, Group
-from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.makespan import Makespan
+from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.problem import Cluster, Device, Link, Objective, Operator, Operators, Sites, SlicingProblem
-from alpa_dejavu.problem._slicing import OBJECTIVES
-from alpa_dejavu.simulate import SENDS
+from alpa_dejavu.problem.slicing_problem import OBJECTIVES
+from alpa_dejavu.simulation.step import SENDS
 from alpa_dejavu.slicing import Exhaustive, Slicer
+from alpa_dejavu.slicing.makespan import Makespan
 
 __all__ = ["check_communication_model", "check_latency_model", "check_slicer", "example_cluster", "random_problem"]
 
@@ -116,7 +116,8 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
 
     It is asked on hosts that are alike and on up to three kinds of them, with exactly or at most so many devices, with
     any number of stages or a given one, by the objectives that have a name and by the simulated step
-    (`alpa_dejavu.makespan.Makespan`). An objective other than "training" may be refused by a ValueError that names it.
+    (`alpa_dejavu.slicing.makespan.Makespan`). An objective other than "training" may be refused by a ValueError that
+    names it.
 
     Args:
         slicer: anyone's.

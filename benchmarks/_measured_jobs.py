@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from _measured_models import convolutions, language_model, mixer, perceptron
-from alpa_dejavu import layers
+from alpa_dejavu import layers, sharding
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
-from alpa_dejavu.space import search_space
 
 __all__ = ["JOBS", "Job", "chosen_plan", "drawn", "every_plan", "label", "plan_of"]
 
@@ -130,7 +130,7 @@ def label(plan: Plan) -> str:
 
 
 def _model(job: Job, count: int) -> Any:
-    return layers.model_of_step(layers.trace(job.model, batch=job.batch // count), job.layers)
+    return sharding.model_of_step(layers.trace(job.model, batch=job.batch // count), job.layers)
 
 
 def _meshes(cluster: Cluster, submeshes: tuple[Submesh, ...], most: int) -> Iterator[tuple[Submesh, ...]]:

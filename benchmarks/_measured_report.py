@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from alpa_dejavu.measurement import Measured
+from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
 
 __all__ = ["held_out_regret", "job_result", "paired_ratio", "summary", "table"]

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import JOBS, Job
-from alpa_dejavu.child_process import child_process
-from alpa_dejavu.measurement import StepNotes
+from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 
 __all__ = ["ENVIRONMENT", "Runner", "auto_plan", "runner", "submesh_sizes"]
@@ -95,7 +95,7 @@ def runner(cores: Sequence[int]) -> Iterator[Runner]:
 
 
 def _serve(connection: Connection, cores: list[int]) -> None:
-    from alpa_dejavu.local_cluster import local_cluster
+    from alpa_dejavu.alpa.local_cluster import local_cluster
 
     # AutoStageOption leaves its profile in the working directory.
     with tempfile.TemporaryDirectory() as directory, local_cluster(devices=len(cores)):
@@ -121,7 +121,7 @@ class _Server:
 
     def plans(self, job: str, plans: list[Plan]) -> dict[str, Any]:
         """Compiles them; for each its seconds, or its error, and where the workers run."""
-        from alpa_dejavu._alpa import PlanRun
+        from alpa_dejavu.alpa import PlanRun
 
         self._connect_anew()
         self.sizes = submesh_sizes(plans[0])
@@ -144,7 +144,7 @@ class _Server:
 
     def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
         """Runs; what is noted is one plan's alone, so it is asked for each time."""
-        from alpa_dejavu._threads import seconds_without_core
+        from alpa_dejavu._util.threads import seconds_without_core
 
         run = self.runs[number]
         run.noting(noting)
@@ -160,7 +160,7 @@ class _Server:
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
         """CPU seconds of each thread of each worker in so many steps, and the cores of all threads."""
-        from alpa_dejavu._threads import cores_of_threads, thread_seconds
+        from alpa_dejavu._util.threads import cores_of_threads, thread_seconds
 
         run = self.runs[number]
         before, start = run.on_workers(thread_seconds), time.perf_counter()
@@ -199,7 +199,7 @@ def auto_plan(job: Job, count: int) -> dict[str, Any]:
     import alpa
     from alpa.pipeline_parallel import stage_construction
 
-    from alpa_dejavu._alpa._gradients import with_marked_gradients
+    from alpa_dejavu.alpa._gradients import with_marked_gradients
     from alpa_dejavu.layers import concrete
 
     step, arguments = job.model(job.batch)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from _measured_models import language_model, perceptron, unet
 from alpa_dejavu.layers import cut_into_layers, trace
-from alpa_dejavu.models import model_function
+from alpa_dejavu.layers.models import model_function
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._build_program import layer_program

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.latency import Latency, LatencyModel
+from alpa_dejavu.costs.latency import Latency, LatencyModel
 from alpa_dejavu.problem import Cluster, Device, Host, Layer, Link, Model, Operator, Operators, Tensor
 
 HIDDEN, TOKENS, VOCABULARY = 1024, 1024, 52256

@@ -28,12 +28,12 @@ from tqdm import tqdm
 
 from _measured_jobs import JOBS, Job, drawn, every_plan, label
 from _measured_runs import ENVIRONMENT
-from alpa_dejavu._alpa import connection, profile
-from alpa_dejavu._alpa._calibrate import ray_bench
+from alpa_dejavu.alpa import connection, profile
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.alpa.ray_bench import ray_bench
 from alpa_dejavu.calibration import Calibration, read_calibration, write_calibration
-from alpa_dejavu.calibration._calibrate import calibrate, identity
-from alpa_dejavu.calibration._measurements import Measurements
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.calibration.calibrate import calibrate, identity
+from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Plan
 
 JOB_NAMES = ("mlp", "gpt", "bert", "convolutions")

@@ -4,7 +4,7 @@
 
 A group (a GPU; a mesh, or a group size) is left out in turn, and the middle of the others' errors is taken off: what is
 left is its own. The errors that a group has in common, and those of its rows, are printed as standard deviations of
-logarithms; `alpa_dejavu/uncertainty/_spreads.py` has them.
+logarithms; `alpa_dejavu/planning/uncertainty/_spreads.py` has them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta, Group
-from alpa_dejavu.latency.learned import Kernels, data_sheets
+from alpa_dejavu.costs.communication import AlphaBeta, Group
+from alpa_dejavu.costs.latency.learned import Kernels, data_sheets
 from alpa_dejavu.problem import Cluster
 from trials import collectives
 from trials._folder import Folder

@@ -25,8 +25,15 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._json_file import write_whole
-from alpa_dejavu.latency.learned import AdaptedKernels, Deviations, KernelModel, Kernels, data_sheets, measure_next
+from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu.costs.latency.learned import (
+    AdaptedKernels,
+    Deviations,
+    KernelModel,
+    Kernels,
+    data_sheets,
+    measure_next,
+)
 from trials import _score, kernels
 from trials._folder import AbsentError, Folder, UnreadableError
 from trials._trial_set import MEASURED_S, Predicted

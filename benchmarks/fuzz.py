@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._util.json_file import write_whole
 from fuzzing._example import Example
 from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
 from fuzzing._formats import FORMATS

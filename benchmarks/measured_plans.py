@@ -27,8 +27,8 @@ from tqdm import tqdm
 from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
 from _measured_report import job_result, summary, table
 from _measured_runs import ENVIRONMENT, Runner, runner, submesh_sizes
+from alpa_dejavu.calibration.measurement import measured
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.measurement import measured
 from alpa_dejavu.problem import Cluster, Plan
 
 WARM_UP = 2

@@ -3,10 +3,10 @@
     python benchmarks/parallel_initialization.py [--json OUT] [--only PART] [--models NAME ...] [--quick]
 
 Four small networks as flax makes them learn data that packages ship: scikit-learn's digits (mlp, cnn) and the text of
-Python's own library (gpt, rnn). `alpa_dejavu.initialization` races as many starts as there are workers: three rules,
-two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Beside them stand
-one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that are N
-times as large, at the same learning rate, sqrt(N) times and N times it; and search without dropping any start, until
+Python's own library (gpt, rnn). `alpa_dejavu.training.initialization` races as many starts as there are workers: three
+rules, two kinds of starts (the network's own with other seeds, and Sobol scales of it) and both budgets. Beside them
+stand one start; it for longer, with the compute of a race; the workers used for data parallelism, with batches that are
+N times as large, at the same learning rate, sqrt(N) times and N times it; and search without dropping any start, until
 the first one is there: what the luck of N starts is worth. Learning rates suit the one start.
 
 The target is the loss that one start has after 60 % of its steps: the median of other seeds than those that are judged,
@@ -46,7 +46,7 @@ import jax
 from tqdm import tqdm
 
 from _timing import machine
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._util.json_file import write_whole
 from races._models import TASKS
 from races._plan import QUICK, WHOLE, Plan
 from races._report import show, verdict

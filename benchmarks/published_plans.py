@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu import layers
+from alpa_dejavu import layers, sharding
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, Run, Submesh
 
 MACHINE = "p3.16xlarge"
@@ -150,7 +150,7 @@ def _compare(case: Published) -> dict[str, Any]:
 
 
 def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> PlanningResult:
-    model = layers.model_of_step(traced, num_layers)
+    model = sharding.model_of_step(traced, num_layers)
     return estimate(
         model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch
     )

@@ -34,11 +34,11 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._json_file import write_whole
-from alpa_dejavu.model_cache import ModelCache, chosen_cache
+from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.planning import PlanningResult, plan
+from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache
+from alpa_dejavu.planning.strategies import ByStrategy, strategy
 from alpa_dejavu.problem import NoPlanError
-from alpa_dejavu.strategies import ByStrategy, strategy
 from gaps import _published, _slicers
 from gaps._pairs import Pair, drawn
 from gaps._wide import Wide, counted

@@ -26,12 +26,12 @@ from rich.console import Console
 from rich.table import Table
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
+from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningResult, plan_model
 from alpa_dejavu.planning._stage_times import timeline_of
+from alpa_dejavu.planning.strategies import Task
+from alpa_dejavu.planning.strategies._searched import pipeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
-from alpa_dejavu.strategies import Task
-from alpa_dejavu.strategies._searched import pipeline_of
 
 CLUSTER = Path(__file__).with_suffix(".json")
 SEARCHES = {

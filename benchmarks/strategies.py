@@ -23,10 +23,20 @@ from rich.table import Table
 from tqdm import tqdm
 
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import LatencyModel, latency_model
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel, latency_model
+from alpa_dejavu.planning.strategies import (
+    AlpaDefault,
+    Amp,
+    Dejavu,
+    HetPipe,
+    Megatron,
+    Pipeline,
+    Strategy,
+    StrategyPlan,
+    Task,
+)
 from alpa_dejavu.problem import NoPlanError
-from alpa_dejavu.strategies import AlpaDefault, Amp, Dejavu, HetPipe, Megatron, Pipeline, Strategy, StrategyPlan, Task
 
 STRATEGIES: tuple[Strategy, ...] = (
     Megatron(), Megatron("all"), AlpaDefault(), Amp("paper"), Amp("released"),

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from _timing import machine
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._util.json_file import write_whole
 from slicers import _against_alpa, _alone, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Figure, Part, Scale
 

@@ -20,7 +20,7 @@ import alpa
 from tqdm import tqdm
 
 from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from demo.peer import paired_rounds, peer
 from demo.report import describe, plan_as_json
 from demo.session import Session

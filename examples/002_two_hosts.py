@@ -17,7 +17,7 @@ import alpa
 from tqdm import tqdm
 
 from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from demo.session import Session
 from demo.text import batches, standard_library
 from demo.training import Job, create_state, largest_relative_difference, train_on_one_device

@@ -1,7 +1,7 @@
 """Training that loses a host and goes on by itself: three Ray nodes on this machine stand for hosts, one is killed.
 
-The plan says beforehand what is run without each of its hosts. When one is gone, `alpa_dejavu.resume` takes that plan,
-restores the last distributed checkpoint into it, and trains on; its losses are those of an undisturbed run.
+The plan says beforehand what is run without each of its hosts. When one is gone, `alpa_dejavu.alpa.resume` takes that
+plan, restores the last distributed checkpoint into it, and trains on; its losses are those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.local_cluster import local_cluster, lose_host
-from alpa_dejavu.resume import AlpaSession, train
+from alpa_dejavu.alpa.local_cluster import local_cluster, lose_host
+from alpa_dejavu.alpa.resume import AlpaSession, train
 from demo.session import Session
 from demo.text import batches, standard_library
 from demo.training import Batch, Job, create_state, make_train_step, train_on_one_device

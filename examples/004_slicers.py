@@ -80,7 +80,7 @@ def _write(path: Path, picture: str) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="moe-1.3b", help="of alpa_dejavu.models (default: %(default)s)")
+    parser.add_argument("--model", default="moe-1.3b", help="of alpa_dejavu.layers.models (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=16, help="that it is cut into (default: %(default)s)")
     parser.add_argument("--hosts", type=int, default=4, help="p3.16xlarge (default: %(default)s)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="a folder for the pictures")

@@ -2,9 +2,9 @@
 
 Two Ray nodes on this machine stand for hosts; each trains one stage of a pipeline, on a core of its own. The first plan
 goes by a data sheet that knows matrix products and nothing else, but half of the blocks compute long rows of sines. So
-the first stage is late, and measured steps say so: `alpa_dejavu.online.Follower` re-fits what each layer costs, the
-slicer looks again from there, and training moves to another plan as soon as the steps that are left save more than
-moving takes. The losses are those of an undisturbed run.
+the first stage is late, and measured steps say so: `alpa_dejavu.planning.online.Follower` re-fits what each layer
+costs, the slicer looks again from there, and training moves to another plan as soon as the steps that are left save
+more than moving takes. The losses are those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from alpa_dejavu import plan_table
-from alpa_dejavu.kept import Kept
-from alpa_dejavu.local_cluster import local_cluster
-from alpa_dejavu.online import Follower
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.alpa.resume import AlpaSession
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.online import Follower
 from alpa_dejavu.problem import Cluster, Device, Link
-from alpa_dejavu.resume import AlpaSession
 
 BLOCKS, SINES, SIZE = 8, (24, 24, 24, 24, 0, 0, 0, 0), 256
 BATCH, MICRO_BATCHES = 512, 8

@@ -20,11 +20,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tqdm import tqdm
 
-from alpa_dejavu._json_file import check_folder, write_whole
-from alpa_dejavu.initialization import Initialized, Progress, parallel_initialize
-from alpa_dejavu.initialization.rules import KNOWN as RULES
-from alpa_dejavu.initialization.starts import KNOWN as STARTS
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu._util.json_file import check_folder, write_whole
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.training.initialization import Initialized, Progress, parallel_initialize
+from alpa_dejavu.training.initialization.rules import KNOWN as RULES
+from alpa_dejavu.training.initialization.starts import KNOWN as STARTS
 from digits.model import Digits, digits, init_and_step
 from digits.plots import smoothed, steps_to, write_plots
 

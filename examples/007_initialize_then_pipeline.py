@@ -26,9 +26,9 @@ import ray
 from flax.training.train_state import TrainState
 
 from alpa_dejavu import DejavuStageOption, plan_table
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.initialization.into_alpa import placed, spare_workers
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.into_alpa import placed, spare_workers
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.training.initialization import parallel_initialize
 from digits.model import digits
 
 TOLERANCE = 1e-4

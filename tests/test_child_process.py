@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from alpa_dejavu.child_process import child_process
+from alpa_dejavu._util.child_process import child_process
 
 
 def echo(connection, word):

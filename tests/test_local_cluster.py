@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 
 
 def is_running(pid: int) -> bool:

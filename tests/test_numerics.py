@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from demo.training import largest_relative_difference
 from training_jobs import JOBS, TrainingJob, make_frozen_step, make_step, train, with_frozen_layers
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import ray
 
-from alpa_dejavu.local_cluster import local_cluster, lose_host
+from alpa_dejavu.alpa.local_cluster import local_cluster, lose_host
+from alpa_dejavu.alpa.resume import AlpaSession, train
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.resume import AlpaSession, train
 
 SIZE, LAYERS, BATCH, STEPS, EVERY = 32, 4, 12, 8, 3
 
@@ -53,7 +53,7 @@ def undisturbed():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_killed_host_costs_seconds_and_steps_but_no_person(tmp_path):
-    from alpa_dejavu._alpa._cluster import connected_cluster
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
 
     with local_cluster(devices=1, hosts=3):
         import alpa

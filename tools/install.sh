@@ -22,6 +22,6 @@ pip install --requirement requirements.txt
 pip install --no-deps alpa==0.2.3
 pip install --no-deps --no-build-isolation --editable ./patches --editable .
 .venv/bin/python -c 'import alpa, alpa_dejavu'
-.venv/bin/python -m alpa_dejavu._warm_up
+.venv/bin/python -m alpa_dejavu.cli._warm_up
 printf '%s\n' "$PWD" > "$stamp"
 echo "Installed into $PWD/.venv"

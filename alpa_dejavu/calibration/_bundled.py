@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from alpa_dejavu._near import near
+from alpa_dejavu._util.near_names import near
 from alpa_dejavu.calibration._calibration import Calibration
 from alpa_dejavu.calibration._file import read_bundled, read_calibration
 

@@ -10,19 +10,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.changed_cluster import slower
-from alpa_dejavu.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
-from alpa_dejavu.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.clusters.changed_cluster import slower
+from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
+from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 if TYPE_CHECKING:
-    from alpa_dejavu.communication.learned import FittedCollectives
-    from alpa_dejavu.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
+    from alpa_dejavu.costs.communication.learned import FittedCollectives
+    from alpa_dejavu.costs.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
 
-VERSION = 1
-"""Of calibration files. A file of another version is refused."""
 FAMILY_SPREAD, KIND_SPREAD = 0.2, 0.3
 """How far a family of programs is from the roofline of the best figures, and a kind of collective from alpha-beta:
 standard deviations of logarithms. Fits reckon with them, and so do the models that are made of fits."""
@@ -153,8 +152,6 @@ class Calibration:
     @cached_property
     def identity(self) -> str:
         """Its name, its day, and a hash of all that it holds: equal where it predicts the same."""
-        from alpa_dejavu.calibration._file import calibration_text
-
         content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 
@@ -168,7 +165,7 @@ class Calibration:
         if self.kernels is None or not self.sheets:
             measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from)
             return measured if self.device_spread else AnalyticLatency()
-        from alpa_dejavu.latency.learned import LearnedLatency
+        from alpa_dejavu.costs.latency.learned import LearnedLatency
 
         return LearnedLatency(self.kernels, self.sheets, self.products)
 
@@ -179,7 +176,7 @@ class Calibration:
         rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
             return rest
-        from alpa_dejavu.communication.learned import LearnedCommunication
+        from alpa_dejavu.costs.communication.learned import LearnedCommunication
 
         return LearnedCommunication(self.within, self.across, rest)
 

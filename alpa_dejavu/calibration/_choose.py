@@ -15,7 +15,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import ArrayLike
 
-from alpa_dejavu._ties import first_least
+from alpa_dejavu._util.ties import first_least
 
 __all__ = ["ENOUGH", "next_measurement"]
 

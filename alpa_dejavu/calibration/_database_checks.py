@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.communication.learned import FILLED_IN, suspects
+from alpa_dejavu.costs.communication.learned import FILLED_IN, suspects
 
 __all__ = ["ITEM_BYTES", "groups_fault", "size_name", "wrong_in"]
 

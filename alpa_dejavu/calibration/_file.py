@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from alpa_dejavu._json_file import read_checked, write_whole
-from alpa_dejavu.calibration._calibration import VERSION, Calibration, Fit, MeasuredLink
+from alpa_dejavu._util.json_file import read_checked, write_whole
+from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._calibration_text import calibration_text
 from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.calibration._text import json_text
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link
 
 if TYPE_CHECKING:
-    from alpa_dejavu.calibration._calibration_format import (
-        CalibrationData,
-        HostLinksData,
-        MeasuredLinkData,
-        MemoryData,
-    )
+    from alpa_dejavu.calibration.calibration_format import CalibrationData, HostLinksData, MeasuredLinkData, MemoryData
 
 _State = TypeVar("_State")
 _Model = TypeVar("_Model")
@@ -40,7 +34,7 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
         ValueError: there is no such file, or it is broken, of another version, or lacks a part; says where and what to
             do.
     """
-    from alpa_dejavu.calibration._calibration_format import CalibrationData
+    from alpa_dejavu.calibration.calibration_format import CalibrationData
 
     file = pathlib.Path(path)
     data = read_checked(file, CalibrationData, _REMEDY).data
@@ -64,48 +58,10 @@ def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) ->
     write_whole(pathlib.Path(path), calibration_text(calibration))
 
 
-def calibration_text(calibration: Calibration) -> str:
-    """A calibration as the text of its file; parts that aren't there are left out."""
-    models = {name: getattr(calibration, name) for name in ("kernels", "layers", "within", "across")}
-    data: dict[str, Any] = {
-        "version": VERSION,
-        "units": "SI",
-        "name": calibration.name,
-        "origin": calibration.origin,
-        "date": calibration.date,
-        "fits": [dataclasses.asdict(fit) for fit in calibration.fits],
-        "missing": list(calibration.missing),
-        "sheets": {name: dataclasses.asdict(sheet) for name, sheet in calibration.sheets.items()},
-        "products": {
-            name: {dtype: dataclasses.asdict(curve) for dtype, curve in curves.items()}
-            for name, curves in calibration.products.items()
-        },
-        "devices": {name: _without_none(device) for name, device in calibration.devices.items()},
-        "device_spread": {name: dict(spread) for name, spread in calibration.device_spread.items()},
-        "links": [{**dataclasses.asdict(link), "link": _without_none(link.link)} for link in calibration.links],
-        "memory": {} if calibration.memory is None else dataclasses.asdict(calibration.memory),
-        "host_links": {} if calibration.host_links is None else _host_links_text(calibration.host_links),
-        **{name: model.state() for name, model in models.items() if model is not None},
-    }
-    return json_text({key: value for key, value in data.items() if value not in ([], {})})
-
-
-def _without_none(figures: Device | Link) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(figures).items() if value is not None and value != ()}
-
-
-def _host_links_text(found: HostLinks) -> dict[str, Any]:
-    """Each link once, and a matrix of their numbers."""
-    kinds = list(dict.fromkeys(link for row in found.links for link in row if link is not None))
-    matrix = [[None if link is None else kinds.index(link) for link in row] for row in found.links]
-    listed = [_without_none(link) for link in kinds]
-    return {"hosts": list(found.hosts), "kinds": listed, "links": matrix, "media": dict(found.media)}
-
-
 def _calibration(data: CalibrationData) -> Calibration:
     """From what the format has found right: what figures have to do with each other is still unknown."""
-    from alpa_dejavu.communication.learned import FittedCollectives
-    from alpa_dejavu.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
+    from alpa_dejavu.costs.communication.learned import FittedCollectives
+    from alpa_dejavu.costs.latency.learned import BlockModel, DataSheet, KernelModel, ProductCurve
 
     return Calibration(
         name=data["name"],

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
-from alpa_dejavu.calibration._database import Database, MeshProfile, Series
-from alpa_dejavu.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.calibration.database import Database, MeshProfile, Series
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
 from alpa_dejavu.problem import Cluster
 
 __all__ = ["fit_database"]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from alpa_dejavu.calibration._calibration import FAMILY_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel
-from alpa_dejavu.calibration._operators import SINGLE, Program, joined, operators
-from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.calibration.operators import SINGLE, Program, joined, operators
+from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
 __all__ = ["DeviceModel"]

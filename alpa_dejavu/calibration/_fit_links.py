@@ -12,10 +12,10 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.calibration._bench import Collective
 from alpa_dejavu.calibration._calibration import KIND_SPREAD
 from alpa_dejavu.calibration._log_fit import Array, Fitted, LogModel, fit_logs
-from alpa_dejavu.communication import AlphaBeta, Group
+from alpa_dejavu.calibration.bench import Collective
+from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.problem import Cluster, Device, Link
 
 __all__ = ["LinkModel", "fit_sends"]

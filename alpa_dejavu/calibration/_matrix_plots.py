@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from alpa_dejavu._link_map import link_map
 from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.clusters.link_map import link_map
 
 __all__ = ["matrix_pages"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.calibration._bench import WITHIN, Collective
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._fit_links import predicted_s
-from alpa_dejavu.calibration._measurements import Measurement, kept_measurements
-from alpa_dejavu.calibration._operators import Program, operators
+from alpa_dejavu.calibration.bench import WITHIN, Collective
+from alpa_dejavu.calibration.measurements import Measurement, kept_measurements
+from alpa_dejavu.calibration.operators import Program, operators
 
 __all__ = ["measured_pages"]
 

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._util.json_file import write_whole
 
 
 def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[pathlib.Path]:

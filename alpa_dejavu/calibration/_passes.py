@@ -30,7 +30,7 @@ class Pass:
         """What is known of its operators without running it."""
         import jax
 
-        from alpa_dejavu.features import layer_features
+        from alpa_dejavu.layers.features import layer_features
 
         return layer_features(jax.make_jaxpr(self.function)(*self.arguments).jaxpr).operators
 

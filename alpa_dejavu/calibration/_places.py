@@ -8,13 +8,13 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
 from alpa_dejavu.calibration._fit_devices import DeviceModel
 from alpa_dejavu.calibration._fit_links import LinkModel, predicted_s
 from alpa_dejavu.calibration._log_fit import Array
-from alpa_dejavu.calibration._measurements import Measurements
-from alpa_dejavu.calibration._operators import Program, programs
-from alpa_dejavu.communication import COLLECTIVES
+from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
+from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.calibration.operators import Program, programs
+from alpa_dejavu.costs.communication import COLLECTIVES
 from alpa_dejavu.problem import Cluster, Device, Link
 
 __all__ = ["Part", "devices_of", "parts_of"]

@@ -8,10 +8,10 @@ from typing import final
 
 from alpa_dejavu.calibration._bundled import chosen_calibration
 from alpa_dejavu.calibration._calibration import Calibration
-from alpa_dejavu.communication import CommunicationModel, communication_model, communication_name
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import LatencyModel, latency_model, latency_name
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.costs.communication import CommunicationModel, communication_model, communication_name
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel, latency_model, latency_name
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Cluster, PricedBy
 
 _AUTO = "auto"

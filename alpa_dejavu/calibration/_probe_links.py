@@ -11,10 +11,10 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.calibration._alike_values import grouped
-from alpa_dejavu.calibration._bench import BETWEEN, Flows, MeasurementError, Place, Probe
-from alpa_dejavu.calibration._measurements import Measurement, Measurements
 from alpa_dejavu.calibration._net import Net
 from alpa_dejavu.calibration._rounds import Pair, rounds
+from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Place, Probe
+from alpa_dejavu.calibration.measurements import Measurement, Measurements
 
 __all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "probe_all", "probe_alone", "settled"]
 

@@ -25,16 +25,16 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from alpa_dejavu.clusters._cluster_file import is_cluster_file, read_cluster
 from alpa_dejavu.clusters._cluster_text import write_cluster
-from alpa_dejavu.clusters._machine_file import device as _device
-from alpa_dejavu.clusters._machine_file import devices_and_hosts, known_machines, read_machine
-from alpa_dejavu.clusters._machine_file import link as _link
-from alpa_dejavu.clusters._machine_file import memory_margin as _memory_margin
-from alpa_dejavu.clusters._machine_file import price as _price
-from alpa_dejavu.latency import measured_cpu
+from alpa_dejavu.clusters.cluster_file import is_cluster_file, read_cluster
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.clusters.machine_file import device as _device
+from alpa_dejavu.clusters.machine_file import devices_and_hosts, known_machines, read_machine
+from alpa_dejavu.clusters.machine_file import link as _link
+from alpa_dejavu.clusters.machine_file import memory_margin as _memory_margin
+from alpa_dejavu.clusters.machine_file import price as _price
 from alpa_dejavu.problem import Cluster, Link, counted_name
-from alpa_dejavu.problem._limits import MOST_HOSTS, at_most
+from alpa_dejavu.problem.limits import MOST_HOSTS, at_most
 
 __all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "read_cluster", "write_cluster"]
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alpa_dejavu._json_file import write_whole
+from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.problem import Cluster, Device, Host, Link
 
 _SOURCE = "written by alpa-dejavu"

@@ -20,9 +20,9 @@ import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
-from alpa_dejavu._cluster_search import reachable, search
 from alpa_dejavu.layers._allowed import allowed, least_layers
 from alpa_dejavu.layers._equations import costs
+from alpa_dejavu.layers.cluster_search import reachable, search
 
 EPS = 0.5
 """How much more than its share of the operations a layer may have, as Alpa has it."""
@@ -117,7 +117,7 @@ class Clusters:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Uses:
-    """Which equations make and take which values, as `alpa_dejavu._cluster_search.search` takes it."""
+    """Which equations make and take which values, as `alpa_dejavu.layers.cluster_search.search` takes it."""
 
     sizes: NDArray[np.float64]
     first_users: NDArray[np.int64]

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from jax import core, lax
 
-from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._chain import Chain, chain_of
 from alpa_dejavu.layers._cluster import EPS, Clusters
 from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named

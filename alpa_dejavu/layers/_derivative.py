@@ -16,8 +16,8 @@ from jax import core
 from jax._src import linear_util
 from jax._src.interpreters import ad, partial_eval
 
-from alpa_dejavu.features._structure import structure
 from alpa_dejavu.layers._jaxprs import renamed
+from alpa_dejavu.layers.features.structure import structure
 
 
 @final

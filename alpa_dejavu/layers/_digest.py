@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from jax import core
 
-from alpa_dejavu.features._structure import stable_structure
 from alpa_dejavu.layers._cut import cut_into_layers
 from alpa_dejavu.layers._trace import TracedStep
+from alpa_dejavu.layers.features.structure import stable_structure
 
 
 def step_digest(traced: TracedStep) -> str:

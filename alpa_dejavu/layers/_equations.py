@@ -13,7 +13,7 @@ import numpy as np
 from jax import core
 from numpy.typing import NDArray
 
-from alpa_dejavu.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:

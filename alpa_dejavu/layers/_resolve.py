@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from alpa_dejavu.models import known_models, model_function
+from alpa_dejavu.layers.models import known_models, model_function
 
 ModelFunction = Callable[..., Any]
 """Takes a batch size and returns `(train_step, (state, batch, ...))` with arrays or abstract ones."""

@@ -10,13 +10,12 @@ from typing import Any, final
 import jax
 from jax import core
 
-from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
 from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
 from alpa_dejavu.layers._resolve import resolve
-from alpa_dejavu.sharding._boundary_solve import Workshops
 
 
 @final
@@ -60,7 +59,7 @@ class TracedStep:
         return Clusters(self.loss.eqns)
 
     @cached_property
-    def workshops(self) -> Workshops:
+    def workshops(self) -> dict[Any, Any]:
         """What the sharding engine has done for the step cut into one number of layers, for the next."""
         return {}
 
@@ -75,7 +74,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
 
     Args:
         function: takes a batch size, and returns a train step and its arguments, `(train_step, (state, batch, ...))`;
-            its name (`module:function`, or one of `alpa_dejavu.models`) will do. The arguments may be abstract
+            its name (`module:function`, or one of `alpa_dejavu.layers.models`) will do. The arguments may be abstract
             (`jax.ShapeDtypeStruct`).
         batch: the batch size it is called with; None: it is called without, and its arguments say it.
         num_micro_batches: the second argument's arrays are cut into so many, along their first dimension.

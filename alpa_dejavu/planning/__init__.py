@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alpa_dejavu._lazy import loaded_when_used
+from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
+    from alpa_dejavu.planning._active_profiling import Measured
     from alpa_dejavu.planning._estimate import estimate
     from alpa_dejavu.planning._given import GivenStage, GivenStages, given_stages, meant_stages
-    from alpa_dejavu.planning._measured import Measured
     from alpa_dejavu.planning._model import plan_model
-    from alpa_dejavu.planning._result import PlanningResult, RunnerUp
     from alpa_dejavu.planning._searched import Searched
-    from alpa_dejavu.planning._task import PlanningTask
     from alpa_dejavu.planning.planner import plan
+    from alpa_dejavu.planning.result import PlanningResult, RunnerUp
+    from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = [
     "GivenStage",
@@ -42,12 +42,12 @@ _HOME = {
     "GivenStages": "_given",
     "given_stages": "_given",
     "meant_stages": "_given",
-    "Measured": "_measured",
+    "Measured": "_active_profiling",
     "plan_model": "_model",
-    "PlanningResult": "_result",
-    "RunnerUp": "_result",
+    "PlanningResult": "result",
+    "RunnerUp": "result",
     "Searched": "_searched",
-    "PlanningTask": "_task",
+    "PlanningTask": "task",
     "plan": "planner",
 }
 

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.memory_margin import with_memory_note
+from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._contingencies import with_contingencies
-from alpa_dejavu.planning._task import Found, PlanningTask
+from alpa_dejavu.planning.task import Found, PlanningTask
 from alpa_dejavu.problem import Plan
 
 __all__ = ["ANNOTATIONS", "Annotation", "Chosen"]
@@ -51,7 +51,7 @@ class Confidence(Annotation):
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
         """The plan with its confidence."""
-        from alpa_dejavu.uncertainty import confidence
+        from alpa_dejavu.planning.uncertainty import confidence
 
         found = chosen.found
         known = confidence(chosen.compared, errors=found.errors, resolver=found.resolver)

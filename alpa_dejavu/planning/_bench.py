@@ -9,24 +9,15 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._diagnosis import no_plan
-from alpa_dejavu._ties import least
-from alpa_dejavu.cost_table import CostTable, cost_table
+from alpa_dejavu._util.ties import least
+from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
 from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._diagnosis import no_plan
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning._task import PlanningTask
-from alpa_dejavu.problem import (
-    MeshConfig,
-    Model,
-    NoPlanError,
-    NoShardingError,
-    Run,
-    SearchSpace,
-    Sharding,
-    StageChoice,
-)
+from alpa_dejavu.planning.task import PlanningTask
+from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding, StageChoice
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]

@@ -14,15 +14,15 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._slow_inside import takes_part_of_several
-from alpa_dejavu._ties import least, ordered
-from alpa_dejavu.cost_table import CostTable
-from alpa_dejavu.device_order import device_order
-from alpa_dejavu.host_by_host import host_by_host
-from alpa_dejavu.placement import packings, place_stages
+from alpa_dejavu._util.ties import least, ordered
+from alpa_dejavu.clusters.device_order import device_order
+from alpa_dejavu.clusters.placement import packings, place_stages
+from alpa_dejavu.clusters.slow_inside import takes_part_of_several
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning._host_by_host import host_by_host
 from alpa_dejavu.planning._stage_times import stage_times, timeline_of
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.simulate import Timeline, sending
+from alpa_dejavu.simulation.step import Timeline, sending
 from alpa_dejavu.slicing import Dynamic, Slicer
 
 __all__ = ["Candidate", "Costs", "best_first", "host_names", "simulated", "sliced"]

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from alpa_dejavu._kinds import kinds_of, members_of_kinds
-from alpa_dejavu.changed_cluster import without
-from alpa_dejavu.moves import Settler, layer_state, moves
+from alpa_dejavu.clusters.changed_cluster import without
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.planning._candidate import Candidate, best_first
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
-from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.planning.state_migration import Settler, layer_state, moves
+from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Cluster, Contingency, Model, NoPlanError, Plan, StagePlan
 
 __all__ = ["with_contingencies"]
@@ -108,7 +108,7 @@ def _without(kind: int, plan: Plan, task: PlanningTask, found: Sequence[Candidat
         return (), 0.0, 0
     made = finished_plan(task, best_first(known)[0])
     if plan.correction is not None:
-        from alpa_dejavu.history import corrected
+        from alpa_dejavu.calibration.history import corrected
 
         made = corrected(made, plan.correction)
     return made.stages, made.step_s, made.num_micro_batches

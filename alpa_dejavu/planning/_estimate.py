@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import COUNTED
-from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import COUNTED
 from alpa_dejavu.planning._given import GivenStage, GivenStages
-from alpa_dejavu.planning._result import PlanningResult
-from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Cluster, Model, Run
 
 __all__ = ["estimate"]

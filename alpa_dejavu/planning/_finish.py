@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from alpa_dejavu._kinds import summary_of
+from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning._candidate import Candidate, host_names
-from alpa_dejavu.planning._task import PlanningTask
+from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import Plan, StageChoice, StagePlan
 
 __all__ = ["finished_plan"]

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu._kinds import kinds_of
-from alpa_dejavu.cost_table import cost_table
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._fits import stage_differences
-from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
+from alpa_dejavu.planning.fits import stage_differences
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import (
     Cluster,
     MeshConfig,

@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from alpa_dejavu.calibration import Calibration, check_choice, prices
-from alpa_dejavu.communication import CommunicationModel
-from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
-from alpa_dejavu.model_cache import chosen_cache
-from alpa_dejavu.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._result import OURS, PlanningResult
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
-from alpa_dejavu.planning._task import OBJECTIVES, PlanningTask, SpaceRules
+from alpa_dejavu.planning.model_cache import chosen_cache
+from alpa_dejavu.planning.model_source import GivenModel, ModelSource, TracedModel
 from alpa_dejavu.planning.planner import plan
-from alpa_dejavu.price import check_prices
+from alpa_dejavu.planning.price import check_prices
+from alpa_dejavu.planning.result import OURS, PlanningResult
+from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Model, PricedBy
-from alpa_dejavu.problem._check import one_of
-from alpa_dejavu.problem._limits import check_sizes
+from alpa_dejavu.problem.checks import one_of
+from alpa_dejavu.problem.limits import check_sizes
 from alpa_dejavu.slicing import Slicer, slicer, slicer_name
 
 if TYPE_CHECKING:
-    from alpa_dejavu.history import Correction
-    from alpa_dejavu.strategies import ByStrategy, Strategy
+    from alpa_dejavu.calibration.history import Correction
+    from alpa_dejavu.planning.strategies import ByStrategy, Strategy
 
 __all__ = ["plan_model"]
 
@@ -61,9 +61,9 @@ def plan_model(
     """The best plan for a model on a cluster.
 
     Args:
-        model: a name that `alpa_dejavu.models.known_models` lists, "module:function", or such a function: it takes
-            `batch_size` and returns a train step with its abstract arguments; or the layers of a micro-batch of the
-            number of micro-batches that is given.
+        model: a name that `alpa_dejavu.layers.models.known_models` lists, "module:function", or such a function: it
+            takes `batch_size` and returns a train step with its abstract arguments; or the layers of a micro-batch of
+            the number of micro-batches that is given.
         cluster: the name of a machine type, the path of a machine or cluster file, or a `Cluster`.
         hosts: how many machines of that type.
         batch: samples of a step.
@@ -72,7 +72,7 @@ def plan_model(
         schedule: one of Alpa's; a step without gradients always has "inference".
         remat: what a stage may do: "none", "layer".
         zero: ZeRO levels that a stage may have: 0, 2, 3.
-        submeshes: as `alpa_dejavu.space.submeshes` takes it.
+        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
         slicing: a slicer or its name.
         latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
         communication: likewise; "auto": the calibration's, or without one "alpha-beta".
@@ -80,17 +80,18 @@ def plan_model(
         memory: measured peaks against the analytic count; None: the calibration's, if it has any. Without any, a share
             of the memory is left free by the count, and plans say that their risk is unknown.
         memory_margin: that share; None: each host's own (`Host.memory_margin`), or 5 % where it has none.
-        history: a file of past runs (`alpa_dejavu.history`), which may not be there yet: each plan's seconds are
-            corrected by what the runs in it say of its like, and the best one is chosen by that. None: by no runs.
+        history: a file of past runs (`alpa_dejavu.calibration.history`), which may not be there yet: each plan's
+            seconds are corrected by what the runs in it say of its like, and the best one is chosen by that. None: by
+            no runs.
         calibration: a bundled name, a file's path, or a `Calibration`: figures and models of devices and links, in
             place of data sheets and of the two models; None: those.
         objective: what is least: "time", or "price" of a step, by the hosts' prices; each choice of hosts is then
             searched. "pareto": the fastest plan is given, with all those that cost less the slower they are.
-        strategy: by whose search: "dejavu" is this package's; to compare with it, one of `alpa_dejavu.strategies` or
-            its name: it has rules of its own in place of `schedule`, `remat`, `zero`, `submeshes`, `slicing` and
-            `objective`, and its plan is costed as ours are.
-        cache: a folder of what was learned of models before; None: the user's (`alpa_dejavu.model_cache`); False: none
-            is read or written. The plan is the same with and without.
+        strategy: by whose search: "dejavu" is this package's; to compare with it, one of
+            `alpa_dejavu.planning.strategies` or its name: it has rules of its own in place of `schedule`, `remat`,
+            `zero`, `submeshes`, `slicing` and `objective`, and its plan is costed as ours are.
+        cache: a folder of what was learned of models before; None: the user's (`alpa_dejavu.planning.model_cache`);
+            False: none is read or written. The plan is the same with and without.
 
     Returns:
         The plan, with the three next best ones and all that it was made from.
@@ -154,7 +155,7 @@ def plan_model(
 
 
 def _read(history: str | os.PathLike[str]) -> Correction:
-    from alpa_dejavu.history import Correction
+    from alpa_dejavu.calibration.history import Correction
 
     return Correction.read(history)
 
@@ -187,7 +188,7 @@ def _chooser(
     """
     if choice == OURS:
         return Searched("any" if objective == "time" else "each")
-    from alpa_dejavu.strategies import ByStrategy, strategy
+    from alpa_dejavu.planning.strategies import ByStrategy, strategy
 
     chosen = strategy(choice)
     defaults = {**vars(SpaceRules()), "schedule": "1f1b", "slicing": slicer("dynamic"), "objective": "time"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from alpa_dejavu._kinds import members_of_kinds
+from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.planning._given import part_of
 from alpa_dejavu.problem import Cluster
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from alpa_dejavu._ties import TOLERANCE, least
+from alpa_dejavu._util.ties import TOLERANCE, least
 from alpa_dejavu.planning._candidate import Candidate, simulated
 from alpa_dejavu.problem import NoPlanError, StageChoice
 

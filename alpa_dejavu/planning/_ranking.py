@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.moves import Settler, layer_state
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._finish import finished_plan
 from alpa_dejavu.planning._given import on_used_hosts
-from alpa_dejavu.planning._task import Found, PlanningTask
-from alpa_dejavu.price import as_cheap, ordered
+from alpa_dejavu.planning.price import as_cheap, ordered
+from alpa_dejavu.planning.state_migration import Settler, layer_state
+from alpa_dejavu.planning.task import Found, PlanningTask
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.simulate import Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["Ranked", "plan_of", "ranked", "settled"]
 
@@ -41,7 +41,7 @@ class Ranked:
         assert timeline is not None, "choosers simulate"
         if self.plan.correction is None:
             return timeline
-        from alpa_dejavu.history import corrected_timeline
+        from alpa_dejavu.calibration.history import corrected_timeline
 
         return corrected_timeline(timeline, self.plan.correction.factor)
 
@@ -57,7 +57,7 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
         for one in each
     ]
     if task.correction is not None:
-        from alpa_dejavu.history import Origin, corrected
+        from alpa_dejavu.calibration.history import Origin, corrected
 
         models, calibration = task.prices.models, task.prices.calibration
         origin = Origin.of(each[0].model, task.cluster, models.latency, models.communication, calibration)

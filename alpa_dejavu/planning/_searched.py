@@ -12,8 +12,8 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
-from alpa_dejavu.planning._task import Chooser, Found, PlanningTask
-from alpa_dejavu.problem._check import one_of
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.problem.checks import one_of
 
 __all__ = ["Searched"]
 

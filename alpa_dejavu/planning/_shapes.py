@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from alpa_dejavu._ties import TOLERANCE, ordered
-from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES
+from alpa_dejavu._util.ties import TOLERANCE, ordered
+from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 

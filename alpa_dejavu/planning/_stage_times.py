@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from alpa_dejavu.cost_table import CostTable
+from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Run, SearchSpace, StageChoice
-from alpa_dejavu.simulate import StageTimes, Timeline, simulate
+from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 
 __all__ = ["stage_times", "timeline_of"]
 

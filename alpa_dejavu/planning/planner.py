@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning._bench import nothing_fits
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._ranking import ranked
-from alpa_dejavu.planning._result import PlanningResult, RunnerUp
-from alpa_dejavu.planning._task import PlanningTask
-from alpa_dejavu.price import front, why_not
+from alpa_dejavu.planning.price import front, why_not
+from alpa_dejavu.planning.result import PlanningResult, RunnerUp
+from alpa_dejavu.planning.task import PlanningTask
 
 __all__ = ["plan"]
 

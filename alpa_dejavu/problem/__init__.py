@@ -18,9 +18,9 @@ from alpa_dejavu.problem._objective import Objective
 from alpa_dejavu.problem._operators import Operator, Operators
 from alpa_dejavu.problem._plan import NoPlanError, Plan, StagePlan, StepCorrection
 from alpa_dejavu.problem._priced_by import PricedBy
-from alpa_dejavu.problem._run import Run
 from alpa_dejavu.problem._sites import Sites
-from alpa_dejavu.problem._slicing import Slicing, SlicingProblem, StageChoice
+from alpa_dejavu.problem.run import Run
+from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageChoice
 
 __all__ = [
     "PHASES",

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.problem import _check
-from alpa_dejavu.problem._limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._link import Link
+from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
 
 
 @final
@@ -25,8 +25,8 @@ class SmallProducts:
     share: float
 
     def __post_init__(self) -> None:
-        _check.positive("small products", "below_flop", self.below_flop)
-        _check.positive("small products", "share", self.share)
+        checks.positive("small products", "below_flop", self.below_flop)
+        checks.positive("small products", "share", self.share)
 
 
 @final
@@ -46,7 +46,7 @@ class StridedReads:
 
     def __post_init__(self) -> None:
         for field in ("bytes_per_s", "cached_bytes_per_s", "cached_bytes"):
-            _check.positive("strided reads", field, getattr(self, field))
+            checks.positive("strided reads", field, getattr(self, field))
 
     def scaled(self, factor: float) -> StridedReads:
         """At so many times the rates."""
@@ -94,15 +94,15 @@ class Device:
     def __post_init__(self) -> None:
         owner = f"device {self.name}"
         for field in ("memory_bytes", "vector_flop_per_s", "memory_bytes_per_s", "transcendental_flop", "crowding"):
-            _check.positive(owner, field, getattr(self, field))
+            checks.positive(owner, field, getattr(self, field))
         if self.dilated_flop_per_s is not None:
-            _check.positive(owner, "dilated_flop_per_s", self.dilated_flop_per_s)
+            checks.positive(owner, "dilated_flop_per_s", self.dilated_flop_per_s)
         for field in ("kernel_s", "dispatch_s", "step_s"):
-            _check.not_negative(owner, field, getattr(self, field))
+            checks.not_negative(owner, field, getattr(self, field))
         if "float32" not in self.flop_per_s:
             raise ValueError(f"{owner}: flop_per_s has {sorted(self.flop_per_s)}, but needs 'float32'")
         for dtype, rate in self.flop_per_s.items():
-            _check.positive(owner, f"flop_per_s[{dtype!r}]", rate)
+            checks.positive(owner, f"flop_per_s[{dtype!r}]", rate)
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> Device:
@@ -139,12 +139,12 @@ class Host:
     slowdown: float = dataclasses.field(default=1.0, compare=False)
 
     def __post_init__(self) -> None:
-        _check.positive(f"host {self.name}", "num_devices", self.num_devices)
+        checks.positive(f"host {self.name}", "num_devices", self.num_devices)
         at_most(f"host {self.name}: num_devices", self.num_devices, MOST_DEVICES_PER_HOST, "plan for more hosts")
         if self.price_per_hour is not None:
-            _check.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
+            checks.not_negative(f"host {self.name}", "price_per_hour", self.price_per_hour)
         if self.memory_margin is not None:
-            _check.share(f"host {self.name}", "memory_margin", self.memory_margin)
+            checks.share(f"host {self.name}", "memory_margin", self.memory_margin)
 
 
 @final
@@ -186,7 +186,7 @@ class Cluster:
                 f"but {len(self.hosts)} hosts need a row and a column each"
             )
         for medium, rate in self.media.items():
-            _check.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
+            checks.positive(f"cluster {self.name}", f"media[{medium!r}]", rate)
 
     @classmethod
     def uniform(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 
 
 @final
@@ -38,13 +38,13 @@ class Confidence:
     def __post_init__(self) -> None:
         if not 0 <= self.probability <= 1:
             raise ValueError(f"confidence: probability is {self.probability!r}, but must be from 0 to 1")
-        _check.positive("confidence", "expected_step_s", self.expected_step_s)
-        _check.positive("confidence", "interval_s[0]", self.interval_s[0])
-        _check.positive("confidence", "interval_s[1]", self.interval_s[1])
+        checks.positive("confidence", "expected_step_s", self.expected_step_s)
+        checks.positive("confidence", "interval_s[0]", self.interval_s[0])
+        checks.positive("confidence", "interval_s[1]", self.interval_s[1])
         if self.interval_s[0] > self.interval_s[1]:
             raise ValueError(f"confidence: interval_s is {self.interval_s}, but must be [lower, upper]")
-        _check.positive("confidence", "draws", self.draws)
-        _check.positive("confidence", "candidates", self.candidates)
+        checks.positive("confidence", "draws", self.draws)
+        checks.positive("confidence", "candidates", self.candidates)
 
     def times(self, factor: float) -> Confidence:
         """The same of seconds that are all multiplied.

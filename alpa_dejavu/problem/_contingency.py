@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.problem._plan import StagePlan
@@ -27,8 +27,8 @@ class Moves:
     seconds: float
 
     def __post_init__(self) -> None:
-        _check.not_negative("moves", "num_bytes", self.num_bytes)
-        _check.not_negative("moves", "seconds", self.seconds)
+        checks.not_negative("moves", "num_bytes", self.num_bytes)
+        checks.not_negative("moves", "seconds", self.seconds)
 
 
 @final

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cluster import Cluster
 
 
@@ -41,8 +41,8 @@ class HostSummary:
     slowdown: float = 1.0
 
     def __post_init__(self) -> None:
-        _check.positive(f"host {self.name}", "num_devices", self.num_devices)
-        _check.positive(f"host {self.name}", "slowdown", self.slowdown)
+        checks.positive(f"host {self.name}", "num_devices", self.num_devices)
+        checks.positive(f"host {self.name}", "slowdown", self.slowdown)
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._operators import Operators
 
 
@@ -33,4 +33,4 @@ class Layer:
 
     def __post_init__(self) -> None:
         for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
-            _check.not_negative(f"layer {self.name}", field, getattr(self, field))
+            checks.not_negative(f"layer {self.name}", field, getattr(self, field))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 
 
 @final
@@ -36,11 +36,11 @@ class Link:
         object.__setattr__(self, "shares", named)
         if not all(named) or len(set(named)) < len(named):
             raise ValueError(f"link: shares is {named}, but must be different names; leave out what it doesn't share")
-        _check.not_negative("link", "latency_s", self.latency_s)
-        _check.positive("link", "bytes_per_s", self.bytes_per_s)
-        _check.not_negative("link", "send_latency_s", self.sending[0])
-        _check.positive("link", "send_bytes_per_s", self.sending[1])
-        _check.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
+        checks.not_negative("link", "latency_s", self.latency_s)
+        checks.positive("link", "bytes_per_s", self.bytes_per_s)
+        checks.not_negative("link", "send_latency_s", self.sending[0])
+        checks.positive("link", "send_bytes_per_s", self.sending[1])
+        checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
 
     def group_bytes_per_s(self, size: int) -> float:
         """Bytes per second of each device in a collective among so many: by its links to the others of the group.

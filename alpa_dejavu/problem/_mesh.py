@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 
 REMAT = ("none", "layer")
 ZERO = (0, 2, 3)
@@ -22,8 +22,8 @@ class Submesh:
     devices_per_host: int
 
     def __post_init__(self) -> None:
-        _check.positive("submesh", "num_hosts", self.num_hosts)
-        _check.positive("submesh", "devices_per_host", self.devices_per_host)
+        checks.positive("submesh", "num_hosts", self.num_hosts)
+        checks.positive("submesh", "devices_per_host", self.devices_per_host)
 
     @property
     def num_devices(self) -> int:
@@ -57,7 +57,7 @@ class MeshConfig:
     zero: int = 0
 
     def __post_init__(self) -> None:
-        _check.one_of("mesh config", "remat", self.remat, REMAT)
+        checks.one_of("mesh config", "remat", self.remat, REMAT)
         if self.zero not in ZERO:
             raise ValueError(f"mesh config: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
         if self.data_parallel * self.tensor_parallel != math.prod(self.shape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._division import Sharding
 from alpa_dejavu.problem._layer import Layer
 
@@ -34,8 +34,8 @@ class Tensor:
     users: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        _check.one_of("tensor", "role", self.role, ROLES)
-        _check.not_negative("tensor", "num_bytes", self.num_bytes)
+        checks.one_of("tensor", "role", self.role, ROLES)
+        checks.not_negative("tensor", "num_bytes", self.num_bytes)
         if list(self.users) != sorted(set(self.users)):
             raise ValueError(f"tensor: users is {self.users}, but must be ascending positions, each once")
 

@@ -6,7 +6,7 @@ import abc
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from alpa_dejavu.problem._slicing import SlicingProblem, StageChoice
+    from alpa_dejavu.problem.slicing_problem import SlicingProblem, StageChoice
 
 
 class Objective(abc.ABC):

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 
 _COLUMNS = (
     "flop",
@@ -70,9 +70,9 @@ class Operator:
     dilated: bool = False
 
     def __post_init__(self) -> None:
-        _check.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
+        checks.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
         for field in (*_COLUMNS, "parameter_bytes"):
-            _check.not_negative(f"operator {self.primitive}", field, getattr(self, field))
+            checks.not_negative(f"operator {self.primitive}", field, getattr(self, field))
 
     @property
     def product_sizes(self) -> tuple[float, float, float, float] | None:
@@ -149,7 +149,7 @@ class Operators:
         """
         for name, ways in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
             if not np.greater(ways, 0).all():
-                _check.positive("operators", name, float(np.min(ways)))
+                checks.positive("operators", name, float(np.min(ways)))
         shares: dict[str, Any] = {
             name: getattr(self, name) / data_parallel / tensor_parallel for name in ("transcendental", "strided_bytes")
         }

@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.problem import _check
+from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
 from alpa_dejavu.problem._hardware import ClusterSummary
-from alpa_dejavu.problem._limits import MOST_MICRO_BATCHES, at_most
 from alpa_dejavu.problem._mesh import REMAT, ZERO, Submesh
 from alpa_dejavu.problem._priced_by import PricedBy
+from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, at_most
 
 LAYER_OPTIONS = ("auto", "manual")
 
@@ -69,7 +69,7 @@ class StagePlan:
     temporary_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        _check.one_of("stage plan", "remat", self.remat, REMAT)
+        checks.one_of("stage plan", "remat", self.remat, REMAT)
         if self.zero not in ZERO:
             raise ValueError(f"stage plan: zero is {self.zero!r}; choose one of {', '.join(map(str, ZERO))}")
 
@@ -102,8 +102,8 @@ class StepCorrection:
     own_runs: int
 
     def __post_init__(self) -> None:
-        _check.positive("correction", "factor", self.factor)
-        _check.not_negative("correction", "spread", self.spread)
+        checks.positive("correction", "factor", self.factor)
+        checks.not_negative("correction", "spread", self.spread)
 
 
 @final
@@ -127,7 +127,7 @@ class Plan:
         correction: by which all seconds here have been multiplied; None: they are as predicted.
         contingencies: by the name of a host, what is run instead once it is lost; empty for a single host, and where
             nobody planned for it.
-        strategy: whose plan it is, as `alpa_dejavu.strategies` names them; empty: this package's own search.
+        strategy: whose plan it is, as `alpa_dejavu.planning.strategies` names them; empty: this package's own search.
         runs_on_alpa: False of what is estimated only, since Alpa's runtime can't do it.
         hardware: the hosts of the cluster, used or not; None of plans from before plans held it.
         priced_by: what it was chosen under; None: that isn't known.
@@ -154,7 +154,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         at_most("num_micro_batches", self.num_micro_batches, MOST_MICRO_BATCHES, "take larger micro-batches")
-        _check.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
+        checks.one_of("plan", "layer_option", self.layer_option, LAYER_OPTIONS)
 
     @property
     def num_devices(self) -> int:

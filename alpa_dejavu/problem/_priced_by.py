@@ -17,7 +17,7 @@ class PricedBy:
         calibration: the name of the calibration that both and the cluster's figures are from; empty: there was none.
         risk: of running out of memory that plans might have; None: not known.
         margin: the share of a device's memory that was left free; None: not known.
-        submeshes: which submeshes there were, as `alpa_dejavu.space.submeshes` takes it.
+        submeshes: which submeshes there were, as `alpa_dejavu.clusters.space.submeshes` takes it.
         remat, zero: what stages might have.
         layers, micro_batches: how many were asked for, or "auto".
         slicer: its name, or the name of its class.

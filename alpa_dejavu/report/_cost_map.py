@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from alpa_dejavu.placement import site_of
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.clusters.placement import site_of
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.report._style import COLORS, finished
 
 __all__ = ["cost_map"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.simulate import Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["lanes"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from alpa_dejavu.placement import site_of
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.clusters.placement import site_of
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 

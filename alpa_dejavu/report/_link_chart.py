@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from alpa_dejavu._link_map import link_map
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.clusters.link_map import link_map
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 

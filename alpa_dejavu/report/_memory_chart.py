@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from alpa_dejavu.report._style import COLORS, finished, stage_colors
-from alpa_dejavu.simulate import Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["memory_chart"]
 

@@ -8,7 +8,7 @@ from importlib import resources
 import jinja2
 from plotly.offline import get_plotlyjs
 
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._cost_map import cost_map
 from alpa_dejavu.report._lanes import lanes
@@ -24,7 +24,7 @@ from alpa_dejavu.report._tables import (
     sensitivity_rows,
     stage_table,
 )
-from alpa_dejavu.simulate import Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["html_report"]
 

@@ -6,12 +6,12 @@ from typing import TypedDict
 
 import numpy as np
 
-from alpa_dejavu._kinds import members_of_kinds
-from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.planning._result import PlanningResult
+from alpa_dejavu.clusters.host_classes import members_of_kinds
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
-from alpa_dejavu.sensitivity import sensitivities
-from alpa_dejavu.simulate import StageTimes, Timeline
+from alpa_dejavu.simulation.sensitivity import sensitivities
+from alpa_dejavu.simulation.step import StageTimes, Timeline
 
 __all__ = [
     "Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows", "stage_table",

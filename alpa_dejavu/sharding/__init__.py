@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alpa_dejavu._lazy import loaded_when_used
+from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.sharding._mesh import LogicalMesh
+    from alpa_dejavu.sharding._model_of_step import model_of_step, solver_of_step
     from alpa_dejavu.sharding._module import ShardedModule, shard_module
     from alpa_dejavu.sharding._operator import Operator
     from alpa_dejavu.sharding._options import ShardingOptions
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from alpa_dejavu.sharding._solve import Solution, solve
 
 __all__ = [
-    "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution", "shard_module",
-    "solve",
+    "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
+    "model_of_step", "shard_module", "solve", "solver_of_step",
 ]
 
 _HOME = {
@@ -29,8 +30,10 @@ _HOME = {
     "ShardedModule": "_module",
     "ShardingOptions": "_options",
     "Solution": "_solve",
+    "model_of_step": "_model_of_step",
     "shard_module": "_module",
     "solve": "_solve",
+    "solver_of_step": "_model_of_step",
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 
 from jax import core
 
-from alpa_dejavu.features._structure import structure
+from alpa_dejavu.layers.features.structure import structure
 from alpa_dejavu.sharding._gradients import variables
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 

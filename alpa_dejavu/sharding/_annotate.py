@@ -1,13 +1,13 @@
 """Writing a solution into the module, so that stock XLA's partitioner does what was planned."""
 
-from alpa_dejavu.hlo._graph import Graph
-from alpa_dejavu.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
-from alpa_dejavu.hlo._shapes import is_tuple
 from alpa_dejavu.sharding._from_hlo import HloProgram, leaves
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import to_op_sharding, tuple_op_sharding
 from alpa_dejavu.sharding._solve import Solution
 from alpa_dejavu.sharding._spec import Spec, replicated
+from alpa_dejavu.sharding.hlo._graph import Graph
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
+from alpa_dejavu.sharding.hlo._shapes import is_tuple
 
 
 def annotate(

@@ -8,9 +8,9 @@ from typing import final
 
 from jax import core
 
-from alpa_dejavu.features._flatten import Flattener, Step, Value
-from alpa_dejavu.features._fusion import Fusion
-from alpa_dejavu.features._kinds import ALIASES, kind_of
+from alpa_dejavu.layers.features.flatten import Flattener, Step, Value
+from alpa_dejavu.layers.features.fusion import Fusion
+from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of
 from alpa_dejavu.sharding._from_jaxpr import read_steps
 from alpa_dejavu.sharding._gradients import results
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs

@@ -4,13 +4,13 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from alpa_dejavu.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
-from alpa_dejavu.hlo._shapes import byte_size, is_tuple
 from alpa_dejavu.sharding._hlo_attributes import attributes_of, kind_of
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from alpa_dejavu.sharding.hlo._shapes import byte_size, is_tuple
 
 Value = int | list["Value"]
 """The operator that a value comes from; for a tuple, those of its parts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from alpa_dejavu.features._flatten import MARKER, Step, Value
+from alpa_dejavu.layers.features.flatten import MARKER, Step, Value
 from alpa_dejavu.sharding._jaxpr_attributes import attributes_of_step, element_name, kind_of_primitive
 from alpa_dejavu.sharding._lookups import lookup, lookup_gradient
 from alpa_dejavu.sharding._operator import Dims

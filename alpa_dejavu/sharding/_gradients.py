@@ -8,8 +8,8 @@ from typing import final
 
 from jax import core
 
-from alpa_dejavu.features._flatten import Flattener, Value
-from alpa_dejavu.features._structure import structure
+from alpa_dejavu.layers.features.flatten import Flattener, Value
+from alpa_dejavu.layers.features.structure import structure
 
 Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
 

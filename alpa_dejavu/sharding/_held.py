@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._ranges import FloatArray
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime
 from alpa_dejavu.sharding._spec import Shape, axes_of
 from alpa_dejavu.sharding._table import Strategy

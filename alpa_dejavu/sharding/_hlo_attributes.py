@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_dejavu.hlo._schema import HloInstructionProto
 from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, IndexDims, Kind, Operator
 from alpa_dejavu.sharding._spec import Shape
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto
 
 ELEMENTWISE = frozenset("""
     abs add and atan2 bitcast bitcast-convert cbrt ceil clamp compare complex convert copy cosine count-leading-zeros

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_dejavu.features._flatten import Step
+from alpa_dejavu.layers.features.flatten import Step
 from alpa_dejavu.sharding._operator import Attributes, ConvolutionDims, Dims, DotDims, Kind
 from alpa_dejavu.sharding._spec import Shape
 

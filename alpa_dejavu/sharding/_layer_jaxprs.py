@@ -49,7 +49,7 @@ def layers_of(
     micro_batch: int | None = None,
     gradients: Mapping[core.Var, Collection[core.Var]] | None = None,
 ) -> list[LayerJaxprs]:
-    """The layers of a step, from what `alpa_dejavu.features.describe` takes too.
+    """The layers of a step, from what `alpa_dejavu.layers.features.describe` takes too.
 
     Args:
         forward: the L layers' jaxprs, in order.

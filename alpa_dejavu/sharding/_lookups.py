@@ -7,7 +7,7 @@ along a dimension, as a loss makes it, is read as a sum along that dimension.
 
 from __future__ import annotations
 
-from alpa_dejavu.features._flatten import Step, Value
+from alpa_dejavu.layers.features.flatten import Step, Value
 from alpa_dejavu.sharding._operator import Dims, DotDims
 from alpa_dejavu.sharding._spec import Shape
 from alpa_dejavu.sharding._writer import Writer, itemsize

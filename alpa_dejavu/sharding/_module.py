@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from alpa_dejavu.hlo._schema import HloModuleProto
 from alpa_dejavu.sharding._annotate import annotate, annotate_parameters
 from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._heuristic import heuristic_spec
@@ -10,6 +9,7 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._op_sharding import MANUAL
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._solve import Solution, solve
+from alpa_dejavu.sharding.hlo._schema import HloModuleProto
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
     """Choose shardings for a module and write them into it.
 
     Args:
-        module: one entry computation without calls, simplified (see `alpa_dejavu.hlo.simplify`). Shardings that it
-            has already are kept; those of type MANUAL mean that there is none.
+        module: one entry computation without calls, simplified (see `alpa_dejavu.sharding.hlo.simplify`). Shardings
+            that it has already are kept; those of type MANUAL mean that there is none.
         mesh: the devices.
         options: what the user asks; with `enable=False` only what is there is kept, for XLA to propagate.
 

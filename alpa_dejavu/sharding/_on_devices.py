@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._ranges import FloatArray
-from alpa_dejavu.sharding._boundary_solve import BoundarySolver
+from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
 from alpa_dejavu.sharding._held import Held, undominated_moments
-from alpa_dejavu.sharding._layer_sharding import MEMORY, LayerSharding
 from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._zero import phased, zero_divisions
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver
+from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerSharding
 
 Solver = BoundarySolver | OneDevice
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from alpa_dejavu.hlo._schema import OpSharding
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._spec import Spec, is_replicated, replicated
+from alpa_dejavu.sharding.hlo._schema import OpSharding
 
 REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL = 0, 1, 2, 3, 4
 

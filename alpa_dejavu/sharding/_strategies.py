@@ -14,13 +14,7 @@ from alpa_dejavu.sharding._reshard import Costs
 from alpa_dejavu.sharding._strategies_conv import convolution_table
 from alpa_dejavu.sharding._strategies_dot import dot_table
 from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table
-from alpa_dejavu.sharding._strategies_reduce import (
-    index_table,
-    opaque_table,
-    reduce_table,
-    sibling_table,
-    sort_table,
-)
+from alpa_dejavu.sharding._strategies_reduce import index_table, opaque_table, reduce_table, sibling_table, sort_table
 from alpa_dejavu.sharding._strategies_shape import (
     broadcast_table,
     identity_table,

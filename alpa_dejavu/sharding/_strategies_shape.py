@@ -2,13 +2,7 @@
 
 from alpa_dejavu.sharding._operator import Dims
 from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs
-from alpa_dejavu.sharding._propagate import (
-    broadcast_spec,
-    reshape_spec,
-    same_size_spec,
-    transpose_spec,
-    window_spec,
-)
+from alpa_dejavu.sharding._propagate import broadcast_spec, reshape_spec, same_size_spec, transpose_spec, window_spec
 from alpa_dejavu.sharding._spec import Spec, divides, replicated
 from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jax import core
 
-from alpa_dejavu.features._flatten import Flattener, Value
-from alpa_dejavu.features._kinds import ALIASES
+from alpa_dejavu.layers.features.flatten import Flattener, Value
+from alpa_dejavu.layers.features.operator_kinds import ALIASES
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import final
 
-from alpa_dejavu.features._flatten import Step, Value
+from alpa_dejavu.layers.features.flatten import Step, Value
 from alpa_dejavu.sharding._operator import Attributes, Dims, Kind, Operator
 from alpa_dejavu.sharding._spec import Shape
 

@@ -13,9 +13,9 @@ from typing import final
 
 from alpa_dejavu.sharding._collectives import Sent
 from alpa_dejavu.sharding._layer_program import LayerProgram
-from alpa_dejavu.sharding._layer_sharding import Collective
 from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, divides, num_tiles
 from alpa_dejavu.sharding._table import Strategy
+from alpa_dejavu.sharding.layer_sharding import Collective
 
 
 @final

@@ -11,25 +11,19 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from jax import core
 
-from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.sharding._alike import layer_key
-from alpa_dejavu.sharding._boundary_solve import BoundarySolver, Workshop, Workshops
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._chain import cheapest_chain, cheapest_chains
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
 from alpa_dejavu.sharding._layer_program import LayerProgram
-from alpa_dejavu.sharding._layer_sharding import (
-    COLLECTIVE_KINDS,
-    MEMORY,
-    PHASES,
-    Collective,
-    LayerSharding,
-)
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._sharding_table import ShardingTable, StageLayers
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Workshop, Workshops
+from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_KINDS, MEMORY, PHASES, Collective, LayerSharding
+from alpa_dejavu.sharding.sharding_table import ShardingTable, StageLayers
 
 __all__ = [
     "COLLECTIVE_KINDS",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from alpa_dejavu._named import name_of, resolve
-from alpa_dejavu.slicing._amp_pipe import AmpPipe
+from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
 from alpa_dejavu.slicing._exhaustive import Exhaustive
@@ -12,6 +11,7 @@ from alpa_dejavu.slicing._mcmc import Mcmc
 from alpa_dejavu.slicing._placed import Effort
 from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing._why_none import why_none
+from alpa_dejavu.slicing.amp_pipe import AmpPipe
 
 __all__ = [
     "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform", "slicer",

@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, _check
-from alpa_dejavu.relaxation import Cost
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
 from alpa_dejavu.slicing._base import Slicer
+from alpa_dejavu.slicing.relaxation import Cost
 
 if TYPE_CHECKING:
-    from alpa_dejavu.relaxation._solve import Relaxed, Settings, Solved
-    from alpa_dejavu.relaxation._trace import Trace
+    from alpa_dejavu.slicing.relaxation._solve import Relaxed, Settings, Solved
+    from alpa_dejavu.slicing.relaxation._trace import Trace
 
 
 @final
@@ -22,10 +22,10 @@ class Gradient(Slicer):
     """Anneals a differentiable dynamic program over layers from many starts at once; needs JAX.
 
     By the objectives that have a name, devices are priced and the largest stage is bounded; prices and bounds follow
-    the gradient. By any other cost, and by the simulated step (`alpa_dejavu.makespan.Makespan`), a second program then
-    has places for stages, whose leanings follow the gradient of the cost of the relaxed plan. Plans are drawn from the
-    probabilities that come out, what they are made of is put together anew, and the best are moved as long as that is
-    better. No other slicer is asked.
+    the gradient. By any other cost, and by the simulated step (`alpa_dejavu.slicing.makespan.Makespan`), a second
+    program then has places for stages, whose leanings follow the gradient of the cost of the relaxed plan. Plans are
+    drawn from the probabilities that come out, what they are made of is put together anew, and the best are moved as
+    long as that is better. No other slicer is asked.
 
     The lower bound is the Lagrangian relaxation's, or on a `Makespan` `least_makespan_floor`; on another objective 0.
     The first problem of a shape takes seconds longer, for its programs are compiled. Alpa's 1F1B with sends that block
@@ -59,7 +59,7 @@ class Gradient(Slicer):
 
     def __post_init__(self) -> None:
         for field in ("starts", "rounds"):
-            _check.count("gradient", field, getattr(self, field))
+            checks.count("gradient", field, getattr(self, field))
 
     def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
         """Slices, and tells where the anneal ended, to go on from there when costs have changed.
@@ -74,7 +74,7 @@ class Gradient(Slicer):
         Raises:
             ValueError: what was begun with is of another problem.
         """
-        from alpa_dejavu.relaxation._solve import solve
+        from alpa_dejavu.slicing.relaxation._solve import solve
 
         started = time.perf_counter()
         (solved,) = solve([problem], self._settings(), begun)
@@ -85,7 +85,7 @@ class Gradient(Slicer):
 
         Each slicing tells the time of all.
         """
-        from alpa_dejavu.relaxation._solve import solve
+        from alpa_dejavu.slicing.relaxation._solve import solve
 
         started = time.perf_counter()
         found = solve(problems, self._settings())
@@ -93,7 +93,7 @@ class Gradient(Slicer):
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
         """Slices, and tells of the anneal round by round; nothing if there is no plan at all."""
-        from alpa_dejavu.relaxation._trace import trace
+        from alpa_dejavu.slicing.relaxation._trace import trace
 
         slicing, relaxed = self.follow(problem)
         return slicing, None if relaxed is None else trace(problem, relaxed, slicing.cost_s)
@@ -104,13 +104,13 @@ class Gradient(Slicer):
         return Slicing(solved.stages, cost_s, bound_s, self.rounds, time.perf_counter() - started)
 
     def _settings(self) -> Settings:
-        from alpa_dejavu.relaxation._solve import Settings
+        from alpa_dejavu.slicing.relaxation._solve import Settings
 
         plans = tuple(plan for plan in self.plans if plan)
         return Settings(self.starts, self.rounds, self.seed, self.cost, self.polish, plans)
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
-        from alpa_dejavu.relaxation._solve import solve
+        from alpa_dejavu.slicing.relaxation._solve import solve
 
         (solved,) = solve([problem], self._settings())
         return solved.stages, solved.lower_bound_s, self.rounds

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._compiled import compiled
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 MOST_ARCS = 15_000_000

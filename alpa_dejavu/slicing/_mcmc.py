@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice, _check
+from alpa_dejavu.problem import SlicingProblem, StageChoice, checks
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._random_moves import RandomMoves, Stages
 from alpa_dejavu.slicing._uniform import Uniform
@@ -61,12 +61,12 @@ class Mcmc(Slicer):
     clock: Callable[[], float] = dataclasses.field(default=time.perf_counter, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check.count("mcmc", "proposals", self.proposals)
-        _check.count("mcmc", "chains", self.chains)
-        _check.positive("mcmc", "hottest", self.hottest)
+        checks.count("mcmc", "proposals", self.proposals)
+        checks.count("mcmc", "chains", self.chains)
+        checks.positive("mcmc", "hottest", self.hottest)
         if self.seconds is not None:
-            _check.positive("mcmc", "seconds", self.seconds)
-        _check.one_of("mcmc", "start", self.start, ("uniform", "random"))
+            checks.positive("mcmc", "seconds", self.seconds)
+        checks.one_of("mcmc", "start", self.start, ("uniform", "random"))
 
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
         rng = random.Random(self.seed)

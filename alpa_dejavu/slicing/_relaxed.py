@@ -19,7 +19,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu._compiled import compiled
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
 
 MOST_WORK = 20_000_000

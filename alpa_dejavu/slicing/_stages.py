@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._compiled import compiled
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 
 FloatArray = NDArray[np.float64]

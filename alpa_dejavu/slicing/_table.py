@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpa_dejavu._compiled import compiled
+from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 

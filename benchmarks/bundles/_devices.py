@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
-from alpa_dejavu.latency.learned import DataSheet, data_sheets
+from alpa_dejavu.costs.latency.learned import DataSheet, data_sheets
 
 _TABLE = "the data sheets of NeuSight's table"
 _MAKER = "NVIDIA's data sheets and architecture white papers"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from alpa_dejavu.calibration import Fit
-from alpa_dejavu.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
 from bundles._peaks import Peaks
 from trials._folder import Folder, measured
 from trials._sets import SETS

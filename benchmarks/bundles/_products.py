@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.calibration import Calibration, Fit
-from alpa_dejavu.calibration._text import json_text
+from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.latency.learned import KernelModel, ProductCurve
+from alpa_dejavu.costs.latency.learned import KernelModel, ProductCurve
 from alpa_dejavu.problem import Operator, Operators
 from trials._folder import Folder, measured
 

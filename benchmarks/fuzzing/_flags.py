@@ -56,7 +56,7 @@ _THERE = (
 
 def flag_examples(right: Files) -> st.SearchStrategy[Example]:
     """A right command line with one or two flags more, or twice, each with a value that may be wrong."""
-    from alpa_dejavu.cli import main
+    from alpa_dejavu.cli.main import main
 
     # What click calls a parameter is an argument where it has no leading dashes: those are in the right lines.
     options = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from alpa_dejavu._cli.errors import ReportingGroup
-from alpa_dejavu.initialization import read_result
+from alpa_dejavu.cli.errors import ReportingGroup
+from alpa_dejavu.training.initialization import read_result
 
 SHAPES = {"weight": (3, 2), "bias": (2,)}
 """Of the state that a result is read for."""

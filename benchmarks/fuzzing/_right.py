@@ -70,7 +70,7 @@ def _write_all() -> None:
 
 
 def _run(*arguments: str, environment: Mapping[str, str]) -> None:
-    from alpa_dejavu.cli import main
+    from alpa_dejavu.cli.main import main
 
     done = CliRunner().invoke(main, arguments, env=dict(environment))
     if done.exit_code:
@@ -78,8 +78,8 @@ def _run(*arguments: str, environment: Mapping[str, str]) -> None:
 
 
 def _write_history() -> None:
-    from alpa_dejavu.history import Origin, PastRun, StageSeconds, Store
-    from alpa_dejavu.plan_file import read_plan
+    from alpa_dejavu.calibration.history import Origin, PastRun, StageSeconds, Store
+    from alpa_dejavu.plans.plan_file import read_plan
 
     store, plan = Store("history.sqlite"), read_plan("plan.json")
     stages = tuple(StageSeconds(0.1, 0.2, 0.01, 0.25, 0.3) for _ in plan.stages)
@@ -92,9 +92,9 @@ def _write_history() -> None:
 
 def _write_calibrations() -> None:
     from alpa_dejavu.calibration import Calibration, MeasuredLink, chosen_calibration, write_calibration
-    from alpa_dejavu.calibration._bench import WITHIN, Collective, Place
-    from alpa_dejavu.calibration._measurements import Measurement, Measurements
-    from alpa_dejavu.memory_margin import MemoryResiduals
+    from alpa_dejavu.calibration.bench import WITHIN, Collective, Place
+    from alpa_dejavu.calibration.measurements import Measurement, Measurements
+    from alpa_dejavu.costs.memory_margin import MemoryResiduals
     from alpa_dejavu.problem import Link
 
     device = named_cluster(MACHINE, 1).hosts[0].device
@@ -118,9 +118,9 @@ def _write_calibrations() -> None:
 
 
 def _write_database() -> None:
-    from alpa_dejavu.calibration._alpa_pickle import read_alpa_database
-    from alpa_dejavu.calibration._database import converted, database_data
-    from alpa_dejavu.calibration._text import json_text
+    from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
+    from alpa_dejavu.calibration.database import converted, database_data
+    from alpa_dejavu.calibration.text import json_text
 
     path = pathlib.Path("database.pkl")
     path.write_bytes(alpa_pickle())
@@ -147,7 +147,7 @@ def alpa_pickle(**attributes: Any) -> bytes:
 
 
 def _write_result() -> None:
-    from alpa_dejavu.initialization import Curve, Initialized, write_result
+    from alpa_dejavu.training.initialization import Curve, Initialized, write_result
 
     state = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
     losses, gradients = np.array([2.0, 1.0]), np.array([0.1, np.nan])

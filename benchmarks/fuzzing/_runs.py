@@ -45,7 +45,7 @@ def in_process(example: Example, folder: pathlib.Path) -> Ended:
     """Runs it here."""
     from click.testing import CliRunner
 
-    from alpa_dejavu.cli import main
+    from alpa_dejavu.cli.main import main
     from fuzzing._read import main as reader
 
     with _inside(folder), _memory_watched() as peak:
@@ -139,7 +139,7 @@ class Worker:
         return Ended(None, "", "", time.perf_counter() - started, 0.0, where)
 
     def _started(self) -> Connection:
-        from alpa_dejavu.child_process import child_process
+        from alpa_dejavu._util.child_process import child_process
 
         made = child_process(_serve, self._limits, name="fuzz", patience_s=0.1)
         connection = self._stack.enter_context(made)

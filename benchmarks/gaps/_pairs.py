@@ -10,12 +10,12 @@ import numpy as np
 
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.model_cache import ModelCache
-from alpa_dejavu.model_source import TracedModel
+from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningTask, Searched
 from alpa_dejavu.planning._model import LAYERS
 from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning.model_cache import ModelCache
+from alpa_dejavu.planning.model_source import TracedModel
 from alpa_dejavu.problem import Cluster, Device, Link
 
 MODELS = {

@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from alpa_dejavu import layers
+from alpa_dejavu import layers, sharding
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.memory_margin import DEFAULT_MARGIN
-from alpa_dejavu.model_cache import ModelCache
+from alpa_dejavu.costs.memory_margin import DEFAULT_MARGIN
 from alpa_dejavu.planning import GivenStage, estimate, plan
+from alpa_dejavu.planning.model_cache import ModelCache
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, Submesh
 from gaps._pairs import Pair
 
@@ -34,7 +34,7 @@ def compared(old: dict[str, Any], machine: str = "p3.16xlarge", cache: ModelCach
     except (NoPlanError, ValueError) as error:
         return {"new_s": math.inf, "error": str(error)}
     step = layers.trace(old["model"], batch=old["batch"] // old["micro_batches"])
-    model = layers.model_of_step(step, old["layers"])
+    model = sharding.model_of_step(step, old["layers"])
     stages = [_given(stage) for stage in old["stages"]]
     try:
         priced = estimate(model, cluster, Run(old["micro_batches"]), stages, name=old["model"], batch=old["batch"])

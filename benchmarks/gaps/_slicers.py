@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.planning import PlanningResult, PlanningTask
 from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._candidate import Candidate, Costs, simulated
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.problem import Model, Slicing, SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Gradient, Mcmc
+from alpa_dejavu.slicing.makespan import Makespan
 
 _UNEVEN, _TIGHT = 1.5, 0.85
 """Layers are uneven where one has so many times the mean's FLOP; memory is tight where a stage takes this share of

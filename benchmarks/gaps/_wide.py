@@ -18,7 +18,7 @@ from alpa_dejavu.planning._given import on_used_hosts
 from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape
-from alpa_dejavu.planning._task import Chooser, Found
+from alpa_dejavu.planning.task import Chooser, Found
 from alpa_dejavu.slicing import Dynamic
 
 LAYERS = (8, 12, 16, 24, 32, 48)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from alpa_dejavu.planning.strategies import as_planned, strategy
 from alpa_dejavu.problem import Cluster, Model, Plan
-from alpa_dejavu.strategies import as_planned, strategy
 from hetero._cases import Case
 
 __all__ = ["amps_plan"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from _measured_jobs import Job
+from alpa_dejavu.alpa.resume import Trained
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.resume import Trained
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.latency import measured_cpu
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Plan
 from hetero._cases import Case

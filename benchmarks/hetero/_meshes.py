@@ -32,9 +32,9 @@ class Meshes:
         from alpa.device_mesh import get_global_virtual_physical_mesh
         from alpa.pipeline_parallel import stage_construction
 
-        from alpa_dejavu._alpa import install
-        from alpa_dejavu._alpa._cluster import host_names
-        from alpa_dejavu._alpa._submeshes import on_hosts
+        from alpa_dejavu.alpa import install
+        from alpa_dejavu.alpa._submeshes import on_hosts
+        from alpa_dejavu.alpa.ray_cluster import host_names
 
         install()
         self._virtual: Any = get_global_virtual_physical_mesh()

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from _measured_jobs import Job
+from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu.alpa.resume import Trained
 from alpa_dejavu.calibration._host_links import HostLinks
-from alpa_dejavu.child_process import child_process
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.resume import Trained
 from hetero._meshes import Place
 from hetero._namespaces import Network, end_host, enter
 from hetero._nodes import Nodes
@@ -122,14 +122,14 @@ class _Server:
     def hosts(self) -> list[str]:
         from alpa.device_mesh import get_global_virtual_physical_mesh
 
-        from alpa_dejavu._alpa._cluster import host_names
+        from alpa_dejavu.alpa.ray_cluster import host_names
 
         self._connect_anew()
         return host_names(get_global_virtual_physical_mesh())
 
     def links(self) -> Any:
-        from alpa_dejavu._cli.calibrate import calibrate
         from alpa_dejavu.calibration import read_calibration
+        from alpa_dejavu.cli.calibrate import calibrate
 
         self.close()
         with tempfile.TemporaryDirectory() as directory:
@@ -150,7 +150,7 @@ class _Server:
         return [ray.get(called) for called in calls]
 
     def compile(self, job: Job, plan: Plan) -> float:
-        from alpa_dejavu._alpa import PlanRun
+        from alpa_dejavu.alpa import PlanRun
         from hetero._meshes import needed
 
         self.meshes.use(needed(plan, self.meshes.names))

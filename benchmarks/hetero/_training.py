@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from _measured_jobs import Job
+from alpa_dejavu.alpa.resume import AlpaSession, Trained, train
 from alpa_dejavu.problem import Plan
-from alpa_dejavu.resume import AlpaSession, Trained, train
 
 __all__ = ["EVERY", "KILLED_IN", "STEPS", "disturbed", "undisturbed"]
 

@@ -11,8 +11,8 @@ from typing import Any, final
 import numpy as np
 from tqdm import tqdm
 
-from alpa_dejavu import layers
-from alpa_dejavu.placement import alpas_hosts
+from alpa_dejavu import layers, sharding
+from alpa_dejavu.clusters.placement import alpas_hosts
 from alpa_dejavu.problem import Plan, Submesh
 from hetero._amps import amps_plan
 from hetero._bench import Bench
@@ -53,7 +53,7 @@ def trial(
     """
     started, load = time.perf_counter(), os.getloadavg()
     job = case.job
-    model = layers.model_of_step(layers.trace(job.model, batch=job.batch // case.micro_batches), job.layers)
+    model = sharding.model_of_step(layers.trace(job.model, batch=job.batch // case.micro_batches), job.layers)
     every = enumeration(case, model)
     listed = [layout.plan(case, bench.names) for layout in drawn(every, effort.plans, effort.seed)]
     result: dict[str, Any] = {"name": case.name, "about": case.about, "job": job.name, "plans_in_all": len(every),

@@ -17,8 +17,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from alpa_dejavu.initialization import Progress
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.training.initialization import Progress
 from races._data import digits
 from races._models import Perceptron, Task
 from races._plan import JUDGED, Plan

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.initialization import Initialized, parallel_initialize
+from alpa_dejavu.training.initialization import Initialized, parallel_initialize
 from races._data import batch
 from races._models import Task
 

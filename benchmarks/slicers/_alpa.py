@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu.child_process import child_process
+from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 
 FIRST, SECOND = "training_dp", "training_dp_2"

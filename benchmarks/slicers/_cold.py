@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, final
 
-from alpa_dejavu.child_process import child_process
+from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import Slicing
 from slicers._problems import SIZED, sized
 

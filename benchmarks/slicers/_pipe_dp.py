@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.child_process import child_process
+from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 
 MICRO_BATCHES = 3

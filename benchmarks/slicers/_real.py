@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.layers import model_of_step, most_layers, trace
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.layers import most_layers, trace
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import Cluster, Model, Run, SlicingProblem
-from alpa_dejavu.space import search_space
+from alpa_dejavu.sharding import model_of_step
 
 MODELS = ("gpt-760m", "gpt-1.3b", "moe-690m", "wresnet-500m", "wresnet-1b")
 MICRO_BATCHES = (32, 64, 128, 256)

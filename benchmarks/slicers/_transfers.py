@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from alpa_dejavu.makespan import Makespan
 from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing.makespan import Makespan
 from placed_slicing import made_up
 
 LAYERS, PER_HOST, FORWARD = 24, 4, 1 / 3

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold
 
-from alpa_dejavu.latency.baselines import BASELINES, baseline
+from alpa_dejavu.costs.latency.baselines import BASELINES, baseline
 from trials._trial_set import Predicted
 
 __all__ = ["BASELINES", "Baseline"]

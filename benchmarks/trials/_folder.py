@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from alpa_dejavu._json_text import strict_json
+from alpa_dejavu._util.json_text import strict_json
 
 _log = logging.getLogger(__name__)
 _FILES = "files"

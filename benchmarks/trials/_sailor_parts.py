@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.iteration import Fitted, fit
-from alpa_dejavu.iteration.frameworks import BandwidthFit, LayerProfile
+from alpa_dejavu.costs.iteration import Fitted, fit
+from alpa_dejavu.costs.iteration.frameworks import BandwidthFit, LayerProfile
 from trials._folder import Folder, UnreadableError, measured
 
 NUM_LAYERS = {26: "OPT-350", 34: "GPT-Neo-2.7", 50: "OPT-30"}

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.iteration import fit
-from alpa_dejavu.iteration.frameworks import (
+from alpa_dejavu.costs.iteration import fit
+from alpa_dejavu.costs.iteration.frameworks import (
     DeepSpeedIteration,
     HostKind,
     PipelinePlan,

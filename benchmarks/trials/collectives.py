@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.communication._collectives import Collectives
-from alpa_dejavu.communication._fitted import FittedCollectives
-from alpa_dejavu.communication._profile import summary, suspects
+from alpa_dejavu.costs.communication._collectives import Collectives
+from alpa_dejavu.costs.communication._fitted import FittedCollectives
+from alpa_dejavu.costs.communication._profile import summary, suspects
 from trials._folder import Folder, UnreadableError, measured, place
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 

@@ -7,9 +7,9 @@ from typing import final
 import numpy as np
 import pandas as pd
 
-from alpa_dejavu.latency._kernel_model import KernelModel
-from alpa_dejavu.latency._kernels import Kernels
-from alpa_dejavu.latency._sheets import data_sheets
+from alpa_dejavu.costs.latency._kernel_model import KernelModel
+from alpa_dejavu.costs.latency._kernels import Kernels
+from alpa_dejavu.costs.latency._sheets import data_sheets
 from trials._folder import Folder, UnreadableError, measured
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from alpa_dejavu.latency._blocks import BlockModel, Blocks
+from alpa_dejavu.costs.latency._blocks import BlockModel, Blocks
 from trials._folder import Folder, UnreadableError, measured
 from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
 

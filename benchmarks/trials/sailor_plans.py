@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.iteration import fit
-from alpa_dejavu.iteration.frameworks import PeakMemory, PipelineRun
+from alpa_dejavu.costs.iteration import fit
+from alpa_dejavu.costs.iteration.frameworks import PeakMemory, PipelineRun
 from trials._folder import Folder, UnreadableError, measured
 from trials._intervals import from_logs
 from trials._sailor_columns import columns

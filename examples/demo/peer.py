@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from alpa_dejavu.child_process import child_process
+from alpa_dejavu._util.child_process import child_process
 from demo.training import Job
 
 __all__ = ["Peer", "paired_rounds", "peer"]
@@ -55,7 +55,7 @@ def peer(job: Job) -> Iterator[Peer]:
 def _serve(connection: Connection, job: Job) -> None:
     import alpa
 
-    from alpa_dejavu.local_cluster import local_cluster
+    from alpa_dejavu.alpa.local_cluster import local_cluster
     from demo.session import Session
 
     # AutoStageOption leaves its profile in the working directory.

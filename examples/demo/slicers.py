@@ -12,13 +12,14 @@ import numpy as np
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.layers import TracedStep, model_of_step
-from alpa_dejavu.pictures import Curve, Frame, curves, strip
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.layers import TracedStep
 from alpa_dejavu.problem import Run, SlicingProblem, StageChoice
+from alpa_dejavu.report.pictures import Curve, Frame, curves, strip
+from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.slicing import Gradient, Slicer, slicer
-from alpa_dejavu.space import search_space
 
 __all__ = [
     "LAYERS", "MOST_LAYERS", "Answer", "Solve", "alpas", "anneal", "answers", "costs_over_time", "ours", "question",

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
-from alpa_dejavu.initialization import Curve, Initialized
+from alpa_dejavu.training.initialization import Curve, Initialized
 
 SMOOTHED_STEPS = 20
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo.gradients import without_all_reduces
-from alpa_dejavu.hlo.random import seed_random_numbers
+from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo.gradients import without_all_reduces
+from alpa_dejavu.sharding.hlo.random import seed_random_numbers
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax._partition import compile_options
 from alpa_stock_jax.devices import note_execution, take_seed

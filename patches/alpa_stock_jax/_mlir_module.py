@@ -14,7 +14,7 @@ from jax._src.lib import xla_extension as xe
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import func
 
-from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo import HloModuleProto
 
 __all__ = ["annotated_module", "manual_module"]
 

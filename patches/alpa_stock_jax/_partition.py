@@ -16,13 +16,13 @@ import tempfile
 import numpy as np
 from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo._graph import entry
-from alpa_dejavu.hlo._schema import HloInstructionProto, HloProto, OpSharding
-from alpa_dejavu.hlo.markers import is_marker, remove_markers
-from alpa_dejavu.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
-from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
-from alpa_dejavu.hlo.shield import shield_constants, shield_copies, unshield_constants
+from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo._graph import entry
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloProto, OpSharding
+from alpa_dejavu.sharding.hlo.markers import is_marker, remove_markers
+from alpa_dejavu.sharding.hlo.scatter import drop_redundant_slices, reassociate_all_reduces
+from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, replicated, tuple_sharding
+from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, unshield_constants
 from alpa_stock_jax._mlir_module import annotated_module
 
 __all__ = ["compile_options", "partition", "propagate"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from alpa_dejavu.hlo import HloModuleProto
 from alpa_dejavu.sharding import CollectiveProfile, LogicalMesh, ShardedModule, ShardingOptions, shard_module
+from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_stock_jax._partition import propagate
 from alpa_stock_jax.pass_context import option
 

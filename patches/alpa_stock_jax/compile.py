@@ -10,9 +10,9 @@ import numpy as np
 from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
-from alpa_dejavu.hlo import HloModuleProto, inline_calls
-from alpa_dejavu.hlo.collectives import optimize_collectives
-from alpa_dejavu.hlo.markers import remove_markers
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
+from alpa_dejavu.sharding.hlo.collectives import optimize_collectives
+from alpa_dejavu.sharding.hlo.markers import remove_markers
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch

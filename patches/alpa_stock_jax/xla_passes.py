@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.hlo import shardings as hlo_shardings
-from alpa_dejavu.hlo.cost import MeasuredCosts, estimate_cost
-from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
-from alpa_dejavu.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
-from alpa_dejavu.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
+from alpa_dejavu.sharding.hlo import shardings as hlo_shardings
+from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, estimate_cost
+from alpa_dejavu.sharding.hlo.flops import count_flop_dot_conv_only
+from alpa_dejavu.sharding.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
+from alpa_dejavu.sharding.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
 from alpa_stock_jax._partition import partition
 from alpa_stock_jax._patch import Patch
 from alpa_stock_jax._sharding import shard, solution_vector, without_shardings

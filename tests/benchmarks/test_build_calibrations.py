@@ -11,10 +11,10 @@ import pytest
 
 import build_calibrations
 from alpa_dejavu.calibration import bundled, read_calibration
-from alpa_dejavu.calibration._file import calibration_text
-from alpa_dejavu.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.iteration import Fitted
-from alpa_dejavu.latency.learned import DataSheet, KernelModel, Kernels
+from alpa_dejavu.calibration._calibration_text import calibration_text
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.costs.iteration import Fitted
+from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels
 from bundles._devices import BUNDLES
 from bundles._parts import Part
 from bundles._peaks import Peaks

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import default_spreads
-from alpa_dejavu.uncertainty._spreads import ALPHA_BETA, ROOFLINE
+from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 
 TRAIN = Path(__file__).parents[3] / "shared" / "data"
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fuzz
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.main import main
 from fuzzing import _outcome, _runs
 from fuzzing._breaks import broken_json, json_bytes
 from fuzzing._example import Example, Placed
@@ -152,7 +152,7 @@ def test_a_users_own_error_may_have_its_traceback_and_an_interrupt_its_status(tm
     text = 'Traceback (most recent call last):\n  File "{}", line 1, in <module>\nKeyboardInterrupt\n'
     assert faults(interrupted, ended(-2, stderr=text.format("/lib/site.py")), tmp_path) == ()
     said = ("exit status -2", "traceback")
-    assert faults(interrupted, ended(-2, stderr=text.format("/lib/alpa_dejavu/cli.py")), tmp_path) == said
+    assert faults(interrupted, ended(-2, stderr=text.format("/lib/alpa_dejavu/cli/main.py")), tmp_path) == said
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,11 @@ def test_an_interrupt_that_a_command_sees_has_its_words(monkeypatch, tmp_path):
 
 def test_where_a_traceback_is_from_is_its_last_place_of_ours():
     text = (
-        'Traceback (most recent call last):\n  File "/x/alpa_dejavu/cli.py", line 3, in main\n'
-        '  File "/x/alpa_dejavu/plan_file.py", line 7, in read_plan\n  File "/y/json.py", line 1, in loads\n'
+        'Traceback (most recent call last):\n  File "/x/alpa_dejavu/cli/main.py", line 3, in main\n'
+        '  File "/x/alpa_dejavu/plans/plan_file.py", line 7, in read_plan\n  File "/y/json.py", line 1, in loads\n'
         "json.decoder.JSONDecodeError: no\n"
     )
-    assert failed_at(text) == "alpa_dejavu/plan_file.py:read_plan, json.decoder.JSONDecodeError: no"
+    assert failed_at(text) == "alpa_dejavu/plans/plan_file.py:read_plan, json.decoder.JSONDecodeError: no"
     assert failed_at("Error: it is wrong") == ""
 
 

@@ -12,7 +12,7 @@ import pytest
 from _measured_jobs import Job
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
-from alpa_dejavu import layers
+from alpa_dejavu import layers, sharding
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
@@ -35,7 +35,7 @@ NAMES = ["a", "b", "c", "d"]
 @pytest.fixture(scope="module")
 def models():
     return {
-        name: layers.model_of_step(layers.trace(case.job.model, batch=128), case.job.layers)
+        name: sharding.model_of_step(layers.trace(case.job.model, batch=128), case.job.layers)
         for name, case in CASES.items()
     }
 

@@ -10,9 +10,9 @@ import pytest
 from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
 from _measured_report import held_out_regret, job_result, paired_ratio, summary, table
 from _measured_runs import submesh_sizes
+from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.layers import concrete
-from alpa_dejavu.measurement import Measured
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.testing import example_cluster
 
 CLUSTER = example_cluster(1)  # of 4 devices

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import parallel_initialization
-from alpa_dejavu.initialization import Curve, Initialized
+from alpa_dejavu.training.initialization import Curve, Initialized
 from races import _seconds, _ways
 from races._data import CHARACTERS, batch, digits, source_text
 from races._figures import Interval, foresight, of_any, summaries

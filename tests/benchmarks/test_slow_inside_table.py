@@ -8,10 +8,10 @@ import slow_inside
 from _strategy_cases import cases, model_of
 from alpa_dejavu.calibration import prices
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning._task import SpaceRules
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.task import SpaceRules
 
 
 def small(model, cluster, batch, layers, communication):

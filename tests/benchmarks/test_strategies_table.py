@@ -8,13 +8,13 @@ import pytest
 
 import strategies
 from _strategy_cases import ProfiledLayers, cases, model_of, without_starts
-from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.strategies import Amp, HetPipe, Megatron, Task
+from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.planning.strategies import Amp, HetPipe, Megatron, Task
 
 PROFILES = Path(__file__).parents[3] / "shared" / "data" / "amp"
 HOMOGENEOUS, _, UNEVEN = cases()

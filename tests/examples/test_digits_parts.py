@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from alpa_dejavu.initialization import Curve, Initialized
+from alpa_dejavu.training.initialization import Curve, Initialized
 from digits.plots import smoothed, steps_to, write_plots
 
 

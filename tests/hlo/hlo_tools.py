@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jax._src.lib import xla_extension as xe
 
-from alpa_dejavu.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax.lowering import lower
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hlo_tools import from_text, opcodes, run_partitions
 
-from alpa_dejavu.hlo.combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
+from alpa_dejavu.sharding.hlo.combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
 
 ADD = """add { a = f32[] parameter(0)
   b = f32[] parameter(1)

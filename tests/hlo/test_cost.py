@@ -5,7 +5,7 @@ import math
 import pytest
 from hlo_tools import from_text
 
-from alpa_dejavu.hlo.cost import MeasuredCosts, estimate_cost
+from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, estimate_cost
 
 ALL = ((0, 1, 2, 3),)
 LINE = ((0, 1.0), (100, 2.0), (1000, 11.0))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hlo_tools import from_function
 
-from alpa_dejavu.hlo.flops import count_flop_dot_conv_only
+from alpa_dejavu.sharding.hlo.flops import count_flop_dot_conv_only
 
 
 def _conv(x, k):

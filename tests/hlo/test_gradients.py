@@ -3,8 +3,8 @@
 import numpy as np
 from hlo_tools import from_text, opcodes, run_partitions
 
-from alpa_dejavu.hlo.combine import combine_all_reduces
-from alpa_dejavu.hlo.gradients import gradient_channels, rewrite_gradient_accumulation, without_all_reduces
+from alpa_dejavu.sharding.hlo.combine import combine_all_reduces
+from alpa_dejavu.sharding.hlo.gradients import gradient_channels, rewrite_gradient_accumulation, without_all_reduces
 
 ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"
 MODULE = f"""HloModule m

@@ -6,8 +6,8 @@ from hlo_tools import from_text, run_partitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.hlo._graph import Graph
-from alpa_dejavu.hlo._partition_id import values_by_partition
+from alpa_dejavu.sharding.hlo._graph import Graph
+from alpa_dejavu.sharding.hlo._partition_id import values_by_partition
 
 
 def _module(lines):

@@ -7,8 +7,8 @@ import pytest
 from alpa.monkey_patch import rng_normal
 from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo.random import seed_random_numbers
+from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo.random import seed_random_numbers
 from alpa_stock_jax._mlir_module import manual_module
 from alpa_stock_jax.lowering import lower
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from hlo_tools import from_text, opcodes, run_partitions
 
-from alpa_dejavu.hlo.scatter import all_reduce_to_reduce_scatter, drop_redundant_slices, reassociate_all_reduces
+from alpa_dejavu.sharding.hlo.scatter import (
+    all_reduce_to_reduce_scatter,
+    drop_redundant_slices,
+    reassociate_all_reduces,
+)
 
 ADD = """add { a = f32[] parameter(0)
   b = f32[] parameter(1)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hlo_tools import from_function, to_text
 
-from alpa_dejavu.hlo import shardings
-from alpa_dejavu.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo import shardings
+from alpa_dejavu.sharding.hlo._schema import OpSharding
 
 ROWS = OpSharding(type=3, tile_assignment_dimensions=[2, 1], tile_assignment_devices=[0, 1])
 COLUMNS = OpSharding(type=3, tile_assignment_dimensions=[1, 2], tile_assignment_devices=[0, 1])

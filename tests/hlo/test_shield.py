@@ -2,7 +2,7 @@
 
 from hlo_tools import from_text, opcodes, to_text
 
-from alpa_dejavu.hlo.shield import shield_constants, shield_copies, unshield_constants
+from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, unshield_constants
 
 MODULE = """HloModule m
 ENTRY e { a = f32[4] parameter(0)

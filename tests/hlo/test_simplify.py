@@ -8,7 +8,7 @@ from hlo_tools import from_function, from_text, opcodes, run, to_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.hlo import inline_calls, simplify
+from alpa_dejavu.sharding.hlo import inline_calls, simplify
 
 
 def _simple(module):

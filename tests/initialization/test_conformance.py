@@ -1,11 +1,11 @@
 import pytest
 
-from alpa_dejavu.initialization import judge
-from alpa_dejavu.initialization.rules import KNOWN as RULES
-from alpa_dejavu.initialization.rules import Decision, Rule, rule
-from alpa_dejavu.initialization.starts import KNOWN as STARTS
-from alpa_dejavu.initialization.starts import Start, start
-from alpa_dejavu.initialization.testing import check_judge, check_rule, check_start
+from alpa_dejavu.training.initialization import judge
+from alpa_dejavu.training.initialization.rules import KNOWN as RULES
+from alpa_dejavu.training.initialization.rules import Decision, Rule, rule
+from alpa_dejavu.training.initialization.starts import KNOWN as STARTS
+from alpa_dejavu.training.initialization.starts import Start, start
+from alpa_dejavu.training.initialization.testing import check_judge, check_rule, check_start
 
 # Those by shape differ in what they draw alone: one of them is enough here.
 LIKE_ANOTHER = {"kaiming_normal", "kaiming_uniform", "lecun", "truncated_normal", "xavier_normal"}

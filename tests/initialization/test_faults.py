@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from small_models import regression
 
-from alpa_dejavu.initialization import parallel_initialize, read_result
-from alpa_dejavu.initialization._field import Field
-from alpa_dejavu.initialization._model import Model
-from alpa_dejavu.initialization._race import train_to
-from alpa_dejavu.initialization._store import Store
-from alpa_dejavu.initialization._task import Outcome, Runner
-from alpa_dejavu.initialization._trainer import Trainer
+from alpa_dejavu.training.initialization import parallel_initialize, read_result
+from alpa_dejavu.training.initialization._field import Field
+from alpa_dejavu.training.initialization._model import Model
+from alpa_dejavu.training.initialization._race import train_to
+from alpa_dejavu.training.initialization._store import Store
+from alpa_dejavu.training.initialization._task import Outcome, Runner
+from alpa_dejavu.training.initialization._trainer import Trainer
 
 
 def fragile(poor, at=2):
@@ -152,10 +152,10 @@ def test_candidates_that_kill_their_workers_are_dropped_and_counted(setting):
 
 @pytest.fixture
 def setting():
-    from alpa_dejavu.initialization import judge
-    from alpa_dejavu.initialization._setting import Setting
-    from alpa_dejavu.initialization.rules import rule
-    from alpa_dejavu.initialization.starts import start
+    from alpa_dejavu.training.initialization import judge
+    from alpa_dejavu.training.initialization._setting import Setting
+    from alpa_dejavu.training.initialization.rules import rule
+    from alpa_dejavu.training.initialization.starts import start
 
     return Setting(
         4, 32, (8, 16), np.inf, start("model"), rule("halving"), judge("trend"), 0, (), 2, 4, (), True, False
@@ -193,8 +193,8 @@ def test_numbers_that_numpy_hasnt_survive_their_file(tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from alpa_dejavu.initialization._layout import layout
-    from alpa_dejavu.initialization._npz import read_leaves, write_leaves
+    from alpa_dejavu.training.initialization._layout import layout
+    from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
 
     state = {"a": jnp.arange(3, dtype=jnp.bfloat16), "key": jax.random.PRNGKey(1)}
     leaves = tuple(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(state))
@@ -227,8 +227,8 @@ class Leaf:
     ],
 )
 def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, leaf, said):
-    from alpa_dejavu.initialization._layout import layout
-    from alpa_dejavu.initialization._npz import read_leaves
+    from alpa_dejavu.training.initialization._layout import layout
+    from alpa_dejavu.training.initialization._npz import read_leaves
 
     path = tmp_path / "x.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
@@ -238,8 +238,8 @@ def test_a_state_file_is_seen_to_be_the_state_before_it_is_unpacked(tmp_path, le
 
 
 def test_what_is_no_state_file_is_refused(tmp_path):
-    from alpa_dejavu.initialization._layout import layout
-    from alpa_dejavu.initialization._npz import read_leaves
+    from alpa_dejavu.training.initialization._layout import layout
+    from alpa_dejavu.training.initialization._npz import read_leaves
 
     shape = layout({"a": np.zeros(3, np.float32)})
     np.save(tmp_path / "x.npy", np.zeros(3, np.float32))

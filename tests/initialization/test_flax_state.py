@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from alpa_dejavu.initialization import parallel_initialize
+from alpa_dejavu.training.initialization import parallel_initialize
 
 
 def test_a_train_state_comes_back_and_trains_on():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_models import regression
 
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.initialization.into_alpa import placed, spare_workers
+from alpa_dejavu.alpa.into_alpa import placed, spare_workers
+from alpa_dejavu.training.initialization import parallel_initialize
 
 
 class Chosen:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from small_models import dense, regression
 
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.initialization._align import aligned, groups_of
-from alpa_dejavu.initialization._breed import averaged, crossed, mutated
-from alpa_dejavu.initialization._layout import layout
-from alpa_dejavu.initialization.rules import Child, Decision, Rule
+from alpa_dejavu.training.initialization import parallel_initialize
+from alpa_dejavu.training.initialization._align import aligned, groups_of
+from alpa_dejavu.training.initialization._breed import averaged, crossed, mutated
+from alpa_dejavu.training.initialization._layout import layout
+from alpa_dejavu.training.initialization.rules import Child, Decision, Rule
 
 SIZES = (5, 8, 7, 3)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_models import regression
 
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.initialization._race import wave_sizes
-from alpa_dejavu.initialization.rules import Asha, Decision, Evolution, Rule
+from alpa_dejavu.training.initialization import parallel_initialize
+from alpa_dejavu.training.initialization._race import wave_sizes
+from alpa_dejavu.training.initialization.rules import Asha, Decision, Evolution, Rule
 
 
 def run(num_candidates=8, budget_steps=64, says_norm=True, lanes=1, **options):

@@ -6,8 +6,8 @@ import os
 import pytest
 from small_models import regression
 
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.training.initialization import parallel_initialize
 
 
 def test_workers_need_a_cluster():

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_dejavu.initialization import parallel_initialize
-from alpa_dejavu.initialization.into_alpa import placed, spare_workers
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.into_alpa import placed, spare_workers
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.problem import Plan, StagePlan, Submesh
+from alpa_dejavu.training.initialization import parallel_initialize
 
 SIZE, STEPS = 16, 2
 
@@ -67,8 +67,8 @@ def test_a_pipeline_goes_on_from_the_best_of_candidates_on_its_spare_devices(tmp
         from alpa.device_mesh import get_global_virtual_physical_mesh
 
         from alpa_dejavu import DejavuStageOption
-        from alpa_dejavu._alpa._cluster import alpa_hosts, host_names
-        from alpa_dejavu.layer_option import DejavuLayerOption
+        from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+        from alpa_dejavu.alpa.ray_cluster import alpa_hosts, host_names
 
         alpa.init("ray")
         mesh = get_global_virtual_physical_mesh()

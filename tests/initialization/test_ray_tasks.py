@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_models import regression
 
-from alpa_dejavu.initialization import _ray_workers, parallel_initialize
+from alpa_dejavu.training.initialization import _ray_workers, parallel_initialize
 
 
 class Died(Exception):

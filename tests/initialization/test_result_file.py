@@ -5,8 +5,8 @@ import pathlib
 import numpy as np
 from small_models import regression
 
-from alpa_dejavu.initialization import read_result
-from alpa_dejavu.initialization._result_file import write_result
+from alpa_dejavu.training.initialization import read_result
+from alpa_dejavu.training.initialization._result_file import write_result
 
 GOLDEN = pathlib.Path(__file__).parent / "data" / "initialization-1.json"
 

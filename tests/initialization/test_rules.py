@@ -3,9 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.initialization import LastLoss, Measure
-from alpa_dejavu.initialization._rungs import checked_rungs, rungs_of
-from alpa_dejavu.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Standing, rule
+from alpa_dejavu.training.initialization import LastLoss, Measure
+from alpa_dejavu.training.initialization._rungs import checked_rungs, rungs_of
+from alpa_dejavu.training.initialization.rules import Asha, Evolution, Halving, OptunaPruner, Standing, rule
 
 RUNGS = (10, 20, 40)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from small_models import dense
 
-from alpa_dejavu.initialization._layout import layout
-from alpa_dejavu.initialization.starts import Ask, CoarseToFine, LatinHypercube, OptunaSampler, Own, start
-from alpa_dejavu.initialization.starts._base import Started, Tried
+from alpa_dejavu.training.initialization._layout import layout
+from alpa_dejavu.training.initialization.starts import Ask, CoarseToFine, LatinHypercube, OptunaSampler, Own, start
+from alpa_dejavu.training.initialization.starts._base import Started, Tried
 
 
 @pytest.fixture(scope="module")

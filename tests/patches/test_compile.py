@@ -11,8 +11,8 @@ from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 from jax.interpreters import pxla
 
-from alpa_dejavu.hlo import HloModuleProto
-from alpa_dejavu.hlo.gradients import rewrite_gradient_accumulation
+from alpa_dejavu.sharding.hlo import HloModuleProto
+from alpa_dejavu.sharding.hlo.gradients import rewrite_gradient_accumulation
 from alpa_stock_jax.compile import MeshBackend
 
 ANNOTATED = """HloModule m

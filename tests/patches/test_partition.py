@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.hlo._graph import entry
-from alpa_dejavu.hlo._schema import OpSharding
-from alpa_dejavu.hlo.shardings import output_sharding, parameter_shardings, set_parameter_shardings
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
+from alpa_dejavu.sharding.hlo._graph import entry
+from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.shardings import output_sharding, parameter_shardings, set_parameter_shardings
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax._partition import partition, propagate
 from alpa_stock_jax.lowering import lower

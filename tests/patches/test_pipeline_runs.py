@@ -7,7 +7,7 @@ from alpa.device_mesh import get_global_cluster
 from alpa.pipeline_parallel.stage_construction import get_last_dp_result
 from alpa.testing import assert_allclose, get_mlp_train_state_and_step
 
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

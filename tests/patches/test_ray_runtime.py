@@ -15,8 +15,8 @@ from alpa.device_mesh import DistributedArray, RemoteArrayRef, get_global_cluste
 from alpa.testing import assert_allclose, get_mlp_train_state_and_step
 
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu._alpa._cluster import host_names
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.alpa.ray_cluster import host_names
 from alpa_dejavu.problem import Plan, StagePlan, Submesh
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

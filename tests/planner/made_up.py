@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink
-from alpa_dejavu.communication.learned import Collectives, FittedCollectives
-from alpa_dejavu.latency.learned import BlockModel, Blocks, DataSheet, KernelModel, Kernels, ProductCurve
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives
+from alpa_dejavu.costs.latency.learned import BlockModel, Blocks, DataSheet, KernelModel, Kernels, ProductCurve
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Device, Link, SmallProducts
 from alpa_dejavu.testing import example_cluster
 

@@ -1,23 +1,14 @@
 """Small models made by hand for the planner's tests, whose figures can be reckoned in the head, and tasks of them."""
 
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.memory_margin import COUNTED, UNMEASURED
-from alpa_dejavu.model_source import GivenModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.memory_margin import COUNTED, UNMEASURED
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._candidate import Costs
-from alpa_dejavu.planning._task import GivenSpace, SpaceRules
-from alpa_dejavu.problem import (
-    Layer,
-    MeshConfig,
-    Model,
-    Operator,
-    Operators,
-    SearchSpace,
-    Submesh,
-    Tensor,
-)
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.task import GivenSpace, SpaceRules
+from alpa_dejavu.problem import Layer, MeshConfig, Model, Operator, Operators, SearchSpace, Submesh, Tensor
 from alpa_dejavu.slicing import slicer
 
 NOTHING = Operators.of([])

@@ -4,7 +4,7 @@ import dataclasses
 
 from plans import example_plan, stage
 
-from alpa_dejavu.history import Origin, PastRun
+from alpa_dejavu.calibration.history import Origin, PastRun
 
 ORIGIN = Origin("a model", "a cluster", "V100", "AnalyticLatency + AlphaBeta")
 

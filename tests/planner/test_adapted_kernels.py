@@ -12,7 +12,7 @@ from made_up import kernel_rows
 from models import chain, planned, space
 
 import few_shot
-from alpa_dejavu.latency.learned import (
+from alpa_dejavu.costs.latency.learned import (
     AdaptedKernels,
     DataSheet,
     Deviations,

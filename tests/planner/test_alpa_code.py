@@ -16,7 +16,7 @@ from unlike import islands
 
 import alpa_dejavu
 from alpa_dejavu import DejavuLayerOption, DejavuStageOption
-from alpa_dejavu.alpa_code import alpa_code, alpa_options
+from alpa_dejavu.exports.alpa_code import alpa_code, alpa_options
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
 

@@ -18,7 +18,7 @@ from train_steps import predict_in_stages
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa.local_cluster import local_cluster
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, HIDDEN, BATCH = 4, 256, 64

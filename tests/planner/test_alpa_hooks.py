@@ -7,7 +7,7 @@ from alpa import api, device_mesh, parallel_method
 from alpa.pipeline_parallel import compile_executable, stage_construction
 
 import alpa_dejavu
-from alpa_dejavu._alpa import HookError
+from alpa_dejavu.alpa import HookError
 
 PLACES = [
     (stage_construction, "cluster_layers_and_slice_mesh"),

@@ -13,9 +13,9 @@ from plans import example_plan
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption
-from alpa_dejavu._alpa import _recorder
-from alpa_dejavu.history import PastRun, Store, corrected, record
-from alpa_dejavu.local_cluster import local_cluster
+from alpa_dejavu.alpa import _recorder, record
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.calibration.history import PastRun, Store, corrected
 from alpa_dejavu.problem import StepCorrection
 
 PLAN = corrected(example_plan(), StepCorrection(1.25, 0.05, 3, 2))

@@ -17,17 +17,17 @@ from train_steps import predict_in_stages
 
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
-from alpa_dejavu._alpa._profile import _kind_differences
-from alpa_dejavu._alpa._training import Training
-from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.alpa_code import alpa_options
+from alpa_dejavu.alpa._profile import _kind_differences
+from alpa_dejavu.alpa._training import Training
 from alpa_dejavu.calibration import Calibration
+from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.history import PastRun, Store
-from alpa_dejavu.plan_estimate import cluster_of_plan
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.exports.alpa_code import alpa_options
 from alpa_dejavu.planning import GivenStage
-from alpa_dejavu.planning._fits import stage_differences
+from alpa_dejavu.planning.fits import stage_differences
+from alpa_dejavu.planning.plan_estimate import cluster_of_plan
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, MeshConfig, Submesh
 from alpa_dejavu.testing import example_cluster
 
@@ -235,7 +235,7 @@ def test_the_stand_in_returns_alpas_arrays():
 
 
 def test_the_model_that_alpa_gives_is_read_right():
-    from alpa_dejavu._alpa import _stages
+    from alpa_dejavu.alpa import _stages
 
     seen = []
     with pytest.MonkeyPatch.context() as patch:

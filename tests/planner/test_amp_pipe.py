@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing import AmpPipe, Exhaustive, slicer
-from alpa_dejavu.slicing._amp_pipe import amp_pipe_s, amp_starts
+from alpa_dejavu.slicing.amp_pipe import amp_pipe_s, amp_starts
 from alpa_dejavu.testing import check_slicer, random_problem
 
 

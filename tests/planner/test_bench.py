@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from models import chain
 
-from alpa_dejavu._even import EvenDivision
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._bench import Bench
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._shapes import ShapeSearch
-from alpa_dejavu.planning._task import SpaceRules
+from alpa_dejavu.planning.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.testing import example_cluster
 

@@ -6,8 +6,8 @@ import pytest
 from models import chain, planned, space
 from plans import example_plan, stage
 
-from alpa_dejavu.breakdown import PARTS, breakdown, why_slower
 from alpa_dejavu.problem import Run
+from alpa_dejavu.simulation.breakdown import PARTS, breakdown, why_slower
 from alpa_dejavu.testing import example_cluster
 
 

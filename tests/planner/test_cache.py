@@ -10,10 +10,11 @@ import pathlib
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu import _json_file, doctor
-from alpa_dejavu.cli import main
-from alpa_dejavu.kept import packed_json
-from alpa_dejavu.model_cache import ModelCache, chosen_cache, default_cache
+from alpa_dejavu._util import json_file
+from alpa_dejavu.cli import doctor
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.kept import packed_json
+from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache, default_cache
 
 KEY, OTHER = {"model": "a", "num_layers": 4}, {"model": "b", "num_layers": None}
 
@@ -129,7 +130,7 @@ def test_a_full_disk_leaves_nothing_behind(cache, caplog, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(_json_file.os, "replace", full)
+    monkeypatch.setattr(json_file.os, "replace", full)
     cache.write(KEY, 1)
     cache.write(KEY, 1)
     assert len(caplog.records) == 1

@@ -11,17 +11,17 @@ import pytest
 import ray
 from click.testing import CliRunner
 
-from alpa_dejavu._alpa import _calibrate
+from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import read_calibration, write_calibration
-from alpa_dejavu.calibration._bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
-from alpa_dejavu.calibration._calibrate import calibrate, identity
 from alpa_dejavu.calibration._choose import ENOUGH, next_measurement
 from alpa_dejavu.calibration._fit_devices import DeviceModel
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, predicted_s
-from alpa_dejavu.calibration._measurements import Measurement, Measurements
-from alpa_dejavu.calibration._operators import Program, operators, programs
-from alpa_dejavu.cli import main
-from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
+from alpa_dejavu.calibration.calibrate import calibrate, identity
+from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.calibration.operators import Program, operators, programs
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.costs.latency import AnalyticLatency
 from alpa_dejavu.problem import Cluster, Device, Link, SmallProducts, StridedReads
 
 PRIOR = Device(
@@ -334,7 +334,7 @@ def test_the_command_refuses_before_anything_is_started(tmp_path, monkeypatch):
 
 def test_the_commands_budget_goes_by_the_clock_that_is_handed_in(tmp_path, monkeypatch):
     bench = MadeUp()
-    monkeypatch.setattr(_calibrate, "ray_bench", lambda machine: (cluster_of(PRIOR, LINK, hosts=2), bench))
+    monkeypatch.setattr(ray_bench, "ray_bench", lambda machine: (cluster_of(PRIOR, LINK, hosts=2), bench))
     command = ["calibrate", "--output", str(tmp_path / "c.json"), "--budget", "20"]
     result = CliRunner().invoke(main, command, obj=lambda: bench.now)
     assert result.exit_code == 0, result.output

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.calibration._alpa_pickle import read_alpa_database
-from alpa_dejavu.calibration._database import converted, database_data, read_database
 from alpa_dejavu.calibration._fit_database import fit_database
-from alpa_dejavu.cli import main
-from alpa_dejavu.communication import Group
-from alpa_dejavu.communication.learned import LearnedCommunication
+from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
+from alpa_dejavu.calibration.database import converted, database_data, read_database
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.communication.learned import LearnedCommunication
 from alpa_dejavu.problem import Cluster, Device, Link
 
 GROUPS = ((0, 1, 2, 3),)

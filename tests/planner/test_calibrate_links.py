@@ -18,28 +18,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import measured
 
-from alpa_dejavu._alpa import _calibrate as alpa_calibrate
-from alpa_dejavu._alpa._ports import Port
-from alpa_dejavu._alpa._ray_ports import RayPorts, ray_ports
+from alpa_dejavu.alpa import ray_bench as alpa_calibrate
+from alpa_dejavu.alpa._ports import Port
+from alpa_dejavu.alpa._ray_ports import RayPorts, ray_ports
 from alpa_dejavu.calibration import (
     Calibration,
     Fit,
     HostLinks,
     MeasuredLink,
-    _calibrate,
+    calibrate,
     prices,
     read_calibration,
     write_calibration,
 )
 from alpa_dejavu.calibration._alike_values import grouped
-from alpa_dejavu.calibration._bench import BETWEEN, Bench, Flows, MeasurementError
-from alpa_dejavu.calibration._calibrate_links import calibrate_links, links_identity
-from alpa_dejavu.calibration._measurements import Measurement, Measurements
 from alpa_dejavu.calibration._net import Net, carried
 from alpa_dejavu.calibration._probe_links import PLACE, even_latencies
 from alpa_dejavu.calibration._rounds import rounds
-from alpa_dejavu.cli import main
-from alpa_dejavu.communication import Links
+from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementError
+from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_identity
+from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.costs.communication import Links
 from alpa_dejavu.problem import Link, host_kinds
 from alpa_dejavu.testing import example_cluster
 
@@ -555,7 +555,7 @@ def test_a_plain_calibration_keeps_the_links_of_its_hosts(tmp_path, monkeypatch,
     fit = Fit("links from host to host", "made up", 3)
     link_file = dataclasses.replace(links_alone(), fits=(fit,), missing=("links from host to host: few", "old"))
     monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster, None))
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: measured())
+    monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: measured())
     write_calibration(link_file, output)
     assert command("calibrate", "--output", output).exit_code == 0
     found = read_calibration(output)
@@ -579,7 +579,7 @@ def test_measured_kinds_of_links_above_the_memorys_rate_are_refused_with_the_pai
     each = list(before.links)
     each[links] = dataclasses.replace(each[links], link=fast, spread={})
     monkeypatch.setattr(alpa_calibrate, "ray_bench", lambda machine: (cluster_of(2), None))
-    monkeypatch.setattr(_calibrate, "calibrate", lambda *_, **__: dataclasses.replace(before, links=tuple(each)))
+    monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: dataclasses.replace(before, links=tuple(each)))
     result = command("calibrate", "--output", output)
     assert result.exit_code == 1
     assert f"the link from {pair} has 1e+13 bytes/s, but the memory" in result.stderr

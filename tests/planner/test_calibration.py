@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from made_up import EXAMPLE, blocks, collectives, fitted, kernels, measured
 
 from alpa_dejavu.calibration import Calibration, Fit, MeasuredLink, prices, read_calibration, write_calibration
-from alpa_dejavu.calibration._file import calibration_text
-from alpa_dejavu.calibration._text import json_text
-from alpa_dejavu.communication import AlphaBeta, Group
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.calibration._calibration_text import calibration_text
+from alpa_dejavu.calibration.text import json_text
+from alpa_dejavu.costs.communication import AlphaBeta, Group
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.problem import Host, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model
 

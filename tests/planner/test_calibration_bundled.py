@@ -8,10 +8,10 @@ import pytest
 from alpa_dejavu.calibration import bundled, bundled_names, chosen_calibration
 from alpa_dejavu.calibration._bundled import FOLDER
 from alpa_dejavu.clusters import known_machines, named_cluster
-from alpa_dejavu.clusters._machine_file import read_machine
-from alpa_dejavu.communication import Group
-from alpa_dejavu.latency.learned import Kernels
-from alpa_dejavu.memory_margin import MemoryResiduals
+from alpa_dejavu.clusters.machine_file import read_machine
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.latency.learned import Kernels
+from alpa_dejavu.costs.memory_margin import MemoryResiduals
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.problem import Cluster, Link, Operator, Operators
 from alpa_dejavu.testing import check_communication_model, check_latency_model

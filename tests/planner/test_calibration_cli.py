@@ -8,7 +8,7 @@ from made_up import fitted, measured
 
 from alpa_dejavu import planning
 from alpa_dejavu.calibration import write_calibration
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.main import main
 
 
 def shown(*args):

@@ -13,15 +13,15 @@ from models import chain
 from plans import example_plan, stage
 
 import alpa_dejavu
-from alpa_dejavu import plan_estimate as plan_estimate_module
 from alpa_dejavu import planning
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta, Free, Links, communication_model
-from alpa_dejavu.placement import place
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.clusters.placement import place
+from alpa_dejavu.costs.communication import AlphaBeta, Free, Links, communication_model
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning._result import RunnerUp
+from alpa_dejavu.planning import plan_estimate as plan_estimate_module
+from alpa_dejavu.planning.result import RunnerUp
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.slicing import SLICERS
 from alpa_dejavu.testing import example_cluster
@@ -125,9 +125,9 @@ def test_a_communication_model_is_handed_on(run, name, kind):
 
 
 def test_the_cluster_that_ray_has_is_asked_for(run, monkeypatch):
-    from alpa_dejavu._alpa import _cluster
+    from alpa_dejavu.alpa import ray_cluster
 
-    monkeypatch.setattr(_cluster, "connected_cluster", lambda: CLUSTER)
+    monkeypatch.setattr(ray_cluster, "connected_cluster", lambda: CLUSTER)
     assert run("plan", "--model", "m:f", "--cluster", "ray", "--batch", "8").exit_code == 0
     assert run.asked[1] is CLUSTER
 
@@ -210,7 +210,7 @@ def test_an_error_of_the_users_code_is_shown_as_it_is(run, monkeypatch, tmp_path
     exec(compile(file.read_text(), str(file), "exec"), names)
 
     def calls(*_, **__):
-        from alpa_dejavu._named import resolve
+        from alpa_dejavu._util.by_name import resolve
 
         return resolve("x", names["model"](1), {}, int)
 

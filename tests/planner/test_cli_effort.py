@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from alpa_dejavu import planning
-from alpa_dejavu._cli.effort import announce, planning_s
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.effort import announce, planning_s
+from alpa_dejavu.cli.main import main
 
 
 @pytest.mark.parametrize(

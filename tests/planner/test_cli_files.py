@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from models import chain
 from plans import example_plan
 
-from alpa_dejavu import plan_estimate as plan_estimate_module
 from alpa_dejavu import planning
-from alpa_dejavu._cli import files
-from alpa_dejavu.cli import main
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.cli import files
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning import plan_estimate as plan_estimate_module
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 

@@ -12,21 +12,21 @@ import pytest
 from click.testing import CliRunner
 from plans import example_plan, stage
 
-from alpa_dejavu import cli
-from alpa_dejavu._cli.streams import printable, printable_lines
-from alpa_dejavu.plan_file import write_plan
+from alpa_dejavu.cli import main
+from alpa_dejavu.cli.streams import printable, printable_lines
+from alpa_dejavu.plans.plan_file import write_plan
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\r\x9b31mred\u202e\n"
 COMMAND = [sys.executable, "-m", "alpa_dejavu"]
 
 
 def command(*words):
-    return CliRunner().invoke(cli.main, [str(word) for word in words])
+    return CliRunner().invoke(main.main, [str(word) for word in words])
 
 
 def process(shell, *words, **environment):
     """A command line in a process of its own, as a shell starts it; `shell` says how, with "$@" for the command."""
-    here = pathlib.Path(cli.__file__).parents[1]
+    here = pathlib.Path(main.__file__).parents[1]
     return subprocess.run(
         ["sh", "-c", shell, "sh", *COMMAND, *map(str, words)],
         capture_output=True, text=True, encoding="utf-8", timeout=120,
@@ -126,12 +126,12 @@ def test_an_interrupt_in_a_command_is_one_line_and_130(monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("alpa_dejavu._cli.explain.read_plan", interrupted)
+    monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", interrupted)
     result = command("explain", tmp_path / "plan.json")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["numpy", "click", "alpa_dejavu._cli.plan", "alpa_dejavu.doctor"])
+@pytest.mark.parametrize("module", ["numpy", "click", "alpa_dejavu.cli.plan", "alpa_dejavu.cli.doctor"])
 def test_an_interrupt_while_it_is_imported_is_one_line_and_130(module):
     code = (
         "import os, runpy, signal, sys\n"
@@ -165,5 +165,5 @@ def test_only_four_exit_codes(monkeypatch, tmp_path):
         def fails(*_, raised=raised):
             raise raised
 
-        monkeypatch.setattr("alpa_dejavu._cli.explain.read_plan", fails)
+        monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", fails)
         assert command("explain", tmp_path / "plan.json").exit_code == 1

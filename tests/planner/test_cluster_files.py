@@ -6,9 +6,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import known_machines, named_cluster
-from alpa_dejavu.clusters._machine_file import FOLDER, UNITS
+from alpa_dejavu.clusters.machine_file import FOLDER, UNITS
 
 RIGHT = json.loads((FOLDER / "p3.8xlarge.json").read_text())
 GONE = object()
@@ -138,7 +138,7 @@ def test_the_connected_cluster_is_the_one_that_alpa_sees(monkeypatch):
     from alpa import device_mesh
     from alpa.global_env import global_config
 
-    from alpa_dejavu._alpa._cluster import connected_cluster
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
 
     info = [{"NodeManagerAddress": "10.0.0.1", "Resources": {"accelerator_type:V100": 1.0}}] * 2
     mesh = device_mesh.VirtualPhysicalMesh([0, 1], info, 8)

@@ -95,7 +95,7 @@ def test_a_machine_file_beside_the_clusters_is_found(tmp_path):
 
 
 def machine(name):
-    from alpa_dejavu.clusters._machine_file import FOLDER
+    from alpa_dejavu.clusters.machine_file import FOLDER
 
     return json.loads((FOLDER / f"{name}.json").read_text())
 

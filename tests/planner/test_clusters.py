@@ -6,13 +6,13 @@ import json
 import pytest
 from unlike import islands, two_and_two
 
-from alpa_dejavu._json_file import read_checked
-from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.changed_cluster import slowed, without
+from alpa_dejavu._util.json_file import read_checked
 from alpa_dejavu.clusters import known_machines, local_links, machine_for, named_cluster
-from alpa_dejavu.clusters._machine_file import FOLDER, read_machine
-from alpa_dejavu.clusters._machine_format import MachineData
-from alpa_dejavu.kept._cluster import cluster_data, cluster_of
+from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
+from alpa_dejavu.clusters.machine_format import MachineData
+from alpa_dejavu.planning.kept._cluster import cluster_data, cluster_of
 from alpa_dejavu.testing import example_cluster
 
 

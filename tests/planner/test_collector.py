@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from alpa_dejavu._collector import collector_paused
+from alpa_dejavu._util.collector import collector_paused
 
 
 @pytest.mark.parametrize("running", [True, False])

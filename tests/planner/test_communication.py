@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import AlphaBeta, Group, communication_model
+from alpa_dejavu.costs.communication import AlphaBeta, Group, communication_model
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import check_communication_model, example_cluster
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import alpa_dejavu
-from alpa_dejavu.slicing._amp_pipe import _least
+from alpa_dejavu.slicing.amp_pipe import _least
 
 MODULE = '''
 from alpa_dejavu._compiled import compiled

@@ -7,13 +7,13 @@ import pytest
 import unlike
 from models import chain, planned, space, task_of
 
-from alpa_dejavu.changed_cluster import slowed, without
-from alpa_dejavu.history import corrected
-from alpa_dejavu.plan_file import plan_text, read_plan, write_plan
+from alpa_dejavu.calibration.history import corrected
+from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import plan
+from alpa_dejavu.planning.replanning import fallback
+from alpa_dejavu.plans.plan_file import plan_text, read_plan, write_plan
 from alpa_dejavu.problem import Link, Run, StepCorrection, StridedReads
-from alpa_dejavu.replan import fallback
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 MODEL = chain(8, flop=1e12, parameter_bytes=1e6, activation_bytes=1e5)

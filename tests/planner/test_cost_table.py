@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from models import chain, space
 
-from alpa_dejavu.communication import AlphaBeta, Free
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
+from alpa_dejavu.costs.communication import AlphaBeta, Free
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.problem import Run, StageChoice
 from alpa_dejavu.testing import example_cluster
 

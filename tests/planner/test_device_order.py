@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import chain, planned
 
-from alpa_dejavu.device_order import device_order
+from alpa_dejavu.clusters.device_order import device_order
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.problem import Cluster, Host, Link, Run, SearchSpace
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 FAST, SLOW = 10.0, 1.0

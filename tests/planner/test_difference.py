@@ -6,8 +6,8 @@ import itertools
 import pytest
 from plans import example_plan, hardware, stage, whole_plan
 
-from alpa_dejavu._shapley import DRAWN, shapley
-from alpa_dejavu.difference import differences
+from alpa_dejavu._util.shapley import DRAWN, shapley
+from alpa_dejavu.plans.difference import differences
 from alpa_dejavu.problem import NoPlanError, StepCorrection, Submesh
 
 FIRST = example_plan()

@@ -8,9 +8,9 @@ import sys
 import jax
 from click.testing import CliRunner
 
-from alpa_dejavu import doctor
-from alpa_dejavu._warm_up import warm_up
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli import doctor
+from alpa_dejavu.cli._warm_up import warm_up
+from alpa_dejavu.cli.main import main
 
 
 def test_versions_are_those_that_are_installed():

@@ -13,11 +13,11 @@ from planned_alpa import PlannedError, stopped_after_planning
 from plans import priced_alike
 
 from alpa_dejavu import DejavuStageOption, plan_model
-from alpa_dejavu.kept import Kept
-from alpa_dejavu.model_source import GivenModel
 from alpa_dejavu.planning import estimate, given_stages
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.replanning import replan
 from alpa_dejavu.problem import Cluster, Run
-from alpa_dejavu.replan import replan
 from alpa_dejavu.testing import example_cluster
 
 MICRO_BATCH, MICRO_BATCHES = 8, 4

@@ -3,10 +3,10 @@
 import pytest
 from models import best_and_neighbours, chain, costs_of
 
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 CLUSTER = example_cluster(1)

@@ -3,7 +3,7 @@
 import pytest
 from plans import example_plan, hardware, stage
 
-from alpa_dejavu.explanation import explain
+from alpa_dejavu.report.explanation import explain
 
 TIMES = {
     "compute_s": 0.03,

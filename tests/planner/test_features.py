@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from alpa_dejavu.features import describe, layer_features
+from alpa_dejavu.layers.features import describe, layer_features
 
 HIDDEN = jnp.zeros((8, 64))
 WEIGHTS = (jnp.zeros((64, 256)), jnp.zeros((256, 64)))

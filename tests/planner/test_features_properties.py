@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.features import layer_features
-from alpa_dejavu.features._structure import structure
+from alpa_dejavu.layers.features import layer_features
+from alpa_dejavu.layers.features.structure import structure
 
 X, WEIGHT = jnp.zeros((4, 8)), jnp.zeros((8, 8))
 ONCE = 2 * 4 * 8 * 8

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from alpa_dejavu.features import layer_features
+from alpa_dejavu.layers.features import layer_features
 
 X = jnp.zeros((4, 8, 16))
 WEIGHT = jnp.zeros((16, 32))

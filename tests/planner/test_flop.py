@@ -6,11 +6,11 @@ import jax_models
 import pytest
 from jax._src.prng import threefry_2x32
 
-from alpa_dejavu.features import layer_features
 from alpa_dejavu.layers import cut_into_layers, trace
-from alpa_dejavu.models._sizes import GPT, MoE, WideResNet
-from alpa_dejavu.models._transformer import transformer_step
-from alpa_dejavu.models._wresnet import wresnet_step
+from alpa_dejavu.layers.features import layer_features
+from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.layers.models._transformer import transformer_step
+from alpa_dejavu.layers.models._wresnet import wresnet_step
 
 
 def by_xla(function, *args):

@@ -5,11 +5,11 @@ import json
 import pytest
 from plans import example_plan
 
-from alpa_dejavu import _json_file
-from alpa_dejavu._json_text import line_of, place_of_no_json, strict_json
-from alpa_dejavu._schemas import FOLDER, schema_texts
+from alpa_dejavu._util import json_file
+from alpa_dejavu._util.json_text import line_of, place_of_no_json, strict_json
+from alpa_dejavu.cli._schemas import FOLDER, schema_texts
 from alpa_dejavu.clusters import read_cluster
-from alpa_dejavu.plan_file import plan_data, read_plan
+from alpa_dejavu.plans.plan_file import plan_data, read_plan
 
 
 def plan_with(tmp_path, change):
@@ -21,13 +21,13 @@ def plan_with(tmp_path, change):
 
 
 def test_the_schemas_are_those_of_the_declared_types():
-    """They are written again by `python -m alpa_dejavu._schemas`."""
+    """They are written again by `python -m alpa_dejavu.cli._schemas`."""
     assert schema_texts() == {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
 
 
 def test_of_many_wrong_keys_the_first_is_told_and_one_line_is_looked_for(tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr(_json_file, "line_of", lambda text, where: looked.append(where) or line_of(text, where))
+    monkeypatch.setattr(json_file, "line_of", lambda text, where: looked.append(where) or line_of(text, where))
 
     def change(data):
         data["stages"][1] |= {f"wrong_{n}": n for n in range(80)}

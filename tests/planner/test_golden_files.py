@@ -10,12 +10,12 @@ from plans import example_plan, whole_plan
 
 from alpa_dejavu.calibration import read_calibration, write_calibration
 from alpa_dejavu.calibration._bundled import FOLDER as CALIBRATIONS
-from alpa_dejavu.calibration._database import database_data, read_database
-from alpa_dejavu.calibration._text import json_text
+from alpa_dejavu.calibration.database import database_data, read_database
+from alpa_dejavu.calibration.history import StageSeconds, Store, corrected
+from alpa_dejavu.calibration.text import json_text
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
-from alpa_dejavu.clusters._machine_file import read_machine
-from alpa_dejavu.history import StageSeconds, Store, corrected
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.clusters.machine_file import read_machine
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import StepCorrection
 
 DATA = pathlib.Path(__file__).parent / "data"

@@ -8,13 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from alpa_dejavu.makespan import Makespan, least_makespan_floor
 from alpa_dejavu.problem import Sites, SlicingProblem
-from alpa_dejavu.relaxation._lattice import Lattice
-from alpa_dejavu.relaxation._recombine import recombined
-from alpa_dejavu.relaxation._states import States
-from alpa_dejavu.relaxation.pipeline import recurrence_s
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Gradient, slicer
+from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
+from alpa_dejavu.slicing.relaxation._lattice import Lattice
+from alpa_dejavu.slicing.relaxation._recombine import recombined
+from alpa_dejavu.slicing.relaxation._states import States
+from alpa_dejavu.slicing.relaxation.pipeline import recurrence_s
 from alpa_dejavu.testing import check_slicer, random_problem
 
 # One shape of arrays for all of them: what is compiled once takes longer than all the rest.

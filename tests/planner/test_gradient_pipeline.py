@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from alpa_dejavu.relaxation import RelaxedPlan
-from alpa_dejavu.relaxation.pipeline import many, pipeline_s
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.simulation.step import StageTimes, simulate
+from alpa_dejavu.slicing.relaxation import RelaxedPlan
+from alpa_dejavu.slicing.relaxation.pipeline import many, pipeline_s
 
 PLACES, PLANS, MICRO_BATCHES = 8, 64, 8
 step_s = functools.partial(pipeline_s, most_micro_batches=MICRO_BATCHES)

@@ -12,15 +12,16 @@ from jax_models import trained
 from past_runs import computing_plan, run_of
 from plans import example_plan
 
-from alpa_dejavu._table import plan_table
 from alpa_dejavu.calibration import Calibration, bundled, write_calibration
-from alpa_dejavu.cli import main
+from alpa_dejavu.calibration.history import Origin, PastRun, Store, corrected
+from alpa_dejavu.calibration.history.origin import plan_key
+from alpa_dejavu.calibration.measurement import Measured
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.history import Origin, PastRun, Store, corrected, past_run
-from alpa_dejavu.history._origin import plan_key
-from alpa_dejavu.measurement import Measured
-from alpa_dejavu.plan_file import read_plan, write_plan
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.past_run import past_run
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
+from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import StepCorrection
 
 CLUSTER = named_cluster("p3.16xlarge")
@@ -198,12 +199,12 @@ def figures(faster):
 
 
 def test_a_profile_hands_over_what_predicted_it(tmp_path, monkeypatch, plain):
-    from alpa_dejavu import _alpa
+    from alpa_dejavu import alpa
 
     stages = plain.timeline.stages
     found = Measured((0.2,), (0.5,), stages, tuple((0.01, 0.02) for _ in stages), 0.0, plain.timeline)
-    monkeypatch.setattr(_alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
-    monkeypatch.setattr(_alpa, "profile", lambda *_: found)
+    monkeypatch.setattr(alpa, "connection", lambda given: contextlib.nullcontext(CLUSTER))
+    monkeypatch.setattr(alpa, "profile", lambda *_: found)
     monkeypatch.setitem(sys.modules, "of_this_test", types.SimpleNamespace(trained=trained))
     path, store = write_plan(plain.plan, tmp_path / "plan.json"), Store(tmp_path / "history.sqlite")
     words = ["profile", path, "--model", "of_this_test:trained", "--history", store.path]

@@ -12,12 +12,12 @@ from models import chain
 from past_runs import ORIGIN, computing_plan, run_of
 from plans import example_plan, stage
 
-from alpa_dejavu.breakdown import breakdown
-from alpa_dejavu.history import Correction, Origin, StageSeconds, corrected, corrected_timeline
-from alpa_dejavu.history._correction import VARIANCES, part_shares
-from alpa_dejavu.history._origin import GIVEN, UNKNOWN
+from alpa_dejavu.calibration.history import Correction, Origin, StageSeconds, corrected, corrected_timeline
+from alpa_dejavu.calibration.history._correction import VARIANCES, part_shares
+from alpa_dejavu.calibration.history.origin import GIVEN, UNKNOWN
 from alpa_dejavu.problem import StepCorrection
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.step import StageTimes, simulate
 from alpa_dejavu.testing import example_cluster
 
 PLAN = computing_plan()

@@ -12,7 +12,7 @@ import pytest
 from past_runs import ORIGIN, run_of
 from plans import example_plan
 
-from alpa_dejavu.history import PastRun, StageSeconds, Store, corrected, default_path, history_path
+from alpa_dejavu.calibration.history import PastRun, StageSeconds, Store, corrected, default_path, history_path
 from alpa_dejavu.problem import StepCorrection
 
 _PROCESSES = multiprocessing.get_context("spawn")

@@ -8,11 +8,11 @@ import pytest
 import unlike
 from models import chain, costs_of, product, space
 
-from alpa_dejavu.host_by_host import host_by_host
+from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning._candidate import Candidate, simulated
+from alpa_dejavu.planning._host_by_host import host_by_host
 from alpa_dejavu.problem import Run, Slicing, StageChoice
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 CLUSTER = example_cluster(num_hosts=2, devices_per_host=2, memory_bytes=2.0**38)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from models import chain, planned
 from unlike import islands, two_and_two
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.interstage import InterstageTransfer
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.interstage import InterstageTransfer
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning.strategies import Pipeline, PlacedStage, Task
 from alpa_dejavu.problem import Link, MeshConfig, Run, SearchSpace, StageChoice, Submesh
 from alpa_dejavu.slicing import Dynamic, Exhaustive
-from alpa_dejavu.space import search_space
-from alpa_dejavu.strategies import Pipeline, PlacedStage, Task
 from alpa_dejavu.testing import example_cluster
 
 CARD = Link(0.0, 25e9 / 8)

@@ -4,8 +4,8 @@ import json
 import numpy as np
 import pytest
 
-from alpa_dejavu.iteration import Deviation, Parameter, Physics, fit, load, memory_risk, save
-from alpa_dejavu.iteration.frameworks import (
+from alpa_dejavu.costs.iteration import Deviation, Parameter, Physics, fit, load, memory_risk, save
+from alpa_dejavu.costs.iteration.frameworks import (
     BandwidthFit,
     DeepSpeedIteration,
     HostKind,

@@ -7,11 +7,11 @@ import threading
 import pytest
 from past_runs import run_of
 
-from alpa_dejavu._json_file import peek, read_text, write_whole
+from alpa_dejavu._util.json_file import peek, read_text, write_whole
 from alpa_dejavu.calibration import chosen_calibration
+from alpa_dejavu.calibration.history import Store
 from alpa_dejavu.clusters import named_cluster, read_cluster
-from alpa_dejavu.history import Store
-from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.plans.plan_file import read_plan
 
 
 def test_a_link_is_followed(tmp_path):

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from alpa_dejavu.latency import AnalyticLatency, _measure, latency_model, measured_cpu
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.costs.latency import AnalyticLatency, _measure, latency_model
 from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_latency_model
 

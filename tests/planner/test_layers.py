@@ -9,8 +9,9 @@ import pytest
 from jax import core
 from train_steps import OPTIMIZER, STEPS, apply, mean_square, plain, predict, start, weights_and_data, with_aux
 
-from alpa_dejavu.layers import cut_into_layers, model_of_step, trace
+from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.layers._jaxprs import jaxpr_of
+from alpa_dejavu.sharding import model_of_step
 
 
 def run(layered, traced, values):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers._cluster import Clusters
-from alpa_dejavu.models._sizes import GPT, MoE, WideResNet
-from alpa_dejavu.models._transformer import transformer_step
-from alpa_dejavu.models._wresnet import wresnet_step
+from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.layers.models._transformer import transformer_step
+from alpa_dejavu.layers.models._wresnet import wresnet_step
 
 alpa_layers = pytest.importorskip("alpa.pipeline_parallel.layer_construction")
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.layers import trace
+from alpa_dejavu.sharding import model_of_step
 
 nn = pytest.importorskip("flax.linen")
 dynamic_scale = pytest.importorskip("flax.training.dynamic_scale")

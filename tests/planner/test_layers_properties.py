@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.layers import cut_into_layers, model_of_step, most_layers, trace
+from alpa_dejavu.layers import cut_into_layers, most_layers, trace
+from alpa_dejavu.sharding import model_of_step
 
 BATCH = 4
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)

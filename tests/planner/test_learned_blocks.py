@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from alpa_dejavu.latency.learned import BlockModel, Blocks
+from alpa_dejavu.costs.latency.learned import BlockModel, Blocks
 
 PRODUCTS, TRAFFIC, EXCHANGE, FLOOR_S = 1.5, 9.0, 2.5, 1e-3
 

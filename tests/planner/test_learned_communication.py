@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.communication import Group
-from alpa_dejavu.communication.learned import (
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.communication.learned import (
     Collectives,
     FittedCollectives,
     LearnedCommunication,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from made_up import kernel_rows
 from sklearn.base import clone
 
-from alpa_dejavu.latency.baselines import BASELINES, baseline
-from alpa_dejavu.latency.learned import DataSheet, KernelModel, Kernels, LearnedLatency, data_sheets
+from alpa_dejavu.costs.latency.baselines import BASELINES, baseline
+from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels, LearnedLatency, data_sheets
 from alpa_dejavu.problem import Operator, Operators
 from alpa_dejavu.testing import check_latency_model, example_cluster
 

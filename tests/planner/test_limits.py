@@ -8,14 +8,14 @@ from click.testing import CliRunner
 from plans import example_plan
 
 from alpa_dejavu import layers
-from alpa_dejavu.cli import main
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, read_cluster, write_cluster
-from alpa_dejavu.clusters._machine_file import FOLDER
-from alpa_dejavu.plan_file import plan_data
+from alpa_dejavu.clusters.machine_file import FOLDER
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.plans.plan_file import plan_data
 from alpa_dejavu.problem import Run, SlicingProblem
-from alpa_dejavu.problem._limits import MOST_BATCH, MOST_HOSTS, MOST_LAYERS, MOST_MICRO_BATCHES
+from alpa_dejavu.problem.limits import MOST_BATCH, MOST_HOSTS, MOST_LAYERS, MOST_MICRO_BATCHES
 from alpa_dejavu.slicing import Dynamic, Exhaustive
 from alpa_dejavu.testing import example_cluster
 

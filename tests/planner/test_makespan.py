@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu import _least_floor
-from alpa_dejavu.makespan import Makespan, least_makespan_floor, makespan_floor
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
-from alpa_dejavu.simulate import StageTimes, simulate
-from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive, Mcmc, Uniform
+from alpa_dejavu.simulation.step import StageTimes, simulate
+from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive, Mcmc, Uniform, _least_floor
+from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor, makespan_floor
 from alpa_dejavu.testing import random_problem
 
 PROBLEMS = {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from models import chain, planned, space
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
-from alpa_dejavu.memory_margin import COUNTED, UNMEASURED, MemoryMargin, MemoryResiduals
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
+from alpa_dejavu.costs.memory_margin import COUNTED, UNMEASURED, MemoryMargin, MemoryResiduals
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Measured
 from alpa_dejavu.problem import NoPlanError, Run, StageChoice
 from alpa_dejavu.testing import example_cluster

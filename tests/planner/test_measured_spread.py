@@ -8,14 +8,14 @@ from made_up import measured
 from models import chain, planned, space
 
 from alpa_dejavu.calibration import Calibration, bundled, prices, read_calibration, write_calibration
-from alpa_dejavu.communication import AlphaBeta, Group, MeasuredAlphaBeta
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency, MeasuredRoofline
+from alpa_dejavu.costs.communication import AlphaBeta, Group, MeasuredAlphaBeta
+from alpa_dejavu.costs.latency import AnalyticLatency, MeasuredRoofline
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, meet
+from alpa_dejavu.planning.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 from alpa_dejavu.problem import Operator, Operators, Run, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_communication_model, check_latency_model, example_cluster
-from alpa_dejavu.uncertainty import CLASSES, Errors, Resolver, meet
-from alpa_dejavu.uncertainty._errors import entry_seconds
-from alpa_dejavu.uncertainty._spreads import ALPHA_BETA, ROOFLINE
 
 RUN, ONE = Run(4), example_cluster(1)
 FACTOR_OF_TWO = np.log(2) / 1.6449

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from alpa_dejavu.measurement import Message, Note, StageNotes, StepNotes, measured
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.calibration.measurement import Message, Note, StageNotes, StepNotes, measured
+from alpa_dejavu.simulation.step import StageTimes, simulate
 
 B = 2
 

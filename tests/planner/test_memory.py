@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from models import chain
 
-from alpa_dejavu._even import EvenDivision
-from alpa_dejavu.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
 from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
-from alpa_dejavu.problem._slicing import NO_LIMIT
+from alpa_dejavu.problem.slicing_problem import NO_LIMIT
 
 ALONE = MeshConfig((1, 1), 1, 1)
 

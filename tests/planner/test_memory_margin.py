@@ -10,13 +10,13 @@ from models import chain, planned, space
 from plans import example_plan, stage
 
 from alpa_dejavu import NoPlanError
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.memory import StageMemory
-from alpa_dejavu.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.memory import StageMemory
+from alpa_dejavu.costs.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import MeshConfig, Run
-from alpa_dejavu.space import search_space
 from alpa_dejavu.testing import example_cluster
 
 ONE = StageMemory(*(np.full((1, 1), size) for size in (4e9, 1e9, 2e9)))

@@ -12,19 +12,19 @@ from click.testing import CliRunner
 from models import chain
 from test_model_planner import inferred, trained
 
-from alpa_dejavu import _model_key, layers
-from alpa_dejavu.cli import main
+from alpa_dejavu import layers, sharding
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import CostTable, cost_table
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.model_cache import ModelCache, default_cache
-from alpa_dejavu.model_source import GivenModel, TracedModel
-from alpa_dejavu.plan_estimate import PlanEstimator
-from alpa_dejavu.plan_file import write_plan
-from alpa_dejavu.planning import plan_model
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.table import CostTable, cost_table
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.planning import _model_key, plan_model
+from alpa_dejavu.planning.model_cache import ModelCache, default_cache
+from alpa_dejavu.planning.model_source import GivenModel, TracedModel
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.plans.plan_file import write_plan
 from alpa_dejavu.problem import Run
-from alpa_dejavu.space import search_space
 
 CLUSTER = named_cluster("p3.16xlarge", 2)
 ARRAYS = [
@@ -229,7 +229,7 @@ def test_exact_models_are_traced_with_so_many_samples(traces):
     assert source.knows(3, 2)
     assert source.exact(3, 2) is model
     assert traces == [2]
-    assert same_prices(model, layers.model_of_step(layers.trace(trained, batch=2), 3), 2)
+    assert same_prices(model, sharding.model_of_step(layers.trace(trained, batch=2), 3), 2)
 
 
 def test_numbers_of_layers_that_share_a_trace_are_priced_as_if_they_did_not():
@@ -304,7 +304,7 @@ def test_a_plan_is_estimated_at_its_own_micro_batch(traces):
     assert traces == []
     made = estimator.estimate(other)
     assert traces == [2]
-    assert same_prices(made.model, layers.model_of_step(layers.trace("gpt-125m", batch=2), 4), 2)
+    assert same_prices(made.model, sharding.model_of_step(layers.trace("gpt-125m", batch=2), 4), 2)
 
 
 def test_the_commands_leave_the_cache_alone_where_that_is_asked(tmp_path):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from alpa_dejavu.features import layer_features
 from alpa_dejavu.layers import trace
-from alpa_dejavu.models._sizes import GPT, MoE, WideResNet
-from alpa_dejavu.models._transformer import transformer_step
-from alpa_dejavu.models._wresnet import wresnet_step
+from alpa_dejavu.layers.features import layer_features
+from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
+from alpa_dejavu.layers.models._transformer import transformer_step
+from alpa_dejavu.layers.models._wresnet import wresnet_step
 
 bert_model = pytest.importorskip("alpa.model.bert_model")
 gpt_model = pytest.importorskip("alpa.model.gpt_model")

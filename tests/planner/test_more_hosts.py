@@ -11,7 +11,7 @@ from models import chain, planned, space
 
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.planning._task import GivenSpace
+from alpa_dejavu.planning.task import GivenSpace
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, SearchSpace, Submesh
 from alpa_dejavu.testing import example_cluster
 

@@ -7,7 +7,7 @@ import pytest
 from models import chain
 from plans import stage
 
-from alpa_dejavu.moves import Settler, devices_of, layer_state, moves
+from alpa_dejavu.planning.state_migration import Settler, devices_of, layer_state, moves
 from alpa_dejavu.problem import Cluster, Link
 from alpa_dejavu.testing import example_cluster
 

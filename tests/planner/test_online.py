@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain, planned, product
 
-from alpa_dejavu.kept import Kept
-from alpa_dejavu.makespan import Makespan
-from alpa_dejavu.online import Decision, Follower, LayerFactors, MeasuredStage
 from alpa_dejavu.planning import estimate, given_stages
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.online import Decision, Follower, LayerFactors, MeasuredStage
+from alpa_dejavu.planning.straggler import expected_s
 from alpa_dejavu.problem import Moves, Run
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Slicer
-from alpa_dejavu.straggler import expected_s
+from alpa_dejavu.slicing.makespan import Makespan
 from alpa_dejavu.testing import example_cluster
 
 LAYERS, BATCHES = 8, 8

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from alpa_dejavu.latency._operator_kernels import OperatorKernels
-from alpa_dejavu.latency.learned import DataSheet
+from alpa_dejavu.costs.latency._operator_kernels import OperatorKernels
+from alpa_dejavu.costs.latency.learned import DataSheet
 from alpa_dejavu.problem import Operator, Operators
 from alpa_dejavu.testing import example_cluster
 

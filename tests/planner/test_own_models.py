@@ -6,10 +6,11 @@ import textwrap
 import pytest
 from click.testing import CliRunner
 
-from alpa_dejavu.cli import main
-from alpa_dejavu.layers import model_of_step, trace
-from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.layers import trace
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.sharding import model_of_step
 
 SOURCE = """
     import jax

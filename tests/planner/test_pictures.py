@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from alpa_dejavu.pictures import Curve, Frame, curves, strip
+from alpa_dejavu.report.pictures import Curve, Frame, curves, strip
 
 SVG = "{http://www.w3.org/2000/svg}"
 

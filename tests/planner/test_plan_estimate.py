@@ -10,11 +10,11 @@ from plans import example_plan, hardware, stage, whole_plan
 from unlike import two_and_two
 
 from alpa_dejavu import clusters, layers
-from alpa_dejavu._kinds import summary_of
-from alpa_dejavu.changed_cluster import slowed, without
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.plan_estimate import PlanEstimator, cluster_of_plan
+from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.host_classes import summary_of
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
+from alpa_dejavu.planning.plan_estimate import PlanEstimator, cluster_of_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import example_plan, hardware, stage, whole_plan
 
-from alpa_dejavu import _json_file
-from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
+from alpa_dejavu._util import json_file
+from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import HostSummary, PricedBy
 
 FIRST = ("hardware", "hosts", 0)
@@ -183,7 +183,7 @@ def test_nothing_is_written_half(tmp_path, monkeypatch):
     def fails(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(_json_file.os, "replace", fails)
+    monkeypatch.setattr(json_file.os, "replace", fails)
     with pytest.raises(ValueError, match=r"plan\.json can't be written: the disk is full"):
         write_plan(example_plan(batch=64), path)
     with pytest.raises(ValueError, match="JSON compliant"):
@@ -193,5 +193,5 @@ def test_nothing_is_written_half(tmp_path, monkeypatch):
 
 
 def test_lines_are_told_with_tabs_too():
-    assert _json_file.line_of('{\n\t"a": {\n\t\t"b": 1}}', ("a", "b")) == 3
-    assert _json_file.line_of("{'a", ("a",)) is None
+    assert json_file.line_of('{\n\t"a": {\n\t\t"b": 1}}', ("a", "b")) == 3
+    assert json_file.line_of("{'a", ("a",)) is None

@@ -6,7 +6,7 @@ import pytest
 from models import chain, planned, space, task_of
 
 import alpa_dejavu
-from alpa_dejavu.placement import place
+from alpa_dejavu.clusters.placement import place
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster

@@ -11,10 +11,10 @@ from plans import example_plan, stage
 from unlike import cluster, host, two_and_two
 
 from alpa_dejavu import planning
-from alpa_dejavu.cli import main
-from alpa_dejavu.plan_file import read_plan
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.price import front, price_per_step
+from alpa_dejavu.planning.price import front, price_per_step
+from alpa_dejavu.plans.plan_file import read_plan
 
 
 def wide(batch_size):

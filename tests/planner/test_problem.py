@@ -16,7 +16,7 @@ from alpa_dejavu.problem import (
     SearchSpace,
     Submesh,
     Tensor,
-)  # fmt: skip
+)
 from alpa_dejavu.testing import example_cluster
 
 

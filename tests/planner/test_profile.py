@@ -12,17 +12,18 @@ import pytest
 import ray
 from click.testing import CliRunner
 
-from alpa_dejavu._alpa import PlanRun, connection, profile
-from alpa_dejavu._alpa._gradients import with_marked_gradients
-from alpa_dejavu._threads import cores_of_threads, pin, seconds_without_core, thread_seconds
-from alpa_dejavu.cli import main
+from alpa_dejavu._util.threads import cores_of_threads, pin, seconds_without_core, thread_seconds
+from alpa_dejavu.alpa import PlanRun, connection, profile
+from alpa_dejavu.alpa._gradients import with_marked_gradients
+from alpa_dejavu.alpa.local_cluster import local_cluster
+from alpa_dejavu.calibration.history import Store
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.history import Store
-from alpa_dejavu.layers import concrete, model_of_step, trace
-from alpa_dejavu.local_cluster import local_cluster
-from alpa_dejavu.plan_file import write_plan
+from alpa_dejavu.layers import concrete, trace
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.plans.plan_file import write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.sharding import model_of_step
 from demo.training import largest_relative_difference
 
 BATCH, WIDTH, LAYERS = 32, 16, 4

@@ -11,9 +11,10 @@ References:
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.layers import model_of_step, trace
+from alpa_dejavu.layers import trace
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
+from alpa_dejavu.sharding import model_of_step
 
 
 def test_gpt_2_6b_on_8_v100():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpa_dejavu._ranges import range_max, range_sum, touched_sum
+from alpa_dejavu._util.range_sums import range_max, range_sum, touched_sum
 
 amounts = st.lists(st.integers(0, 100), min_size=1, max_size=7)
 

@@ -13,20 +13,20 @@ from jax_models import trained
 from models import chain
 
 from alpa_dejavu import layers
-from alpa_dejavu.changed_cluster import without
-from alpa_dejavu.cli import main
+from alpa_dejavu.calibration.history import Origin, PastRun, Store
+from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
-from alpa_dejavu.explanation import explain
-from alpa_dejavu.history import Origin, PastRun, Store
-from alpa_dejavu.kept import Kept, kept_path, read_kept, write_with_kept
-from alpa_dejavu.memory_margin import MemoryMargin
-from alpa_dejavu.plan_estimate import PlanEstimator
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.clusters.changed_cluster import without
+from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.planning import plan_model
+from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_with_kept
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.replanning import fallback, replan
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Link, NoPlanError, Run, SmallProducts, StridedReads
-from alpa_dejavu.replan import fallback, replan
+from alpa_dejavu.report.explanation import explain
+from alpa_dejavu.report.upgrades import upgrades
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.upgrades import upgrades
 
 CLUSTER = named_cluster("p3.16xlarge", 4)
 

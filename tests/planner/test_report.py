@@ -18,8 +18,8 @@ from unlike import islands
 
 from alpa_dejavu.problem import Model, Submesh
 from alpa_dejavu.report import html_report
-from alpa_dejavu.sensitivity import sensitivities
-from alpa_dejavu.simulate import StageTimes, simulate
+from alpa_dejavu.simulation.sensitivity import sensitivities
+from alpa_dejavu.simulation.step import StageTimes, simulate
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 

@@ -6,8 +6,8 @@ import types
 import pytest
 from models import chain, planned, space
 
+from alpa_dejavu.alpa.resume import HostsLostError, Session, WallClock, train
 from alpa_dejavu.problem import Run
-from alpa_dejavu.resume import HostsLostError, Session, WallClock, train
 from alpa_dejavu.testing import example_cluster
 
 PLAN = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8)).plan
@@ -199,7 +199,7 @@ def test_a_second_loss_needs_what_was_kept():
 
 
 def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
-    from alpa_dejavu.resume import _train
+    from alpa_dejavu.alpa.resume import _train
 
     asked = []
 
@@ -217,7 +217,7 @@ def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
 
 
 def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
-    from alpa_dejavu.resume import _train
+    from alpa_dejavu.alpa.resume import _train
 
     monkeypatch.setattr(
         _train, "replan", lambda plan, kept, without: dataclasses.make_dataclass("Made", ["plan"])(PLAN)

@@ -5,11 +5,11 @@ import dataclasses
 from models import best_and_neighbours, chain, costs_of, planned, space
 
 from alpa_dejavu.calibration import prices
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.model_source import ModelSource
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._stage_times import stage_times
+from alpa_dejavu.planning.model_source import ModelSource
 from alpa_dejavu.problem import Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster

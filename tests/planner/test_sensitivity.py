@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from plans import example_plan, hardware, stage
 
-from alpa_dejavu._plan_times import plan_times, scaled
-from alpa_dejavu.sensitivity import sensitivities
-from alpa_dejavu.simulate import simulate
+from alpa_dejavu.simulation.plan_times import plan_times, scaled
+from alpa_dejavu.simulation.sensitivity import sensitivities
+from alpa_dejavu.simulation.step import simulate
 
 SMALL = 1e-6
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from alpa_dejavu.layers import model_of_step, trace
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.layers import trace
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig
+from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.sharding.layers import StageLayers
 
 BLOCKS, HIDDEN, BATCH = 4, 128, 16

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu._simulation.ticks import ticks
 from alpa_dejavu.problem import Run
-from alpa_dejavu.simulate import SENDS, StageTimes, simulate
+from alpa_dejavu.simulation._ticks import ticks
+from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate
 
 SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 TIMES = ("forward_s", "backward_s", "per_step_s", "forward_send_s", "backward_send_s")

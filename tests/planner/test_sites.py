@@ -8,17 +8,17 @@ import pytest
 from models import chain, costs_of, planned
 from unlike import FAST, SLOW, WITHIN, blind, cluster, host, islands, two_and_two
 
-from alpa_dejavu._kinds import kinds_of
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.placement import kinds_of_sites, packs, place_stages
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.placement import kinds_of_sites, packs, place_stages
+from alpa_dejavu.clusters.space import on_sites, search_space, submeshes
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning._candidate import sliced
 from alpa_dejavu.problem import MeshConfig, NoPlanError, Run, SearchSpace, StageChoice, Submesh, host_kinds
 from alpa_dejavu.slicing import Exhaustive
-from alpa_dejavu.space import on_sites, search_space, submeshes
 from alpa_dejavu.testing import example_cluster
 
 MODEL, RUN = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e6, exchanged=(1e5,)), Run(8)
@@ -151,7 +151,7 @@ def test_collectives_are_over_the_links_between_the_hosts_of_the_stage():
 
 
 def _group(where, hosts):
-    from alpa_dejavu.communication import Group
+    from alpa_dejavu.costs.communication import Group
 
     return Group(where, hosts)
 
@@ -184,7 +184,7 @@ def test_what_crosses_goes_over_the_link_between_the_two_stages():
 
 
 def test_all_that_was_made_before_a_cut_and_is_used_behind_it_crosses():
-    from alpa_dejavu.interstage import CutBytes
+    from alpa_dejavu.costs.interstage import CutBytes
     from alpa_dejavu.problem import Model, Tensor
 
     model = chain(4, activation_bytes=10.0)
@@ -353,7 +353,16 @@ def test_hosts_that_cannot_be_are_refused(hosts, said):
 
 
 def test_steps_are_drawn_by_the_links_between_the_stages():
-    from alpa_dejavu.uncertainty import CLASSES, Errors, Factors, Resolver, confidence, meet, redrawn, step_draws
+    from alpa_dejavu.planning.uncertainty import (
+        CLASSES,
+        Errors,
+        Factors,
+        Resolver,
+        confidence,
+        meet,
+        redrawn,
+        step_draws,
+    )
 
     where = islands(devices=1)
     space = search_space(where, 4)

@@ -9,19 +9,19 @@ import pytest
 from models import chain, planned
 from unlike import device
 
-from alpa_dejavu._slow_inside import slow_inside
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.micro_batch import with_micro_batch
-from alpa_dejavu.placement import packings, place, place_stages
+from alpa_dejavu.clusters.placement import packings, place, place_stages
+from alpa_dejavu.clusters.slow_inside import slow_inside
+from alpa_dejavu.clusters.space import search_space, submeshes
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning._candidate import sliced
+from alpa_dejavu.planning.strategies import Pipeline, PlacedStage, Task
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
 from alpa_dejavu.slicing import slicer
-from alpa_dejavu.space import search_space, submeshes
-from alpa_dejavu.strategies import Pipeline, PlacedStage, Task
 from alpa_dejavu.testing import example_cluster
 
 INSIDE, BETWEEN = Link(1e-5, 1e9), Link(1e-5, 1e10)

@@ -3,7 +3,7 @@
 import pytest
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.space import search_space, submeshes
+from alpa_dejavu.clusters.space import search_space, submeshes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from plans import example_plan, stage
 
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.spare import spare
+from alpa_dejavu.planning.spare import spare
 
 CLUSTER = named_cluster("p3.16xlarge", 2)
 HOSTS = [host.name for host in CLUSTER.hosts]

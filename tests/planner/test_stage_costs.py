@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from models import chain
 
-from alpa_dejavu._together import SentSeconds, latencies
 from alpa_dejavu.calibration import bundled
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.communication import CommunicationModel, Group
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import LatencyModel
-from alpa_dejavu.memory import ModelMemory
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
+from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
-from alpa_dejavu.space import search_space
-from alpa_dejavu.stage_costs import KINDS, StageCostModel
 from alpa_dejavu.testing import example_cluster
 
 
@@ -154,7 +154,7 @@ def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
 
 
 def test_many_operators_come_in_several_calls(monkeypatch):
-    monkeypatch.setattr("alpa_dejavu._together._AT_A_TIME", 5)
+    monkeypatch.setattr("alpa_dejavu.costs._batched_predictions._AT_A_TIME", 5)
     model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
     many = [block(n) for n in range(5)]
     found = latencies(model, many, device)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.simulate import SENDS, StageTimes, simulate
-from alpa_dejavu.step_slopes import step_slopes
+from alpa_dejavu.simulation.stage_slopes import step_slopes
+from alpa_dejavu.simulation.step import SENDS, StageTimes, simulate
 
 NAMES = ("forward_s", "backward_s", "per_step_s", "forward_send_s", "backward_send_s", "synchronisation_s", "start_s")
 WAY = 2.0**-20
@@ -63,13 +63,13 @@ def test_of_stages_alike_one_alone_that_is_faster_helps_nothing_and_a_slower_one
 
 
 def test_many_directions_are_taken_in_parts(monkeypatch):
-    from alpa_dejavu._simulation import slopes
+    from alpa_dejavu.simulation import _slopes
 
     rng = np.random.default_rng(0)
     now = [StageTimes(*rng.random(2)) for _ in range(3)]
     changed = [[StageTimes(*rng.random(2)) for _ in range(3)] for _ in range(20)]
     whole = step_slopes(now, 5, changed=changed)
-    monkeypatch.setattr(slopes, "_AT_A_TIME", 100)
+    monkeypatch.setattr(_slopes, "_AT_A_TIME", 100)
     assert step_slopes(now, 5, changed=changed).tolist() == whole.tolist()
     assert step_slopes(now, 5, changed=[]).shape == (0,)
 

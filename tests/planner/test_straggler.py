@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from plans import example_plan, stage
 from test_model_planner import trained
 
-from alpa_dejavu._cli.stragglers import straggler_lines
+from alpa_dejavu.calibration.measurement.notes import Note, StageNotes
+from alpa_dejavu.cli.stragglers import straggler_lines
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.kept import Kept, write_with_kept
-from alpa_dejavu.measurement._notes import Note, StageNotes
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.straggler import Straggler, expected_s, planned_around, stragglers
+from alpa_dejavu.planning.kept import Kept, write_with_kept
+from alpa_dejavu.planning.straggler import Straggler, expected_s, planned_around, stragglers
 
 HOSTS = "abcd"
 PLAN = example_plan(

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.memory_margin import MemoryMargin
-from alpa_dejavu.micro_batch import with_micro_batch
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
-from alpa_dejavu.strategies import (
+from alpa_dejavu.planning.strategies import (
     AlpaDefault,
     Amp,
     Dejavu,
@@ -27,10 +26,11 @@ from alpa_dejavu.strategies import (
     Task,
     strategy,
 )
-from alpa_dejavu.strategies._amp_costs import AmpCosts, Degrees
-from alpa_dejavu.strategies._divide import host_orders, orders_of
-from alpa_dejavu.strategies._stages import config_of, equal_layers
-from alpa_dejavu.strategies._virtual_workers import virtual_workers
+from alpa_dejavu.planning.strategies._amp_costs import AmpCosts, Degrees
+from alpa_dejavu.planning.strategies._divide import host_orders, orders_of
+from alpa_dejavu.planning.strategies._stages import config_of, equal_layers
+from alpa_dejavu.planning.strategies._virtual_workers import virtual_workers
+from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 
 WITHIN, BETWEEN = Link(0.0, 1e10), Link(0.0, 1e9)

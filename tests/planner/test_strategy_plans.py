@@ -7,17 +7,14 @@ import unlike
 from jax_models import trained
 from models import chain, task_of
 
-from alpa_dejavu.alpa_code import alpa_code
-from alpa_dejavu.changed_cluster import without
-from alpa_dejavu.history import Origin, PastRun, Store
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.plan_file import read_plan, write_plan
+from alpa_dejavu.calibration.history import Origin, PastRun, Store
+from alpa_dejavu.clusters.changed_cluster import without
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.exports.alpa_code import alpa_code
 from alpa_dejavu.planning import plan, plan_model
 from alpa_dejavu.planning._annotations import Annotation
-from alpa_dejavu.planning._result import STRATEGIES
-from alpa_dejavu.problem import NoPlanError, Run, Submesh
-from alpa_dejavu.simulate import simulate
-from alpa_dejavu.strategies import (
+from alpa_dejavu.planning.result import STRATEGIES
+from alpa_dejavu.planning.strategies import (
     AlpaDefault,
     Amp,
     ByStrategy,
@@ -30,9 +27,12 @@ from alpa_dejavu.strategies import (
     as_planned,
     strategy,
 )
-from alpa_dejavu.strategies._stages import config_of
+from alpa_dejavu.planning.strategies._stages import config_of
+from alpa_dejavu.planning.uncertainty import confidence
+from alpa_dejavu.plans.plan_file import read_plan, write_plan
+from alpa_dejavu.problem import NoPlanError, Run, Submesh
+from alpa_dejavu.simulation.step import simulate
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.uncertainty import confidence
 
 MODEL = chain(6, flop=1e9, parameter_bytes=1e5, activation_bytes=1e4, exchanged=(1e4,))
 HOSTS = example_cluster(4, 2)

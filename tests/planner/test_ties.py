@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from models import chain, space
 from plans import example_plan
 
-from alpa_dejavu import _ties
+from alpa_dejavu._util import ties
 from alpa_dejavu.clusters import named_cluster
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.price import front, ordered
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.planning.price import front, ordered
+from alpa_dejavu.planning.uncertainty import Errors, Resolver, meet
+from alpa_dejavu.planning.uncertainty._decide import most_worthwhile
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.uncertainty import Errors, Resolver, meet
-from alpa_dejavu.uncertainty._decide import most_worthwhile
 
 CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
 MODEL = chain(7, flop=1.1e9, activation_bytes=1.3e4, parameter_bytes=1e8, exchanged=(2.7e5,) * 4)
@@ -33,19 +33,19 @@ BITS = 1 + 1e-14
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1, max_size=40))
 def test_what_is_rounded_is_nearly_itself_and_rounded_for_good(values):
     given_s = np.array(values)
-    once = _ties.rounded(given_s)
+    once = ties.rounded(given_s)
     assert np.abs(once / given_s - 1).max() < 1.5e-11
-    assert (_ties.rounded(once) == once).all()
+    assert (ties.rounded(once) == once).all()
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, np.inf]), min_size=1, max_size=12), st.randoms())
 def test_last_bits_change_no_order(values, random):
     bits = [value * random.choice([1 / BITS, 1.0, BITS]) for value in values]
     places = list(range(len(values)))
-    assert _ties.ordered(places, values.__getitem__) == sorted(places, key=values.__getitem__)
-    assert _ties.ordered(places, bits.__getitem__) == sorted(places, key=values.__getitem__)
-    assert _ties.least(places, bits.__getitem__) == min(places, key=values.__getitem__)
-    assert _ties.first_least(np.array([values, bits])).tolist() == [values.index(min(values))] * 2
+    assert ties.ordered(places, values.__getitem__) == sorted(places, key=values.__getitem__)
+    assert ties.ordered(places, bits.__getitem__) == sorted(places, key=values.__getitem__)
+    assert ties.least(places, bits.__getitem__) == min(places, key=values.__getitem__)
+    assert ties.first_least(np.array([values, bits])).tolist() == [values.index(min(values))] * 2
 
 
 def test_layers_alike_cost_alike_wherever_they_stand():

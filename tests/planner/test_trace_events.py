@@ -6,8 +6,8 @@ import json
 import pytest
 from timelines import small_plan
 
-from alpa_dejavu.simulate import StageTimes, simulate
-from alpa_dejavu.trace_events import trace_events
+from alpa_dejavu.report.trace_events import trace_events
+from alpa_dejavu.simulation.step import StageTimes, simulate
 
 NUMBER = (int, float)
 NEEDED = {

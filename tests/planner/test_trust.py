@@ -11,16 +11,17 @@ from models import chain
 from past_runs import run_of
 from plans import example_plan, whole_plan
 
-from alpa_dejavu import cli, layers
-from alpa_dejavu._trusted_model import trusted_model
+from alpa_dejavu import layers
 from alpa_dejavu.calibration import bundled, write_calibration
+from alpa_dejavu.calibration.history import Store
+from alpa_dejavu.cli import main
 from alpa_dejavu.clusters import named_cluster, write_cluster
-from alpa_dejavu.history import Store
-from alpa_dejavu.kept import Kept, kept_path, packed_json, unpacked_json, write_kept
 from alpa_dejavu.layers import _resolve
-from alpa_dejavu.plan_estimate import PlanEstimator
-from alpa_dejavu.plan_file import plan_data, write_plan
+from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import GivenStage, estimate
+from alpa_dejavu.planning.kept import Kept, kept_path, packed_json, unpacked_json, write_kept
+from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 
@@ -46,7 +47,7 @@ def imported(tmp_path, monkeypatch):
 
 
 def command(*words):
-    return CliRunner().invoke(cli.main, [str(word) for word in words])
+    return CliRunner().invoke(main.main, [str(word) for word in words])
 
 
 def places(data, where=()):
@@ -117,7 +118,7 @@ COMMANDS = [
 
 
 def test_all_commands_are_walked_through():
-    assert {line.split()[0] for line in COMMANDS} == set(cli.main.commands) - {"doctor"}
+    assert {line.split()[0] for line in COMMANDS} == set(main.main.commands) - {"doctor"}
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import chain, space
 
-from alpa_dejavu.communication import AlphaBeta, CommunicationModel
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency, Latency, LatencyModel
+from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency, Latency, LatencyModel
+from alpa_dejavu.costs.table import cost_table
+from alpa_dejavu.planning.uncertainty import CLASSES, Errors, Resolver, class_table, redrawn
+from alpa_dejavu.planning.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.uncertainty._resolved import Resolved, Seconds
+from alpa_dejavu.planning.uncertainty._spreads import ALPHA_BETA, ROOFLINE, KnowsInterval, SharesErrors, Spreads
 from alpa_dejavu.problem import Operators, Run
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.uncertainty import CLASSES, Errors, Resolver, class_table, redrawn
-from alpa_dejavu.uncertainty._errors import entry_seconds
-from alpa_dejavu.uncertainty._resolved import Resolved, Seconds
-from alpa_dejavu.uncertainty._spreads import ALPHA_BETA, ROOFLINE, KnowsInterval, SharesErrors, Spreads
 
 RUN = Run(4)
 PRODUCTS, LAUNCHES = CLASSES.index("products"), CLASSES.index("launches")
@@ -245,8 +245,8 @@ def test_a_model_that_knows_what_operators_err_in_together_is_asked():
 
 
 def test_the_learned_models_are_among_those_that_are_asked():
-    from alpa_dejavu.communication.learned import LearnedCommunication
-    from alpa_dejavu.latency.learned import LearnedLatency
+    from alpa_dejavu.costs.communication.learned import LearnedCommunication
+    from alpa_dejavu.costs.latency.learned import LearnedLatency
 
     assert issubclass(LearnedLatency, SharesErrors)
     assert issubclass(LearnedCommunication, KnowsInterval)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from models import best_and_neighbours, chain, costs_of, planned, space
 from plans import example_plan
 
-from alpa_dejavu.cli import main
-from alpa_dejavu.plan_file import plan_data, read_plan, write_plan
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.uncertainty import closed_form, confidence, confidence_of_draws, optimism
+from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
 from alpa_dejavu.problem import Confidence, Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.uncertainty import closed_form, confidence, confidence_of_draws, optimism
 
 CLUSTER, RUN = example_cluster(1), Run(8)
 SURE = Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed")

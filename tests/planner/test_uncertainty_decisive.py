@@ -8,20 +8,20 @@ import pytest
 import unlike
 from models import chain, planned, space, task_of
 
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.cost_table import cost_table
-from alpa_dejavu.latency import AnalyticLatency
-from alpa_dejavu.memory_margin import COUNTED
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.costs.memory_margin import COUNTED
+from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import Measured
 from alpa_dejavu.planning import plan as plan_of
 from alpa_dejavu.planning._annotations import Annotation
-from alpa_dejavu.planning._task import GivenSpace
+from alpa_dejavu.planning.task import GivenSpace
+from alpa_dejavu.planning.uncertainty import confidence
+from alpa_dejavu.planning.uncertainty._decide import gain_s, most_worthwhile
 from alpa_dejavu.problem import NoPlanError, Run
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.uncertainty import confidence
-from alpa_dejavu.uncertainty._decide import gain_s, most_worthwhile
 
 CLUSTER, SPACE, RUN = example_cluster(1, memory_bytes=2.0**34), space(), Run(8)
 MODEL = chain(6, flop=1e9, activation_bytes=1e4, parameter_bytes=1e8, exchanged=(2e5,) * 4)

@@ -6,20 +6,20 @@ import pytest
 from models import chain, planned, product
 from unlike import cluster, device, host
 
-from alpa_dejavu._kept_search import kept_prices, kept_task
-from alpa_dejavu._upgrade_figures import resources
 from alpa_dejavu.calibration import Prices
-from alpa_dejavu.changed_cluster import faster_devices, faster_links
-from alpa_dejavu.communication import AlphaBeta
-from alpa_dejavu.cost_models import CostModels
-from alpa_dejavu.explanation import explain
-from alpa_dejavu.kept import Kept
-from alpa_dejavu.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel
 from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.kept_task import kept_prices, kept_task
 from alpa_dejavu.problem import Host, Link, MeshConfig, Run, Submesh
+from alpa_dejavu.report._upgrade_figures import resources
+from alpa_dejavu.report.explanation import explain
+from alpa_dejavu.report.upgrades import upgrades
 from alpa_dejavu.testing import example_cluster
-from alpa_dejavu.upgrades import upgrades
 
 SMALL = 1e-5
 UNLIKE = cluster([host("a"), Host("b", device(0.6e12, name="slower"), 2)])

@@ -5,9 +5,9 @@ import dataclasses
 from models import chain, costs_of, space, task_of
 
 from alpa_dejavu.planning._finish import finished_plan
-from alpa_dejavu.planning._result import PlanningResult, RunnerUp
+from alpa_dejavu.planning.result import PlanningResult, RunnerUp
 from alpa_dejavu.problem import Model, Plan, Run, StagePlan, Submesh
-from alpa_dejavu.simulate import StageTimes, Timeline, simulate
+from alpa_dejavu.simulation.step import StageTimes, Timeline, simulate
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster
 

@@ -10,8 +10,8 @@ import layer_models
 import pytest
 from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding.layers import shard_layer, sharded_layers
 from alpa_stock_jax._partition import partition
 

@@ -10,11 +10,11 @@ import pytest
 from jax._src.ad_checkpoint import optimization_barrier_p
 from jax._src.lib import xla_client as xc
 
-from alpa_dejavu.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.hlo._schema import OpSharding
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._op_sharding import from_op_sharding
+from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
+from alpa_dejavu.sharding.hlo._schema import OpSharding
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax._partition import partition
 

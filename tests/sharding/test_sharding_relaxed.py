@@ -8,7 +8,7 @@ import pytest
 from layer_models import gpt
 from operators import two_layer_gradients
 
-from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _boundary_solve, _solvers, solve
+from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _solvers, boundary_solve, solve
 from alpa_dejavu.sharding._anneal import annealed
 from alpa_dejavu.sharding._dual import Dual
 from alpa_dejavu.sharding._forests import bettered
@@ -224,7 +224,7 @@ def test_layers_take_it_where_elimination_gives_up(monkeypatch):
         return solve_relaxed(graph, memory)
 
     called: list[int] = []
-    monkeypatch.setattr(_boundary_solve, "JointCosts", too_close)
+    monkeypatch.setattr(boundary_solve, "JointCosts", too_close)
     monkeypatch.setattr(_solvers, "solve_relaxed", counted)
     (layer,) = gpt(num_blocks=1, batch=4, length=16, hidden=64, heads=4, vocabulary=128)
     mesh = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1))

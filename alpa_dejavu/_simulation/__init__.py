@@ -1,1 +1,0 @@
-"""The parts of `alpa_dejavu.simulate`, which is where its public names are."""

@@ -1,0 +1,1 @@
+"""Files, JSON, threads, processes and compiled loops: nothing here knows of planning."""

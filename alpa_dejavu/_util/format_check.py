@@ -1,0 +1,153 @@
+"""Checking data by a declared type (`_format_fields`): the first thing that is wrong, and what would be right."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar, final
+
+from pydantic import TypeAdapter, ValidationError
+
+from alpa_dejavu._util.json_text import Path
+from alpa_dejavu._util.near_names import near
+
+_Data = TypeVar("_Data")
+_Place: TypeAlias = tuple[str | int, ...]
+_Schema: TypeAlias = Mapping[str, Any]
+_MOST_ERRORS = 10_000
+
+
+@final
+class WrongDataError(ValueError):
+    """Data that isn't as its format has it; `where` is the place in it."""
+
+    def __init__(self, where: Path, said: str) -> None:
+        super().__init__(said)
+        self.where = where
+
+
+def checked(data: Any, kind: type[_Data]) -> _Data:
+    """The data itself, once it is as the declared type has it; whole numbers may be there as 4.0.
+
+    Raises:
+        WrongDataError: it isn't; of all that is wrong, a wrong version is told, or else what comes first in the data.
+    """
+    # Types can be keys of a cache, which mypy doesn't know of declared ones.
+    declared: Any = kind
+    try:
+        _adapter(declared).validate_python(data)
+    except ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise WrongDataError((), f"the file has {error.error_count()} errors, so it is none of this kind") from None
+        schema = json_schema(declared)
+        wrong = [_explained(one, data, schema) for one in error.errors(include_url=False, include_input=False)]
+        by_place = dict(reversed(wrong))
+        where = ("version",) if ("version",) in by_place else _first(data, by_place)
+        raise WrongDataError(where, by_place[where]) from None
+    right: _Data = data
+    return right
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """The declared type as JSON Schema, without titles: its names and descriptions say all."""
+    found: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
+    return found
+
+
+def key_name(where: Path) -> str:
+    """A place in a file for people.
+
+    >>> key_name(("stages", 0, "layers"))
+    'stages[0].layers'
+    """
+    parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
+    return "".join(parts).removeprefix(".") or "the file"
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _without_titles(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_titles(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _without_titles(value) for key, value in schema.items() if key != "title"}
+
+
+def _explained(error: Any, data: Any, schema: _Schema) -> tuple[_Place, str]:
+    """The place of an error of pydantic's, and what is to be said."""
+    missing, unknown = (error["type"] == kind for kind in ("missing", "extra_forbidden"))
+    where, value, at = _located(error["loc"][:-1] if missing or unknown else error["loc"], data, schema)
+    if missing:
+        return where, f"{key_name(where)} lacks the key {error['loc'][-1]!r}"
+    if unknown:
+        key, known = error["loc"][-1], _resolved(at, schema).get("properties", {})
+        place = (*where, key)
+        return place, f"{key_name(place)} is an unknown key{near(key, known)} (known are {', '.join(known)})"
+    limits = error.get("ctx", {})
+    more = f"; {limits['error']}" if "error" in limits else ""
+    asked = at.get("description", "an object") if where else "an object"
+    if "le" in limits:
+        asked += f", and at most {limits['le']:g}"
+    elif limits.get("ge", 0) > 0 and isinstance(value, float) and value > 0:
+        asked += f", and at least {limits['ge']:g}"
+    return where, f"{key_name(where)} is {_short(value)}, but must be {asked}{more}"
+
+
+def _located(steps: Path, data: Any, schema: _Schema) -> tuple[_Place, Any, _Schema]:
+    """The place that steps lead to, with what is there and its schema; among them are names of a union's members."""
+    place: list[str | int] = []
+    value, at = data, schema
+    for step in steps:
+        known = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        if step in known:
+            place.append(step)
+            value, at = value[step], _inside(at, step, schema)
+    return tuple(place), value, at
+
+
+def _inside(at: _Schema, step: str | int, root: _Schema) -> Any:
+    for one in _members(at, root):
+        inner = one.get("items") if isinstance(step, int) else one.get("properties", {}).get(step)
+        rest = one.get("additionalProperties")
+        if inner is None and isinstance(step, str) and isinstance(rest, Mapping):
+            inner = rest
+        if inner is not None:
+            return inner
+    return {}
+
+
+def _members(at: _Schema, root: _Schema) -> Iterator[_Schema]:
+    """What a value may be: of a union each of its members."""
+    for one in at.get("anyOf", [at]):
+        yield _resolved(one, root)
+
+
+def _resolved(at: _Schema, root: _Schema) -> _Schema:
+    if "$ref" not in at:
+        return at
+    found: _Schema = root["$defs"][at["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _first(data: Any, places: Collection[_Place]) -> _Place:
+    """Of places in data the one that comes first."""
+    place: _Place = ()
+    left = list(places)
+    while place not in left:
+        steps = {one[len(place)] for one in left}
+        order = data if isinstance(data, dict) else range(len(data))
+        step = next(each for each in order if each in steps)
+        place, data = (*place, step), data[step]
+        left = [one for one in left if one[: len(place)] == place]
+    return place
+
+
+def _short(value: Any) -> str:
+    # A database's columns may hold bytes.
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."

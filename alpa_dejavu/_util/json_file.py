@@ -1,0 +1,140 @@
+"""JSON files of users: errors name file, line, key and remedy, and a file is written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any, Generic, TypeVar, final
+
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
+from alpa_dejavu._util.json_text import Path, line_of, place_of_no_json, strict_json
+
+_TEXT_MIB = 64.0
+_Data = TypeVar("_Data")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CheckedFile(Generic[_Data]):
+    """A JSON file that is as its format has it.
+
+    Attributes:
+        path: of the file.
+        text: in it.
+        data: that the text holds.
+        remedy: says what a right file looks like, or where one comes from.
+    """
+
+    path: pathlib.Path
+    text: str
+    data: _Data
+    remedy: str
+
+    def problem(self, where: Path, said: str) -> ValueError:
+        """The error for what is wrong at a place in the file."""
+        return _problem(self.path, self.text, where, said, self.remedy)
+
+
+def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
+    """A file that holds what a declared type says (`_format_check`).
+
+    Raises:
+        ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
+            wrong the first is told. `remedy` says what a right file looks like, or where one comes from.
+    """
+    from alpa_dejavu._util.format_check import WrongDataError, checked
+
+    text = read_text(path, remedy)
+    try:
+        data = strict_json(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}: this isn't JSON: {error.msg}; {remedy}") from None
+    except ValueError as error:
+        raise _problem(path, text, place_of_no_json(text), f"this isn't JSON: {error}", remedy) from None
+    try:
+        return CheckedFile(path, text, checked(data, kind), remedy)
+    except WrongDataError as error:
+        raise _problem(path, text, error.where, str(error), remedy) from None
+
+
+def read_text(path: pathlib.Path, remedy: str) -> str:
+    """The text of a file that isn't larger than 64 MiB, or than ALPA_DEJAVU_FILE_MIB says.
+
+    Raises:
+        ValueError: it is larger, or can't be read.
+    """
+    most = most_bytes(_TEXT_MIB)
+    try:
+        with path.open("rb") as file:
+            content = file.read(int(most) + 1)
+        text = content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read: {error}; {remedy}") from None
+    if len(content) > most:
+        more = f"set {VARIABLE} to more, if it is meant"
+        raise ValueError(f"{path} is larger than {most / 2**20:g} MiB, which is more than is read; {more}; {remedy}")
+    return text
+
+
+def peek(path: pathlib.Path) -> Any:
+    """What a JSON file holds; None where it can't be read: its reader says what is wrong with it."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        return strict_json(read_text(path, ""), finite=False)
+    except ValueError:
+        return None
+
+
+def write_whole(path: pathlib.Path, text: str) -> None:
+    """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it.
+
+    What a link leads to is replaced, and what is no file, as /dev/stdout, is written to.
+
+    Raises:
+        ValueError: it can't be written, and why.
+    """
+    write_whole_bytes(path, text.encode("utf-8"))
+
+
+def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
+    """As `write_whole`."""
+    check_folder(path)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            _replace(path.resolve(), content)
+    except (OSError, RuntimeError) as error:
+        # Links in a circle are a RuntimeError.
+        why = error.strerror or error if isinstance(error, OSError) else error
+        raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def check_folder(path: pathlib.Path) -> None:
+    """Raises ValueError for a file that can't be written, since its folder isn't there."""
+    folder = path.absolute().parent
+    if not os.path.isdir(folder):
+        raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")
+
+
+def _problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str) -> ValueError:
+    line = line_of(text, where)
+    return ValueError(f"{path}{'' if line is None else f', line {line}'}: {said}; {remedy}")
+
+
+def _replace(path: pathlib.Path, content: bytes) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        pathlib.Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,36 @@
+"""The only room that knows Alpa: the options, hooks into Alpa, and stand-ins for its functions with their signatures.
+
+In: what Alpa hands to a stage option, or a plan to run.
+Out: stages, submeshes and sharding options as Alpa takes them; measured steps; a trained state.
+Options install the hooks, and hooks know the options: so names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.alpa._costs import get_compute_cost
+    from alpa_dejavu.alpa._hooks import HookError, install, installed, uninstall
+    from alpa_dejavu.alpa._plan_run import PlanRun
+    from alpa_dejavu.alpa._profile import connection, profile
+    from alpa_dejavu.alpa._recorder import record
+    from alpa_dejavu.alpa._search import inference_dp, training_dp
+
+__all__ = [
+    "HookError", "PlanRun", "connection", "get_compute_cost", "inference_dp", "install", "installed", "profile",
+    "record", "training_dp", "uninstall",
+]  # fmt: skip
+
+_HOME = {
+    "get_compute_cost": "_costs",
+    **dict.fromkeys(("HookError", "install", "installed", "uninstall"), "_hooks"),
+    "PlanRun": "_plan_run",
+    **dict.fromkeys(("connection", "profile"), "_profile"),
+    "record": "_recorder",
+    **dict.fromkeys(("inference_dp", "training_dp"), "_search"),
+}
+
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

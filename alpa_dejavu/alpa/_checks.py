@@ -1,0 +1,64 @@
+"""What can be known to be wrong before anything is traced, compiled or started."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alpa_dejavu.alpa._recorder import watch
+from alpa_dejavu.alpa.option import DejavuStageOption
+
+PARAMETERS = (
+    "fun", "in_tree", "out_tree_thunk", "static_argnums", "donated_invars", "batch_invars", "virtual_mesh",
+    "num_microbatch", "pipeline_schedule", "default_as_option", "layer_option", "stage_option",
+    "global_input_shardings", "stage_input_shardings", "manual_shard_options", "avals",
+)  # fmt: skip
+
+
+def checking(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Alpa's compilation of a pipeline, with our checks before it where the stage option is ours."""
+
+    @functools.wraps(original)
+    def compile_pipeshard_executable(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(PARAMETERS[:-1], args, strict=False)) | kwargs
+        option = given["stage_option"]
+        if isinstance(option, DejavuStageOption):
+            avals = args[len(PARAMETERS) - 1 :]
+            _check_batch(given["num_microbatch"], given["batch_invars"], avals)
+            _check_layers(given["layer_option"])
+            _check_submeshes(option, given["virtual_mesh"])
+        executable = original(*args, **kwargs)
+        if isinstance(option, DejavuStageOption) and option.history is not None:
+            watch(executable, option)
+        return executable
+
+    return compile_pipeshard_executable
+
+
+def _check_batch(num_micro_batches: int, batch_invars: Sequence[bool], avals: Sequence[Any]) -> None:
+    if num_micro_batches < 1:
+        raise ValueError(f"num_micro_batches is {num_micro_batches}, but must be at least 1")
+    for aval, is_batch in zip(avals, batch_invars, strict=True):
+        if is_batch and (not aval.shape or aval.shape[0] % num_micro_batches):
+            divisors = [n for n in range(1, aval.shape[0] + 1) if aval.shape[0] % n == 0] if aval.shape else []
+            raise ValueError(
+                f"num_micro_batches is {num_micro_batches}, which doesn't divide the batch of {tuple(aval.shape)}; "
+                f"choose one of {divisors}, or another batch size"
+            )
+
+
+def _check_layers(layer_option: Any) -> None:
+    wanted = getattr(layer_option, "layer_num", None)
+    if isinstance(wanted, int) and wanted < 1:
+        raise ValueError(f"the layer option asks for {wanted} layers, but a plan needs one at least; give layer_num=1")
+
+
+def _check_submeshes(option: DejavuStageOption, virtual_mesh: Any) -> None:
+    hosts, devices = virtual_mesh.num_hosts, virtual_mesh.num_devices_per_host
+    for wanted_hosts, wanted_devices in option.manually_specified_submeshes or ():
+        if wanted_hosts > hosts or wanted_devices > devices or min(wanted_hosts, wanted_devices) < 1:
+            raise ValueError(
+                f"the submesh ({wanted_hosts}, {wanted_devices}) asks for more than there is: the cluster has {hosts} "
+                f"hosts of {devices} devices; take it out of manually_specified_submeshes, or connect more"
+            )

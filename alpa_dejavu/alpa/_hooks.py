@@ -1,0 +1,148 @@
+"""Putting our functions where Alpa's are, and taking them out again.
+
+A hook is put in only where the function that it replaces has the parameters that it was written for. Putting it in
+twice does nothing; taking it out leaves what somebody else has put over it meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+_replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What each of our functions stands for, for as long as it is in."""
+
+
+class HookError(RuntimeError):
+    """A function of Alpa isn't as a hook expects it: the message names it, what was expected and what is there."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """One function of Alpa, in all the modules that hold it under its name, and what makes our version of it."""
+
+    name: str
+    modules: tuple[str, ...]
+    parameters: tuple[str, ...]
+    replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+    def install(self) -> None:
+        """Raises HookError, and changes nothing, if a function isn't as expected."""
+        modules = [importlib.import_module(module) for module in self.modules]
+        found = [getattr(module, self.name, None) for module in modules]
+        for path, function in zip(self.modules, found, strict=True):
+            names = tuple(inspect.signature(function).parameters) if callable(function) else None
+            if names != self.parameters:
+                raise HookError(
+                    f"{path}.{self.name} takes {names}, but alpa_dejavu expects {self.parameters}; "
+                    "install alpa 0.2.3 (the tag v0.2.3), or take out what else patches it"
+                )
+        for module, function in zip(modules, found, strict=True):
+            assert function is not None, "checked above"
+            if not _is_in(function):
+                ours = self.replacement(function)
+                _replaced[ours] = function
+                setattr(module, self.name, ours)
+
+    def uninstall(self) -> None:
+        """Puts back what was there."""
+        for module in map(importlib.import_module, self.modules):
+            original = _replaced.pop(getattr(module, self.name), None)
+            if original is not None:
+                setattr(module, self.name, original)
+
+
+def _is_in(function: Callable[..., Any]) -> bool:
+    """Whether it is one of ours, or somebody else's around one of ours."""
+    found: Any = function
+    while found is not None and found not in _replaced:
+        found = getattr(found, "__wrapped__", None)
+    return found is not None
+
+
+def _hooks() -> dict[str, Hook]:
+    from alpa_dejavu.alpa import _checks, _costs, _recorder, _search, _stages, _submeshes
+
+    construction, compilation = "alpa.pipeline_parallel.stage_construction", "alpa.pipeline_parallel.compile_executable"
+
+    def like(function: Callable[..., Any], *modules: str, drop: int = 0) -> Hook:
+        parameters = tuple(inspect.signature(function).parameters)
+        return Hook(function.__name__, modules, parameters[: len(parameters) - drop], lambda _: _plain(function, drop))
+
+    return {
+        "stages": Hook(
+            "cluster_layers_and_slice_mesh", (construction, compilation), _stages.PARAMETERS, _stages.planning
+        ),
+        "submeshes": Hook(
+            "get_sliced_virtual_submeshes", (construction,), _submeshes.PARAMETERS, _submeshes.slicing
+        ),
+        "checks": Hook(
+            "compile_pipeshard_executable", (compilation, "alpa.parallel_method"), _checks.PARAMETERS, _checks.checking
+        ),
+        "shutdown": Hook("shutdown_global_cluster", ("alpa.device_mesh", "alpa.api"), (), _recorder.recording),
+        "get_compute_cost": like(_costs.get_compute_cost, construction),
+        "training_dp": like(_search.training_dp, construction, drop=1),
+        "inference_dp": like(_search.inference_dp, construction),
+    }
+
+
+def _plain(function: Callable[..., Any], drop: int) -> Callable[..., Any]:
+    """The function as another object, with the parameters of Alpa alone."""
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    replaced.__signature__ = signature.replace(parameters=parameters[: len(parameters) - drop])  # type: ignore[attr-defined]
+    replaced.__name__, replaced.__doc__ = function.__name__, function.__doc__
+    return replaced
+
+
+DEFAULT = ("stages", "submeshes", "checks")
+"""What `DejavuStageOption` needs; these leave every other stage option alone."""
+
+
+def install(*names: str) -> None:
+    """Puts hooks into Alpa.
+
+    Args:
+        names: "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown"
+            records runs, and is put in where an option has a history. "get_compute_cost", "training_dp" and
+            "inference_dp" replace these functions for plain `AutoStageOption` too.
+
+    Raises:
+        ValueError: no hook of that name.
+        HookError: Alpa isn't as expected; nothing of that hook is changed.
+    """
+    for hook in _chosen(names or DEFAULT):
+        hook.install()
+
+
+def uninstall(*names: str) -> None:
+    """Takes hooks out of Alpa; all of them without names."""
+    for hook in _chosen(names or tuple(_hooks())):
+        hook.uninstall()
+
+
+@contextlib.contextmanager
+def installed(*names: str) -> Iterator[None]:
+    """Hooks for the time of a `with` block, taken out again whatever happens in it."""
+    install(*names)
+    try:
+        yield
+    finally:
+        uninstall(*(names or DEFAULT))
+
+
+def _chosen(names: tuple[str, ...]) -> list[Hook]:
+    known = _hooks()
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no hook {name!r}; choose among {', '.join(map(repr, known))}")
+    return [known[name] for name in names]

@@ -1,0 +1,94 @@
+"""Which of Alpa's hosts a plan means by its names, and whether they have what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from alpa_dejavu.alpa.ray_cluster import alpa_hosts, equal_hosts, host_names
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.planning import given_stages
+from alpa_dejavu.planning.fits import counts_text, stage_differences
+from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
+
+
+def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
+    """For each stage the numbers of its hosts, where `cluster_differences` finds none."""
+    numbers = _numbers(plan, mesh, cluster)
+    return [tuple(numbers[host] for host in stage.hosts) for stage in plan.stages]
+
+
+def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
+    """What a plan asks for that Alpa's virtual mesh hasn't, or Alpa.
+
+    Args:
+        plan: that is to run.
+        mesh: Alpa's virtual mesh.
+        cluster: what the stage option says of it: a `Cluster` has the names of its hosts; anything else: those that
+            Ray knows.
+    """
+    counts = [host.num_devices for host in alpa_hosts(mesh)]
+    names, numbers = _names(mesh, cluster), _numbers(plan, mesh, cluster)
+    if plan.num_devices != sum(counts) and not _may_leave_some(plan, mesh, names):
+        yield f"it is for {plan.num_devices} devices, but the cluster has {sum(counts)} ({counts_text(counts)})"
+    devices = {name: counts[number] for name, number in (names | numbers).items()}
+    yield from stage_differences(given_stages(plan), devices, "the cluster", counts)
+
+
+def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
+    """Where the stages of a plan are on other hosts than the meshes that run already, which it would be given."""
+    group = mesh.launched_physical_mesh_group
+    if group is None:
+        return
+    hosts, wanted = alpa_hosts(mesh), places(plan, mesh, cluster)
+    running = [tuple(dict.fromkeys(launched.host_ids)) for launched in group.meshes]
+    asked = [tuple(hosts[number].host_id for number in numbers) for numbers in wanted]
+    if running != asked:
+        yield (
+            f"its stages are on the hosts numbered {asked}, but another pipeline has its workers on {running} already: "
+            "call alpa.shutdown() and alpa.init() first"
+        )
+
+
+def _names(mesh: Any, cluster: object) -> dict[str, int]:
+    """Numbers of hosts by their names."""
+    if isinstance(cluster, Cluster):
+        every = range(len(alpa_hosts(mesh)))
+        meant = every if len(cluster.hosts) == len(every) else equal_hosts(mesh)
+        return {host.name: number for host, number in zip(cluster.hosts, meant, strict=False)}
+    return {name: number for number, name in enumerate(host_names(mesh))}
+
+
+def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
+    """The number of each of the plan's hosts that is there.
+
+    Where the plan's cluster has as many hosts, all alike, and none that is used has a name that is known here, their
+    order is meant.
+    """
+    names, equal = _names(mesh, cluster), equal_hosts(mesh)
+    wanted = {host for stage in plan.stages for host in stage.hosts}
+    known = {name: number for name, number in names.items() if name in wanted}
+    if known:
+        return known
+    hardware = _hardware(plan, mesh)
+    if not hardware.alike or len(hardware.hosts) != len(equal):
+        return {}
+    return {host.name: number for host, number in zip(hardware.hosts, equal, strict=True) if host.name in wanted}
+
+
+def _hardware(plan: Plan, mesh: Any) -> ClusterSummary:
+    """The cluster that the plan is for, or of an old plan what its stages tell."""
+    return plan.hardware or hosts_by_names(plan, len(equal_hosts(mesh)))
+
+
+def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
+    """Whether a plan that doesn't take all devices is for this cluster.
+
+    It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
+    """
+    taken = plan.devices_of_hosts
+    if taken.keys() <= set(names):
+        return True
+    hardware = _hardware(plan, mesh)
+    whole = plan.num_devices == len(taken) * int(mesh.num_devices_per_host)
+    return whole and hardware.alike and len(hardware.hosts) == len(equal_hosts(mesh))

@@ -1,0 +1,98 @@
+"""A plan compiled by Alpa on the connected cluster, run step by step and noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from alpa_dejavu.alpa._gradients import with_marked_gradients
+from alpa_dejavu.alpa._workers import StageWorkers
+from alpa_dejavu.calibration.measurement import StepNotes
+from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.problem import Plan
+
+
+@final
+class PlanRun:
+    """Trains by a plan, on the Ray cluster that Alpa is connected to.
+
+    Args:
+        plan: of a known batch.
+        model: a name, "module:function", or the function; None: the plan's, a known name.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
+
+    Attributes:
+        state: the first argument of the next step: the last one's result, if it renews it.
+
+    Raises:
+        ValueError: the plan doesn't fit the model or the cluster, or doesn't say its model or batch; or its model is a
+            function that isn't trusted.
+    """
+
+    def __init__(
+        self, plan: Plan, model: str | Callable[..., Any] | None = None, *, trust_model: bool = False
+    ) -> None:
+        import alpa
+
+        from alpa_dejavu.alpa.layer_option import DejavuLayerOption
+        from alpa_dejavu.alpa.option import DejavuStageOption
+        from alpa_dejavu.exports.alpa_code import remat_layers
+        from alpa_dejavu.layers import concrete, resolve
+
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be run; set `batch` in its file")
+        step, arguments = resolve(trusted_model(plan, model, trust_model))(plan.batch)
+        layers = plan.num_layers if plan.layer_option == "auto" else None
+        method = alpa.PipeshardParallel(
+            num_micro_batches=plan.num_micro_batches,
+            pipeline_schedule=plan.schedule,
+            layer_option=DejavuLayerOption(layers, remat_layers(plan)),
+            stage_option=DejavuStageOption(plan=plan),
+        )
+        self.state, *self._rest = concrete(arguments)
+        self._renewed = _state_of_result(step, arguments)
+        self._step = alpa.parallelize(
+            with_marked_gradients(step), method=method, donate_argnums=() if self._renewed is None else (0,)
+        )
+        self._executable = self._step.get_executable(self.state, *self._rest)
+        self._executable.sync()
+        self._workers = StageWorkers(self._executable)
+
+    def step(self) -> StepNotes:
+        """One step, from its call until every stage is done."""
+        result, notes = self._workers.timed(lambda: self._step(self.state, *self._rest))
+        if self._renewed is not None:
+            self.state = self._renewed(result)
+        return notes
+
+    def noting(self, noting: bool) -> None:
+        """Has each instruction of the next steps noted, or no longer."""
+        self._workers.noting(noting)
+
+    def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
+        """What a function answers in each worker's process, for each stage; the function is imported there."""
+        return self._workers.call(function, *args)
+
+    def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
+        """Has the workers of each stage run on these cores alone; the cores that each worker got."""
+        return self._workers.pin(cores)
+
+
+def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], Any] | None:
+    """What finds the next step's state in a step's result: the result, or its first part; None if neither is one."""
+    import jax
+
+    def shapes(tree: Any) -> Any:
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    result = jax.eval_shape(step, *arguments)
+    try:
+        wanted = shapes(jax.eval_shape(lambda state: state, arguments[0]))
+    except TypeError:
+        return None
+    if shapes(result) == wanted:
+        return lambda made: made
+    if isinstance(result, tuple) and result and shapes(result[0]) == wanted:
+        return lambda made: made[0]
+    return None

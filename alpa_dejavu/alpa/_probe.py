@@ -1,0 +1,141 @@
+"""In a worker of Alpa's: notes of which instruction of a pipeline ran from when to when.
+
+A worker starts a computation and goes on; a note of it waits until its results are there. Nothing is noted, and nothing
+waited for but the end of a step, unless it is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+from alpa_dejavu.calibration.measurement.notes import OTHER, RECEIVE, RUN, SEND, Message, Note, StageNotes
+
+_NAME = "_alpa_dejavu_probe"
+_TASK = "stage "
+
+
+def watch(worker: Any, uuid: int) -> None:
+    """Has the steps of an executable of this worker timed."""
+    probe = getattr(worker, _NAME, None)
+    if probe is None:
+        probe = Probe(worker)
+        setattr(worker, _NAME, probe)
+    probe.watch(uuid)
+
+
+def note(worker: Any, uuid: int, noting: bool) -> None:
+    """Has each instruction of an executable's next steps noted, or no longer."""
+    getattr(worker, _NAME).noted = uuid if noting else None
+
+
+def last_step(worker: Any) -> StageNotes:
+    """What was noted of the last step; a call of a worker is answered after the steps before it."""
+    probe: Probe = getattr(worker, _NAME)
+    assert probe.last is not None, "a step was run"
+    return probe.last
+
+
+@final
+class Probe:
+    """Stands between a worker's instructions and the methods that carry them out."""
+
+    def __init__(self, worker: Any) -> None:
+        self.noted: int | None = None
+        self.last: StageNotes | None = None
+        self._worker = worker
+        self._notes: list[Note] | None = None
+        self._tasks: dict[int, int] = {}
+        self._keys: list[Any] = []
+        self._taken: list[tuple[Any, float, float]] = []
+        self._waited_s = 0.0
+        self._arrived: dict[Any, float] = {}
+        worker.run_executable = self._around(RUN, worker.run_executable)
+        worker.delete_buffers = self._around(OTHER, worker.delete_buffers)
+        worker.run_resharding_send_task = self._around(SEND, worker.run_resharding_send_task)
+        for name in ("run_resharding_recv_task", "run_resharding_broadcast_task"):
+            setattr(worker, name, self._around(RECEIVE, getattr(worker, name)))
+        if hasattr(worker, "tiles"):
+            self._listen(worker.tiles)
+
+    def watch(self, uuid: int) -> None:
+        """Times an executable's steps."""
+        executable = self._worker.executables[uuid]
+        for instruction in executable.instructions:
+            if instruction.info.startswith(_TASK) and instruction.task_uuid is not None:
+                self._tasks[instruction.task_uuid] = int(instruction.info.removeprefix(_TASK))
+        original = executable.execute_on_worker
+
+        def execute_on_worker(inputs: Any, outputs: Any, *args: Any, **kwargs: Any) -> None:
+            self._notes = [] if self.noted == uuid else None
+            start = time.time()
+            original(inputs, outputs, *args, **kwargs)
+            self._finish(outputs)
+            end = time.time()
+            self.last = StageNotes(start, end, tuple(self._notes or ()))
+            self._notes = None
+
+        executable.execute_on_worker = execute_on_worker
+
+    def _around(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(uuid: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._notes is None:
+                return original(uuid, *args, **kwargs)
+            self._keys, self._taken, self._waited_s = [], [], 0.0
+            start = time.time()
+            result = original(uuid, *args, **kwargs)
+            if what == RUN:
+                self._finish(args[1])
+            end = time.time()
+            task = self._tasks.get(uuid) if what == RUN else None
+            self._notes.append(Note(self._kind(what), task, start, end, self._waited_s, self._messages(end)))
+            return result
+
+        return noted
+
+    def _kind(self, what: str) -> str:
+        """A broadcast is a send where something was sent and nothing taken."""
+        return SEND if what == RECEIVE and self._keys and not self._taken else what
+
+    def _messages(self, end: float) -> tuple[Message, ...]:
+        """What the instruction took, or else sent."""
+        if self._taken:
+            return tuple(Message(repr(key), asked, there) for key, asked, there in self._taken)
+        return tuple(Message(repr(key), end, end) for key in self._keys)
+
+    def _finish(self, uuids: Any) -> None:
+        """Waits until these arrays are there."""
+        for uuid in uuids:
+            for piece in self._worker.buffers.get(uuid, ()):
+                if not piece.is_deleted():
+                    piece.block_until_ready()
+
+    def _listen(self, tiles: Any) -> None:
+        """Notes which messages go out and come in, and how long they are waited for."""
+        mailbox, sent = tiles.mailbox, tiles._sent
+        put, take, key_of = mailbox.put, mailbox.take, sent.key
+
+        def noted_key(*channel: Any) -> Any:
+            key = key_of(*channel)
+            if self._notes is not None:
+                self._keys.append(key)
+            return key
+
+        def noted_put(messages: Any) -> None:
+            now = time.time()
+            self._arrived.update(dict.fromkeys(messages, now))
+            put(messages)
+
+        def noted_take(key: Any, check: Any) -> Any:
+            asked = time.time()
+            message = take(key, check)
+            there = time.time()
+            arrived = self._arrived.pop(key, there)
+            if self._notes is not None:
+                self._waited_s += there - asked
+                # One that had come before it was asked for wasn't waited for.
+                self._taken.append((key, asked, arrived if arrived < asked else there))
+            return message
+
+        sent.key, mailbox.put, mailbox.take = noted_key, noted_put, noted_take

@@ -1,0 +1,109 @@
+"""A port in an actor on each of Ray's nodes, and messages between them at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.alpa._ports import Port
+from alpa_dejavu.calibration.bench import Flows, MeasurementError, Probe
+
+__all__ = ["RayPorts", "ray_ports"]
+
+_PATIENCE_S = 10.0
+_START_S = 60.0
+"""Actors start slowly where Ray has to start a process for each."""
+_TOKEN_BYTES = 16
+_ABREAST = 8
+"""Messages that one host sends at a time, at most."""
+_LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
+    """Ports on nodes of the Ray cluster that this process is connected to, gone when the block ends.
+
+    Args:
+        nodes: their ids.
+        names: of the hosts, for errors.
+
+    Raises:
+        MeasurementError: a host has left the cluster, or a port can't be opened there; says which.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    addresses = _addresses(nodes, names)
+    actor = ray.remote(num_cpus=0, max_concurrency=_ABREAST)(Port)
+    token, ports = secrets.token_bytes(_TOKEN_BYTES), []
+    try:
+        for node, address in zip(nodes, addresses, strict=True):
+            there = actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+            ports.append(there.remote(address, token, _PATIENCE_S))
+        asked = {port.address.remote(): f"host {name!r}" for port, name in zip(ports, names, strict=True)}
+        yield RayPorts(ports, _answers(asked, _START_S), names)
+    finally:
+        for port in ports:
+            ray.kill(port)
+
+
+def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """By which Ray knows the nodes; of a cluster on one machine the loopback, so that no port is open to others."""
+    import ray
+
+    known = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
+    for node, name in zip(nodes, names, strict=True):
+        if node not in known:
+            raise MeasurementError(f"host {name!r} has left the cluster")
+    found = [known[node] for node in nodes]
+    return [_LOOPBACK] * len(found) if set(found) == {ray.util.get_node_ip_address()} else found
+
+
+@final
+class RayPorts:
+    """Runs flows.
+
+    Args:
+        ports: actors, one on each host.
+        addresses: where they listen.
+        names: of the hosts, for errors.
+    """
+
+    def __init__(self, ports: Sequence[Any], addresses: Sequence[tuple[str, int]], names: Sequence[str]) -> None:
+        self._ports, self._addresses, self._names = ports, addresses, names
+
+    def __call__(self, probe: Probe) -> dict[str, float]:
+        """Seconds of each flow, all started at the same time.
+
+        Raises:
+            MeasurementError: one fails, or takes too long; says from which host to which.
+        """
+        assert isinstance(probe, Flows), "flows go over links"
+        asked = {
+            self._ports[a].send.remote(self._addresses[b], probe.num_bytes): (
+                f"{probe.num_bytes} bytes from {self._names[a]!r} to {self._names[b]!r}"
+            )
+            for a, b in probe.pairs
+        }
+        return dict(zip(probe.names, _answers(asked, 2 * _PATIENCE_S), strict=True))
+
+
+def _answers(asked: Mapping[Any, str], patience_s: float) -> list[Any]:
+    """What calls give, which are named by what they are about."""
+    import ray
+
+    _, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
+    if late:
+        raise MeasurementError(f"{asked[late[0]]}: no answer in {patience_s:.0f} s")
+    found = []
+    for call, about in asked.items():
+        try:
+            found.append(ray.get(call))
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            # Of an actor that didn't start, the last line says why.
+            said = str(cause).strip().splitlines()[-1]
+            raise MeasurementError(f"{about}: {type(cause).__name__}: {said}") from error
+    return found

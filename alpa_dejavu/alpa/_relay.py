@@ -1,0 +1,65 @@
+"""A pipeline of two stages that computes next to nothing: what the runtime takes for a computation, step and send."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from alpa_dejavu.alpa._profile import profile
+from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
+
+__all__ = ["relay_seconds"]
+
+_WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
+
+
+def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
+    """Seconds by name, as `Bench.open` has them for a pipeline; Alpa is connected to two devices.
+
+    Args:
+        cluster: those two devices.
+        num_bytes: that a stage passes on for each micro-batch.
+    """
+    stages = profile(_plan(cluster, max(num_bytes // (4 * _WIDTH), 1)), (), _STEPS, _relay).stages
+    first, last = stages[0], stages[-1]
+    # A large tensor may be there before its sender is done with sending it.
+    sends = first.forward_post_s + first.forward_send_s, last.backward_post_s + last.backward_send_s
+    return {
+        "dispatch_s": statistics.fmean(part for stage in stages for part in (stage.forward_s, stage.backward_s)),
+        "step_s": statistics.fmean(stage.per_step_s for stage in stages),
+        "send_s": statistics.fmean(sends),
+    }
+
+
+def _plan(cluster: Cluster, rows: int) -> Plan:
+    """Two stages of one device each, for micro-batches of so many rows."""
+    from alpa_dejavu.layers import trace
+    from alpa_dejavu.planning import GivenStage, estimate
+    from alpa_dejavu.sharding import model_of_step
+
+    model = model_of_step(trace(_relay, batch=rows), _LAYERS)
+    config = MeshConfig((1, 1), 1, 1, {"force_batch_dim_to_mesh_dim": 0})
+    half = _LAYERS // 2
+    stages = [GivenStage(first, first + half - 1, Submesh(1, 1), config) for first in (0, half)]
+    batch = rows * _MICRO_BATCHES
+    return estimate(model, cluster, Run(_MICRO_BATCHES), stages, name="relay", batch=batch).plan
+
+
+def _relay(batch_size: int) -> Any:
+    """A model that computes next to nothing with what its layers pass on."""
+    import jax
+    import jax.numpy as jnp
+
+    def train_step(weights: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            x = batch["x"]
+            for weight in weights:
+                x = x @ weight
+            return jnp.mean((x - batch["y"]) ** 2)
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return [weight - 0.1 * gradient for weight, gradient in zip(weights, gradients, strict=True)], value
+
+    weights = [jax.ShapeDtypeStruct((_WIDTH, _WIDTH), jnp.float32)] * _LAYERS
+    data = jax.ShapeDtypeStruct((batch_size, _WIDTH), jnp.float32)
+    return train_step, (weights, {"x": data, "y": data})

@@ -1,0 +1,177 @@
+"""Alpa's construction of stages, planned by us where the stage option is ours.
+
+We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
+had written the plan by hand. Only which hosts a stage is on can't be written there; `_submeshes` has Alpa heed that.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from alpa_dejavu.alpa._given_plan import checked
+from alpa_dejavu.alpa._measure_stage import stage_measurer
+from alpa_dejavu.alpa._places import places
+from alpa_dejavu.alpa._strategy import by_strategy
+from alpa_dejavu.alpa._submeshes import on_hosts
+from alpa_dejavu.alpa._translate import model_of, space_of
+from alpa_dejavu.alpa.option import DejavuStageOption
+from alpa_dejavu.alpa.ray_cluster import cluster_of
+from alpa_dejavu.calibration import prices
+from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.exports.alpa_code import alpa_options
+from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.result import OURS
+from alpa_dejavu.planning.task import GivenSpace
+from alpa_dejavu.plans.table import plan_table
+from alpa_dejavu.problem import Cluster, Plan, PricedBy
+from alpa_dejavu.slicing import slicer, slicer_name
+
+_log = logging.getLogger("alpa_dejavu")
+
+PARAMETERS = (
+    "layers", "virtual_mesh", "accumulator_mapping", "acc_grad_invars", "acc_grad_outvars", "num_micro_batches",
+    "batch_size", "jax_apply_layers", "apply_grad_global_info", "pipeline_schedule", "default_as_option",
+    "stage_option",
+)  # fmt: skip
+
+
+def planning(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Alpa's `cluster_layers_and_slice_mesh` that knows `DejavuStageOption` too."""
+
+    @functools.wraps(original)
+    def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(PARAMETERS, args, strict=False)) | kwargs
+        option = given["stage_option"]
+        if not isinstance(option, DejavuStageOption):
+            return original(*args, **kwargs)
+        chosen = _plan(option, given) if option.plan is None else _given(option, given)
+        option.last_plan = chosen
+        _log.info("the plan:\n%s", plan_table(chosen))
+        for line in _said(chosen):
+            _log.info("%s", line)
+        searched = option.plan is None and option.strategy == OURS
+        options = [dict(s.options) if searched else alpa_options(s) for s in chosen.stages]
+        with on_hosts(places(chosen, given["virtual_mesh"], option.cluster)):
+            return original(**(given | {"stage_option": _manual(chosen, options)}))
+
+    return cluster_layers_and_slice_mesh
+
+
+def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+    from alpa.pipeline_parallel import stage_construction
+
+    mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
+    if mesh.launched_physical_mesh_group is not None:
+        raise NotImplementedError(
+            "this virtual mesh already runs another pipeline on its own submeshes, so no new plan can be made for it; "
+            "call alpa.shutdown() and alpa.init() first, or reuse that plan with its ManualStageOption"
+        )
+    started = time.perf_counter()
+    inference = given["pipeline_schedule"] == "inference"
+    layers = given["layers"]
+    priced = prices(cluster_of(mesh, option.cluster), option.calibration, option.latency, option.communication)
+    submeshes = _submeshes(option, mesh, priced.cluster)
+    configs = stage_construction.get_all_submesh_autosharding_config_choices(
+        mesh, submeshes, option.submesh_logical_shape_space, micro_batch
+    )
+    defaults = given["default_as_option"]
+    space = space_of(submeshes, configs, option.stage_imbalance_tolerance, defaults)
+    known = time.perf_counter()
+    model = model_of(layers, given["accumulator_mapping"], given["jax_apply_layers"], inference, micro_batch)
+    described = time.perf_counter()
+    measure = stage_measurer(given, submeshes, configs)
+    task = PlanningTask(
+        source=GivenModel(model, micro_batch or 1, name=""),
+        prices=priced,
+        batch=None if micro_batch is None else micro_batch * given["num_micro_batches"],
+        layers=(model.num_layers,),
+        micro_batches=(given["num_micro_batches"],),
+        chooser=Measured(measure, option.budget_s) if option.profile == "decisive" else Searched(),
+        # A stage is measured on whichever hosts are free, not on a kind of them.
+        space=GivenSpace(space, by_kinds=option.profile != "decisive"),
+        schedule=given["pipeline_schedule"],
+        slicer=slicer(option.slicer),
+        margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
+        priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
+    )
+    made = plan(task if option.strategy == OURS else by_strategy(option, task)).plan
+    if option.strategy != OURS:
+        checked(made, given, option.cluster)
+    whole = made.after({"cluster": known - started, "features": described - known})
+    if option.history is None:
+        return whole
+    from alpa_dejavu.calibration.history import Correction, Origin, corrected
+
+    models = priced.models
+    option.last_origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
+    return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+
+
+def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:
+    """The choices that the option and the step make."""
+    return PricedBy(
+        risk=option.risk,
+        submeshes=option.submesh_physical_shape_space,
+        layers=num_layers,
+        micro_batches=num_micro_batches,
+        slicer=slicer_name(option.slicer),
+        objective="time",
+        strategy=option.strategy if isinstance(option.strategy, str) else type(option.strategy).__name__,
+    )
+
+
+def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
+    """Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside."""
+    from alpa.pipeline_parallel import stage_construction
+
+    kind, given = option.submesh_physical_shape_space, option.manually_specified_submeshes
+    found = [
+        (int(hosts), int(devices))
+        for hosts, devices in stage_construction.get_submesh_choices(
+            mesh.num_hosts, mesh.num_devices_per_host, kind, given
+        )
+    ]
+    if kind == "manual" or option.profile == "decisive" or not slow_inside(cluster):
+        return found
+    parts, several = [d for hosts, d in found if hosts == 1], [hosts for hosts, _ in found if hosts > 1]
+    across = across_hosts(cluster, parts, several)
+    return [*found, *((submesh.num_hosts, submesh.devices_per_host) for submesh in across)]
+
+
+def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+    """The plan that the option gives; the model and cluster are looked at only where a history asks for them."""
+    assert option.plan is not None, "there is a plan"
+    chosen = checked(option.plan, given, option.cluster)
+    if option.history is not None:
+        from alpa_dejavu.calibration.history import Origin
+
+        inference = given["pipeline_schedule"] == "inference"
+        parts = given["layers"], given["accumulator_mapping"], given["jax_apply_layers"]
+        model = model_of(*parts, inference, given["batch_size"])
+        option.last_origin = Origin.of(model, cluster_of(given["virtual_mesh"], option.cluster))
+    return chosen
+
+
+def _said(chosen: Plan) -> list[str]:
+    """What is known of a plan beside its figures."""
+    lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
+    return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *lost, *chosen.notes]
+
+
+def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
+    """Alpa's option for a plan, with these auto-sharding options; `get_last_dp_result` of Alpa then says it too."""
+    from alpa.pipeline_parallel import stage_construction
+
+    shapes = [(stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in chosen.stages]
+    logical = [stage.logical_mesh for stage in chosen.stages]
+    stage_construction.last_forward_stage_layer_ids = chosen.layer_ids
+    stage_construction.last_submesh_shapes = shapes
+    stage_construction.last_logical_mesh_shapes = logical
+    stage_construction.last_autosharding_option_dicts = options
+    return stage_construction.ManualStageOption(chosen.layer_ids, shapes, logical, options)

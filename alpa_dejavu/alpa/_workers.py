@@ -1,0 +1,60 @@
+"""The workers of an executable's stages: their steps timed and noted, and the cores that they run on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from alpa_dejavu._util.threads import pin
+from alpa_dejavu.alpa import _probe
+from alpa_dejavu.calibration.measurement import StageNotes, StepNotes
+
+
+@final
+class StageWorkers:
+    """Of an executable that Alpa has compiled; each stage's first worker times its steps."""
+
+    def __init__(self, executable: Any) -> None:
+        self._meshes, self._uuid = list(executable.mesh_group), executable.exec_uuid
+        self._watched = [mesh.workers[0] for mesh in self._meshes]
+        self._ask(_probe.watch, self._uuid)
+
+    def timed(self, step: Callable[[], Any]) -> tuple[Any, StepNotes]:
+        """What a step answers, and its notes: from its call until every stage is done."""
+        start = time.time()
+        result = step()
+        stages: list[StageNotes] = self._ask(_probe.last_step)
+        return result, StepNotes(start, time.time(), tuple(stages))
+
+    def noting(self, noting: bool) -> None:
+        """Has each instruction of the next steps noted, or no longer."""
+        self._ask(_probe.note, self._uuid, noting)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
+        """What a function answers in each worker's process, for each stage; the function is imported there."""
+        return self._of_each(function, [args] * len(self._meshes))
+
+    def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
+        """Has the workers of each stage run on these cores alone; the cores that each worker got."""
+        return self._of_each(pin, [(of,) for of in cores])
+
+    def _of_each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+        """With arguments for each stage."""
+        import ray
+
+        calls = [
+            [worker.__ray_call__.remote(_without_worker, function, *args) for worker in mesh.workers]
+            for mesh, args in zip(self._meshes, arguments, strict=True)
+        ]
+        return [ray.get(called) for called in calls]
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        import ray
+
+        answers: list[Any] = ray.get([worker.__ray_call__.remote(function, *args) for worker in self._watched])
+        return answers
+
+
+def _without_worker(_worker: Any, function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)

@@ -1,0 +1,200 @@
+"""The one object that a user writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.calibration import Calibration, check_choice
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import DEFAULT_RISK, MemoryMargin, MemoryResiduals
+from alpa_dejavu.planning.result import OURS
+from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.slicing import Slicer, slicer
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.history import Origin
+    from alpa_dejavu.planning.strategies import Strategy
+
+__all__ = ["DejavuStageOption"]
+
+_log = logging.getLogger(__name__)
+
+PROFILES = ("never", "decisive")
+
+
+@final
+@dataclasses.dataclass
+class DejavuStageOption:
+    """Plans the stages of Alpa's `PipeshardParallel` without compiling or profiling any.
+
+    Give it as `stage_option=`, where `AutoStageOption` would stand; making one installs the hooks into Alpa
+    (`alpa_dejavu.uninstall()` takes them out again). Once Alpa has compiled, `last_plan` is the plan that runs.
+
+    Alpa's fields for the search space mean what they mean in `AutoStageOption`, and have its defaults:
+
+    Attributes:
+        submesh_physical_shape_space: "power_of_two" (1, 2, 4 ... devices of a host, then 1, 2, 4 ... hosts),
+            "small_power_of_two" (at most 4 hosts), "all" (any number of hosts), or "manual". The default keeps the
+            search small and is what collectives like best. Where links within hosts are slower than those between
+            them, parts of several hosts come too, but with "manual" and with measurements.
+        manually_specified_submeshes: the (hosts, devices per host) to choose from, with "manual".
+        submesh_logical_shape_space: "single_node_model_parallel" (every split into data and tensor parallelism with the
+            tensor-parallel devices in one host, since they talk most), "all", "same_as_physical", "data_parallel_only"
+            or "model_parallel_only".
+        stage_imbalance_tolerance: how far a stage's share of the operations may be from its share of the devices;
+            infinite by default: the search finds by itself that uneven stages are slow.
+        slicer: "dynamic" (exact, the default), or another in `alpa_dejavu.slicing.SLICERS`, or a `Slicer` of one's own.
+        latency: "analytic" (a roofline; measured once on a CPU cluster, by data sheet on GPUs), or a `LatencyModel`.
+            "auto", the default, is the calibration's, and without one "analytic".
+        communication: "alpha-beta" (latency and rate of the slowest link), "links" (by the links of each group of
+            devices, in rings along fast ones), "free" (what Alpa's search assumes between stages), or a
+            `CommunicationModel`. "auto", the default, is the calibration's, and without one "alpha-beta".
+        cluster: None, the default, looks at the cluster that Alpa is connected to; the name of a machine type or the
+            path of a machine's or cluster's file (`alpa_dejavu/clusters`) gives the hosts its figures; a `Cluster` is
+            taken as it is.
+        risk: of running out of memory that a plan may have; 1 % by default.
+        memory: measured peaks of memory against the analytic count, from which the risk is known; None, the default:
+            the calibration's, if it has any; else a share of the memory is left free by the count, and plans say that
+            their risk is unknown.
+        memory_margin: that share; None, the default: each host's own, or 5 % where its machine's file has none.
+        profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
+            workers, stages whose error could change the chosen plan, until none could or the budget is spent.
+        budget_s: seconds for these measurements together.
+        plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
+            the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
+            alike and none of them has a name that is known here, the n-th one of its cluster means the n-th here.
+        history: None, the default, keeps none. The path of a file of past runs: predicted seconds are corrected by the
+            runs in it, and when Alpa shuts down the steps of this plan are appended, if Alpa waits for steps
+            (`alpa.global_config.pipeline_sync_for_timer = True`). A plan that is given is recorded, not corrected.
+        strategy: "dejavu", the default, is this package's search; by "amp", "megatron" or "alpa", or a `Strategy` of
+            `alpa_dejavu.planning.strategies`, stages are chosen by rules of its own in place of the search space and
+            the slicer, for the micro-batches that Alpa is told. "hetpipe" is refused: Alpa can't run its stale
+            synchronisation.
+        calibration: None, the default, goes by data sheets and the two models above. The name of a bundled calibration
+            (`alpa_dejavu.calibration.bundled_names()`), the path of a file, or a `Calibration` brings measured figures
+            and learned models of the cluster's devices and links in their place; "links" may go by those links, too.
+        layer_profile_mode, use_hlo_cost_model, profiling_database_filename, cached_profile_result: taken so that the
+            arguments of an `AutoStageOption` can be handed over as they are. They have no effect; a warning says so
+            where one is set.
+
+    Raises:
+        ValueError: an unknown name, a negative tolerance or budget, a risk that isn't above 0 and below 0.5, a
+            memory_margin that isn't at least 0 and below 1, "manual" without submeshes, a plan file that is wrong, a
+            calibration that is broken or given beside a latency or communication model, or a strategy that Alpa can't
+            run, or beside a plan, a slicer or "decisive".
+        TypeError: an object that isn't what its field asks for.
+
+    References:
+        Zheng et al., Alpa, OSDI 2022: the search space and the objective.
+    """
+
+    submesh_physical_shape_space: str = "power_of_two"
+    manually_specified_submeshes: Sequence[tuple[int, int]] | None = None
+    submesh_logical_shape_space: str = "single_node_model_parallel"
+    layer_profile_mode: str = "composition"
+    stage_imbalance_tolerance: float = math.inf
+    use_hlo_cost_model: bool = False
+    profiling_database_filename: str | None = None
+    cached_profile_result: str | None = None
+    slicer: str | Slicer = "dynamic"
+    latency: str | LatencyModel = "auto"
+    communication: str | CommunicationModel = "auto"
+    cluster: str | Cluster | None = None
+    plan: str | os.PathLike[str] | Plan | None = None
+    risk: float = DEFAULT_RISK
+    memory: MemoryResiduals | None = None
+    memory_margin: float | None = None
+    profile: str = "never"
+    budget_s: float = 60.0
+    history: str | os.PathLike[str] | None = None
+    calibration: str | os.PathLike[str] | Calibration | None = None
+    strategy: str | Strategy = OURS
+    last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_space()
+        slicer(self.slicer)
+        if self.memory is not None and not isinstance(self.memory, MemoryResiduals):
+            raise TypeError(f"memory is {self.memory!r}; give MemoryResiduals, or None")
+        MemoryMargin(self.risk, self.memory, self.memory_margin)
+        self._check_profile()
+        if self.strategy != OURS:
+            self._check_strategy()
+        self.calibration = check_choice(self.calibration, self.latency, self.communication)
+        if self.cluster is not None and not isinstance(self.cluster, (str, Cluster)):
+            raise TypeError(f"cluster is {self.cluster!r}; give a machine's name, a file, a Cluster, or None")
+        if self.plan is not None and not isinstance(self.plan, Plan):
+            self.plan = _plan_of(self.plan)
+        if self.history is not None:
+            from alpa_dejavu.calibration.history import Store
+
+            if not isinstance(self.history, (str, os.PathLike)):
+                raise TypeError(f"history is {self.history!r}; give the path of a file, or None")
+            Store(self.history).check()
+        ignored = ("use_hlo_cost_model", "profiling_database_filename", "cached_profile_result")
+        given = [name for name in ignored if getattr(self, name)]
+        if given:
+            _log.warning("%s: no effect, since DejavuStageOption doesn't profile", ", ".join(given))
+        from alpa_dejavu.alpa import install
+
+        install()
+
+    def _check_profile(self) -> None:
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile is {self.profile!r}; choose one of {', '.join(map(repr, PROFILES))}")
+        if not (math.isfinite(self.budget_s) and self.budget_s >= 0):
+            raise ValueError(f"budget_s is {self.budget_s!r}, but must be a finite number of seconds, at least 0")
+
+    def _check_strategy(self) -> None:
+        from alpa_dejavu.planning.strategies import HetPipe, strategy
+
+        if isinstance(strategy(self.strategy), HetPipe):
+            raise ValueError(
+                "strategy is 'hetpipe', but Alpa's runtime can't run its virtual workers, which share parameters by "
+                "waves: `plan_model(strategy='hetpipe')` and `alpa-dejavu plan` estimate it; choose another one here"
+            )
+        for name, left in (("plan", None), ("slicer", "dynamic"), ("profile", "never")):
+            if getattr(self, name) != left:
+                raise ValueError(
+                    f"strategy is {self.strategy!r} and {name} {getattr(self, name)!r}, but only one of them can "
+                    "choose the stages; leave out the other"
+                )
+
+    def _check_space(self) -> None:
+        manual = self.submesh_physical_shape_space == "manual"
+        spaces = {
+            "submesh_physical_shape_space": ("power_of_two", "small_power_of_two", "all", "manual"),
+            "submesh_logical_shape_space": (
+                "single_node_model_parallel",
+                "all",
+                "same_as_physical",
+                "data_parallel_only",
+                "model_parallel_only",
+            ),
+        }
+        for name, known in spaces.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(map(repr, known))}")
+        if manual != bool(self.manually_specified_submeshes):
+            raise ValueError(
+                f"submesh_physical_shape_space is {self.submesh_physical_shape_space!r} and "
+                f"manually_specified_submeshes {self.manually_specified_submeshes!r}; 'manual' takes a list of (hosts, "
+                "devices per host), others take none"
+            )
+        if not self.stage_imbalance_tolerance >= 0:
+            raise ValueError(f"stage_imbalance_tolerance is {self.stage_imbalance_tolerance}, but must be at least 0")
+
+
+def _plan_of(path: str | os.PathLike[str]) -> Plan:
+    from alpa_dejavu.plans.plan_file import read_plan
+
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"plan is {path!r}; give the path of a plan file, a Plan, or None")
+    return read_plan(path)

@@ -1,0 +1,228 @@
+"""Probes of a calibration, run by Alpa's workers on the cluster that Ray has.
+
+Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are.
+Collectives run by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.alpa._ray_ports import ray_ports
+from alpa_dejavu.alpa._relay import relay_seconds
+from alpa_dejavu.alpa.ray_cluster import cluster_of
+from alpa_dejavu.calibration.bench import WITHIN, Bench, Collective, MeasurementError, Pipeline, Place, Probe
+from alpa_dejavu.calibration.operators import Program
+from alpa_dejavu.problem import Cluster
+
+__all__ = ["RayBench", "ray_bench"]
+
+_PATIENCE_S = 60.0
+_FAREWELL_S = 5.0
+_AHEAD_S = 0.02
+"""Until then all workers know when they begin."""
+_MEASURED_S = 0.25
+_FEWEST_RUNS = 3
+_PROGRAM = "_alpa_dejavu_program"
+Runner = Callable[[Probe], Mapping[str, float]]
+
+
+def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
+    """The cluster that Ray has, with what is known of it before, and what measures it.
+
+    Args:
+        machine: a machine's name or file, for accelerators of which no data sheet is known; None: by Ray's name of it.
+
+    Raises:
+        RuntimeError: there is no cluster.
+        ValueError: nothing is known of its devices.
+    """
+    with _connected() as virtual:
+        cluster = cluster_of(virtual, machine)
+        machines = [str(host.get("NodeManagerHostname") or n) for n, host in enumerate(virtual.host_info)]
+        nodes = [str(host.get("NodeID")) for host in virtual.host_info]
+    return cluster, RayBench(cluster, machines, nodes)
+
+
+@final
+class RayBench(Bench):
+    """Workers of Alpa's.
+
+    Args:
+        cluster: that Ray has.
+        machines: the machine that each host is on: hosts that share one compute at the same time.
+        nodes: by which id Ray knows each host.
+    """
+
+    def __init__(self, cluster: Cluster, machines: Sequence[str], nodes: Sequence[str]) -> None:
+        self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
+
+    def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
+        """Connects, and starts the workers."""
+        if place.what == "programs":
+            return self._programs(place.where)
+        if place.what == "links":
+            return self._flows()
+        return self._collectives(place.where) if place.what == "collectives" else self._pipelines(place.where)
+
+    @contextlib.contextmanager
+    def _programs(self, device: str) -> Iterator[Runner]:
+        alike = [n for n, host in enumerate(self._cluster.hosts) if host.device.name == device]
+        chosen = [n for n in alike if self._machines[n] == self._machines[alike[0]]]
+        with _connected() as virtual:
+            seats = [(host, seat) for host in chosen for seat in range(self._cluster.hosts[host].num_devices)]
+            with _workers([virtual.slice_2d([host], [[seat]]) for host, seat in seats]) as workers:
+                yield functools.partial(_run_program, workers)
+
+    @contextlib.contextmanager
+    def _collectives(self, where: str) -> Iterator[Runner]:
+        devices = self._cluster.hosts[0].num_devices
+        hosts = [0] if where == WITHIN else [0, 1]
+        with _connected() as virtual:
+            whole = virtual.slice_2d(hosts, [list(range(devices))] * len(hosts))
+            with _workers([whole]) as workers:
+                yield functools.partial(_run_collective, workers, devices)
+
+    @contextlib.contextmanager
+    def _flows(self) -> Iterator[Runner]:
+        names = [host.name for host in self._cluster.hosts]
+        with _connected(), ray_ports(self._nodes, names) as ports:
+            yield ports
+
+    @contextlib.contextmanager
+    def _pipelines(self, where: str) -> Iterator[Runner]:
+        from alpa.api import clear_executable_cache
+
+        hosts, devices = (1, 2) if where == WITHIN else (2, 1)
+        device, link = self._cluster.hosts[0].device, self._cluster.links[0][0]
+        names = [f"host-{n}" for n in range(hosts)]
+        cluster = Cluster.uniform("two devices", names, device, devices, link, self._cluster.links[0][-1])
+        with _connected(num_nodes=hosts, num_devices_per_node=devices), contextlib.ExitStack() as stack:
+            stack.callback(clear_executable_cache)
+            yield functools.partial(_run_pipeline, cluster)
+
+
+@contextlib.contextmanager
+def _connected(**size: int) -> Iterator[Any]:
+    """Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
+    import alpa
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    try:
+        alpa.init("ray", **size)
+    except (ConnectionError, RuntimeError) as error:
+        raise RuntimeError(
+            f"no cluster can be used: {error}; or let this command start one on this machine by --local N, for N "
+            "devices"
+        ) from None
+    try:
+        yield get_global_virtual_physical_mesh()
+    finally:
+        alpa.shutdown()
+
+
+@contextlib.contextmanager
+def _workers(slices: Sequence[Any]) -> Iterator[list[Any]]:
+    """The workers of some meshes, which are gone when the block ends, even those that don't answer."""
+    import ray
+
+    meshes: list[Any] = []
+    try:
+        for n, part in enumerate(slices):
+            meshes.append(part.get_physical_mesh(n))
+        yield [worker for mesh in meshes for worker in mesh.workers]
+    finally:
+        leaving = [worker.shutdown.remote() for mesh in meshes for worker in mesh.workers]
+        if leaving:
+            ray.wait(leaving, num_returns=len(leaving), timeout=_FAREWELL_S)
+        for mesh in meshes:
+            mesh.shutdown(forced=True)
+
+
+def _ask(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What a function answers in each worker."""
+    import ray
+
+    calls = [worker.__ray_call__.remote(function, *args) for worker in workers]
+    try:
+        answers: list[Any] = ray.get(calls, timeout=_PATIENCE_S)
+    except ray.exceptions.RayError as error:
+        raise _told(error) from error
+    return answers
+
+
+def _told(error: Exception) -> MeasurementError:
+    """What failed, in a line: Ray's errors have a whole traceback in their text."""
+    cause = getattr(error, "cause", None) or error
+    said = str(cause).strip().partition("\n")[0]
+    return MeasurementError(f"{type(cause).__name__}: {said}")
+
+
+def _run_program(workers: Sequence[Any], probe: Probe) -> dict[str, float]:
+    assert isinstance(probe, Program), "programs are run on devices"
+    _ask(workers, _prepare, probe)
+    found = _ask(workers, _time, time.time() + _AHEAD_S)
+    return {"run_s": statistics.median(itertools.chain(*found))}
+
+
+def _prepare(worker: Any, program: Program) -> None:
+    """In a worker: compiles a program's passes, and runs each once."""
+    import jax
+
+    with jax.default_device(worker.local_devices[0]):
+        runs = [one.compiled() for one in program.passes()]
+    for run in runs:
+        run()
+    setattr(worker, _PROGRAM, runs)
+
+
+def _time(worker: Any, start: float) -> list[float]:
+    """In a worker: seconds of each run, from a moment on that all workers have in common."""
+    runs, found = getattr(worker, _PROGRAM), list[float]()
+    time.sleep(max(start - time.time(), 0.0))
+    stop = time.perf_counter() + _MEASURED_S
+    while len(found) < _FEWEST_RUNS or time.perf_counter() < stop:
+        before = time.perf_counter()
+        for run in runs:
+            run()
+        found.append(time.perf_counter() - before)
+    return found
+
+
+def _run_collective(workers: Sequence[Any], devices: int, probe: Probe) -> dict[str, float]:
+    assert isinstance(probe, Collective), "collectives go over links"
+    per_host, hosts = (probe.size // 2, (0, devices)) if probe.across else (probe.size, (0,))
+    groups = tuple(
+        tuple(host + group * per_host + n for host in hosts for n in range(per_host))
+        for group in range(probe.concurrent)
+    )
+    # Alpa counts what all devices of an all-to-all have together, in elements of four bytes.
+    elements = probe.num_bytes * (probe.size if probe.name == "all_to_all" else 1) // 4
+    asked = probe.name.replace("_", "-"), (groups, "f32", elements)
+    # The shorter one of two: what else runs on the hosts makes one longer, none shorter.
+    return {"run_s": min(max(_ask(workers, _collective, asked, len(hosts) * devices)) for _ in range(2))}
+
+
+def _collective(worker: Any, asked: tuple[Any, ...], num_devices: int) -> float:
+    """In a worker: seconds of one collective, which all workers of the mesh take part in."""
+    from alpa import mesh_profiling
+
+    return float(
+        mesh_profiling.profile_one_hlo_op(worker.backend, worker.local_devices, worker.host_id, num_devices, asked)
+    )
+
+
+def _run_pipeline(cluster: Cluster, probe: Probe) -> dict[str, float]:
+    import ray
+
+    assert isinstance(probe, Pipeline), "pipelines pass something on"
+    try:
+        return relay_seconds(cluster, probe.num_bytes)
+    except ray.exceptions.RayError as error:
+        raise _told(error) from error

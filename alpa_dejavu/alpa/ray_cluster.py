@@ -1,0 +1,130 @@
+"""The cluster that Alpa is connected to, as ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.clusters import local_links, machine_for, named_cluster
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.problem import Cluster, Host
+
+_ACCELERATOR = "accelerator_type:"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AlpaHost:
+    """A host that Alpa may use: its number in Alpa's cluster, what Ray says of it, and its devices."""
+
+    host_id: int
+    info: Mapping[str, Any]
+    num_devices: int
+
+
+def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
+    """The hosts of Alpa's virtual mesh, in their order; of the cluster's whole mesh, every host with all its devices.
+
+    The mesh itself has equally many devices on each host.
+    """
+    mesh = virtual_mesh
+    if getattr(mesh, "every_host", None) is not None:
+        return [AlpaHost(n, info, count) for n, (info, count) in enumerate(mesh.every_host)]
+    every = zip(mesh.host_ids, mesh.host_info, strict=True)
+    return [AlpaHost(int(n), info, int(mesh.num_devices_per_host)) for n, info in every]
+
+
+def equal_hosts(virtual_mesh: Any) -> list[int]:
+    """Which of `alpa_hosts` the mesh itself has."""
+    whole = getattr(virtual_mesh, "every_host", None) is not None
+    return [int(n) for n in virtual_mesh.host_ids] if whole else list(range(len(virtual_mesh.host_ids)))
+
+
+def host_names(virtual_mesh: Any) -> list[str]:
+    """The names of `alpa_hosts`: their machines', with a number where Ray nodes share a machine."""
+    machines = [_machine_name(host.info) for host in alpa_hosts(virtual_mesh)]
+    return [f"{name}:{n}" if machines.count(name) > 1 else name for n, name in enumerate(machines)]
+
+
+def _machine_name(info: Mapping[str, Any]) -> str:
+    return str(info.get("NodeManagerHostname") or info.get("NodeManagerAddress"))
+
+
+def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
+    """The hosts of Alpa's virtual mesh with their devices' figures.
+
+    On a CPU backend this machine is measured, once in a process. On GPUs the data sheet is found by the accelerator
+    type that Ray names.
+
+    Raises:
+        ValueError: the given cluster hasn't Alpa's hosts or devices, or nothing is known of the accelerator.
+    """
+    num_hosts, devices = int(virtual_mesh.num_hosts), int(virtual_mesh.num_devices_per_host)
+    if isinstance(choice, Cluster):
+        shape = [host.num_devices for host in choice.hosts]
+        if shape != [devices] * num_hosts:
+            raise ValueError(
+                f"the given cluster {choice.name} has hosts of {shape} devices, but Alpa is connected to {num_hosts} "
+                f"hosts of {devices}; give a cluster that fits, or None"
+            )
+        return choice
+    if choice is not None:
+        return named_cluster(choice, num_hosts, devices)
+    from alpa.global_env import global_config
+
+    if global_config.backend == "cpu":
+        return _cpu_cluster(virtual_mesh, devices)
+    return named_cluster(_machine(virtual_mesh.host_info), num_hosts, devices)
+
+
+def connected_cluster() -> Cluster:
+    """The Ray cluster that this program can connect to; it stays connected.
+
+    Raises:
+        RuntimeError: there is none, or none of its devices is free.
+    """
+    import alpa
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    try:
+        alpa.init("ray")
+    except ConnectionError as error:
+        raise RuntimeError(
+            f"there is no Ray cluster to connect to ({error}); start one with `ray start --head`, or name a machine"
+        ) from None
+    except RuntimeError as error:
+        raise RuntimeError(f"the Ray cluster can't be used: {error}; or name a machine in its place") from None
+    return cluster_of(get_global_virtual_physical_mesh(), None)
+
+
+def _machine(host_info: Sequence[Mapping[str, Any]]) -> str:
+    named = {
+        resource.removeprefix(_ACCELERATOR)
+        for host in host_info
+        for resource in host.get("Resources", {})
+        if resource.startswith(_ACCELERATOR)
+    }
+    machines = {machine for machine in map(machine_for, named) if machine}
+    if len(machines) != 1:
+        raise ValueError(
+            f"Ray names the accelerators {sorted(named)}, for which no data sheet is known (or more than one); "
+            "give DejavuStageOption(cluster=...) a machine's name or file"
+        )
+    return machines.pop()
+
+
+def _cpu_cluster(virtual_mesh: Any, devices: int) -> Cluster:
+    """Ray nodes of one machine share its cores: its rates are divided among the devices of all of them."""
+    names = host_names(virtual_mesh)
+    machines = [_machine_name(info) for info in virtual_mesh.host_info]
+    hosts = [
+        Host(names[n], measured_cpu(devices * machines.count(machine)), devices)
+        for n, machine in zip(equal_hosts(virtual_mesh), machines, strict=True)
+    ]
+    within, between = local_links()
+    links = tuple(tuple(within if a == b else between for b in range(len(hosts))) for a in range(len(hosts)))
+    cores = os.cpu_count() if len(set(machines)) == 1 else None
+    machine = "" if cores is None else "local-cpu"
+    return Cluster(f"CPU cluster of {len(hosts)} x {devices}", tuple(hosts), links, cores=cores, machine=machine)

@@ -1,0 +1,211 @@
+"""The loop: try, and where hosts are lost, go on from the last checkpoint by the plan for those that are left."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
+from alpa_dejavu.planning.replanning import fallback, replan
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
+
+_log = logging.getLogger("alpa_dejavu")
+_POLL_S = 0.2
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WallClock:
+    """What `train` goes by when it waits.
+
+    Attributes:
+        now_s: tells seconds from any beginning.
+        sleep: waits for so many seconds.
+        after: gives what, once it is started, calls a function after so many seconds unless it is cancelled before.
+    """
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    after: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer
+
+
+def train(
+    session: Session,
+    plan: Plan,
+    steps: int,
+    *,
+    every: int = 10,
+    kept: Kept | None = None,
+    most_losses: int = 3,
+    notice_s: float = 60.0,
+    step_timeout_s: float | None = None,
+    clock: WallClock | None = None,
+) -> Trained:
+    """Trains, and goes on by itself where hosts are lost.
+
+    Args:
+        session: what trains.
+        plan: with contingencies.
+        steps: how many.
+        every: so many steps a checkpoint is written.
+        kept: what the plan was made from, for the loss of several hosts; without it one host may be lost.
+        most_losses: after so many times that hosts were lost, the next time ends the training.
+        notice_s: how long after an error is waited for a host to be known as lost.
+        step_timeout_s: what hangs longer is interrupted, as if it had failed; None: nothing is.
+        clock: by which these times go; None: this machine's.
+
+    Raises:
+        ValueError: numbers below 1.
+        HostsLostError: hosts are lost, and there is no plan without them, or it has happened too often.
+        TimeoutError: a step took too long, though all hosts are there.
+        Exception: whatever else goes wrong, as it is.
+    """
+    if min(steps, every) < 1 or most_losses < 0:
+        raise ValueError(f"steps is {steps}, every {every}, most_losses {most_losses}: give at least 1, 1 and 0")
+    loop = _Loop(session, plan, steps, every, kept, most_losses, notice_s, step_timeout_s, clock or WallClock())
+    try:
+        while True:
+            try:
+                loop.run()
+                return loop.result()
+            except Exception as error:
+                loop.recover(error)
+    finally:
+        session.stop()
+
+
+@final
+class _Loop:
+    """Where training is."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        steps: int,
+        every: int,
+        kept: Kept | None,
+        most_losses: int,
+        notice_s: float,
+        step_timeout_s: float | None,
+        clock: WallClock,
+    ) -> None:
+        self._session, self._first, self._steps, self._every, self._kept = session, plan, steps, every, kept
+        self._most, self._notice_s, self._timeout_s, self._clock = most_losses, notice_s, step_timeout_s, clock
+        self._plan, self._checkpoint, self._done = plan, 0, 0
+        self._losses: dict[int, float] = {}
+        self._lost: list[str] = []
+        self._recoveries: list[Recovery] = []
+        self._pending: Recovery | None = None
+        self._began_s = self._failed_s = 0.0
+        self._timed_out = threading.Event()
+
+    def run(self) -> None:
+        """From the last checkpoint to the end."""
+        session = self._session
+        self._began_s = self._clock.now_s()
+        session.start(self._plan, self._checkpoint or None)
+        self._done = self._checkpoint
+        if self._pending is not None:
+            ready_s = self._clock.now_s() - self._failed_s - self._pending.noticed_s
+            self._pending = dataclasses.replace(self._pending, started_s=ready_s)
+        while self._done < self._steps:
+            self._began_s = self._clock.now_s()
+            with self._watched():
+                self._losses[self._done] = session.step(self._done)
+            self._done += 1
+            self._resumed()
+            if self._done % self._every == 0:
+                with self._watched():
+                    session.save(self._done)
+                self._checkpoint = self._done
+
+    def result(self) -> Trained:
+        """Once it has run."""
+        losses = tuple(self._losses[n] for n in range(self._steps))
+        return Trained(losses, self._plan, tuple(self._recoveries))
+
+    def recover(self, error: Exception) -> None:
+        """Gets ready to run again; raises the error where no host is lost."""
+        gone = self._gone(error)
+        if not gone:
+            if self._timed_out.is_set():
+                raise TimeoutError(
+                    f"step {self._done} took more than {self._timeout_s:g} s, though all hosts are there; give a "
+                    "longer step_timeout_s, or look at the hosts"
+                ) from error
+            raise error
+        self._timed_out.clear()
+        self._lost += gone
+        names = ", ".join(gone)
+        if len(self._recoveries) + (self._pending is not None) >= self._most:
+            raise HostsLostError(f"{names} lost, once more often than most_losses, which is {self._most}") from error
+        before = self._pending
+        if before is None:
+            self._failed_s = self._began_s
+        noticed_s = self._clock.now_s() - self._failed_s
+        self._session.stop()
+        self._plan = self._following(error)
+        _log.warning(
+            "%s lost in step %d: training goes on from step %d with a plan of %.4g s a step instead of %.4g s",
+            names, self._done, self._checkpoint, self._plan.step_s, self._first.step_s,
+        )  # fmt: skip
+        hosts, failed = ((), self._done) if before is None else (before.hosts, before.failed_step)
+        self._pending = Recovery((*hosts, *gone), failed, self._checkpoint, 0.0, noticed_s, 0.0, self._plan.step_s)
+
+    def _gone(self, error: Exception) -> list[str]:
+        """Hosts that are newly lost; if the error may come from such, they are waited for."""
+        deadline = self._clock.now_s() + self._notice_s
+        while True:
+            gone = [host for host in self._session.lost() if host not in self._lost]
+            if gone or self._clock.now_s() >= deadline or not self._session.suspects(error):
+                return gone
+            self._clock.sleep(_POLL_S)
+
+    def _following(self, error: Exception) -> Plan:
+        """The plan for the hosts that are left."""
+        names = " and ".join(self._lost)
+        try:
+            if len(self._lost) == 1 and self._lost[0] in self._first.contingencies:
+                return fallback(self._first, self._lost[0]).plan
+            if self._kept is not None:
+                return replan(self._first, self._kept, without=self._lost).plan
+        except (ValueError, RuntimeError) as why:
+            raise HostsLostError(f"{names} lost, and there is no plan without: {why}") from error
+        raise HostsLostError(
+            f"{names} lost, and the plan has no contingency for that; give train(kept=read_kept(...)) what the plan "
+            "was made from, and it is planned for then"
+        ) from error
+
+    def _resumed(self) -> None:
+        """A step was done: if it was the first after a loss, that is over."""
+        if self._pending is not None:
+            seconds = self._clock.now_s() - self._failed_s
+            self._recoveries.append(dataclasses.replace(self._pending, seconds=seconds))
+            self._pending = None
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Interrupts what takes too long."""
+        if self._timeout_s is None:
+            yield
+            return
+        timer = self._clock.after(self._timeout_s, self._interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _interrupt(self) -> None:
+        self._timed_out.set()
+        self._session.interrupt()

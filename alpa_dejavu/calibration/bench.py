@@ -1,0 +1,122 @@
+"""What can be measured of a cluster, and the interface of what measures it."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TypeAlias, final
+
+from alpa_dejavu.calibration.operators import Program
+from alpa_dejavu.costs.communication import COLLECTIVES
+
+__all__ = ["BETWEEN", "WITHIN", "Bench", "Collective", "Flows", "MeasurementError", "Pipeline", "Place", "Probe"]
+
+WITHIN, BETWEEN = "within a host", "between two hosts"
+"""The kinds of links."""
+
+
+class MeasurementError(RuntimeError):
+    """One measurement failed; others may work."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Collective:
+    """A collective of equal groups of devices at the same time.
+
+    Attributes:
+        name: one of `COLLECTIVES`, but for "send".
+        num_bytes: as `CommunicationModel.seconds` counts them.
+        size: devices of a group.
+        concurrent: groups at the same time.
+        across: whether each group has as many devices on each of two hosts.
+    """
+
+    name: str
+    num_bytes: int
+    size: int
+    concurrent: int
+    across: bool
+
+    def __post_init__(self) -> None:
+        if self.name not in COLLECTIVES[:-1] or self.num_bytes < 1 or self.size < 2 or self.concurrent < 1:
+            raise ValueError(f"there is no collective {dataclasses.astuple(self)}; measure anew")
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.num_bytes} bytes, {self.concurrent} x {self.size}"
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Pipeline:
+    """A pipeline of two stages that compute next to nothing and pass on a tensor of so many bytes."""
+
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.num_bytes < 1:
+            raise ValueError(f"a pipeline passes on {self.num_bytes} bytes; measure anew")
+
+    def __str__(self) -> str:
+        return f"pipeline with {self.num_bytes} bytes"
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Flows:
+    """Messages of so many bytes that go at the same time, each from one host to another by their numbers."""
+
+    pairs: tuple[tuple[int, int], ...]
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        pairs = tuple((a, b) for a, b in self.pairs)
+        object.__setattr__(self, "pairs", pairs)
+        whole = all(isinstance(end, int) and end >= 0 for pair in pairs for end in pair)
+        if not pairs or not whole or len(set(pairs)) < len(pairs) or any(a == b for a, b in pairs):
+            raise ValueError(f"messages go from {pairs}, which aren't pairs of hosts; measure anew")
+        if self.num_bytes < 1:
+            raise ValueError(f"messages have {self.num_bytes} bytes; measure anew")
+
+    def __str__(self) -> str:
+        return f"{len(self.pairs)} x {self.num_bytes} bytes"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of their seconds."""
+        return tuple(f"{a}-{b}" for a, b in self.pairs)
+
+
+Probe: TypeAlias = Program | Collective | Pipeline | Flows
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Place:
+    """Where probes of one kind run.
+
+    Attributes:
+        what: "programs", "collectives", "pipelines" or "links".
+        where: a device's name for programs, `WITHIN` or `BETWEEN` for the others.
+    """
+
+    what: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"programs on {self.where}" if self.what == "programs" else f"{self.what} {self.where}"
+
+
+class Bench(abc.ABC):
+    """What measures: workers on a cluster."""
+
+    @abc.abstractmethod
+    def open(self, place: Place) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
+        """Starts what the probes of a place need, for as long as a `with` block runs.
+
+        What it gives takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
+        "step_s" and "send_s" of a pipeline; of flows by `Flows.names`. It
+        raises MeasurementError where a probe alone can't be measured.
+        """

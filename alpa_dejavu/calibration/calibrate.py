@@ -1,0 +1,220 @@
+"""A cluster measured within a budget, and what was found as a calibration.
+
+Pipelines and links come first, since they are few; what is left of the budget goes to the devices. Each place gets a
+share of what is left, and what it doesn't need goes to the next ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
+from alpa_dejavu.calibration._choose import next_measurement
+from alpa_dejavu.calibration._fit_database import fit_database
+from alpa_dejavu.calibration._fit_links import fit_sends
+from alpa_dejavu.calibration._places import Part, devices_of, parts_of
+from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
+from alpa_dejavu.calibration.database import Database
+from alpa_dejavu.calibration.measurements import Measurement, Measurements
+from alpa_dejavu.problem import Cluster, Device
+
+__all__ = ["calibrate", "identity"]
+
+_log = logging.getLogger(__name__)
+_SHARES = {"pipelines": 0.4, "collectives": 0.4, "programs": 1.0}
+"""Of what is left of the budget when a place's turn comes, split among the places of its kind."""
+_LEAST_SPREAD = 0.05
+_MOST_FAILURES = 3
+
+
+def identity(cluster: Cluster) -> dict[str, Any]:
+    """What tells a cluster from others on which its measurements don't hold."""
+    return {
+        "hosts": len(cluster.hosts),
+        "devices_per_host": [host.num_devices for host in cluster.hosts],
+        "devices": sorted(devices_of(cluster)),
+    }
+
+
+def calibrate(
+    cluster: Cluster,
+    bench: Bench,
+    measurements: Measurements,
+    budget_s: float,
+    name: str,
+    progress: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    database: Database | None = None,
+) -> Calibration:
+    """Measures until nothing is unsure any more or the time is over, and fits.
+
+    Args:
+        cluster: with the figures that are known before; its hosts have equally many devices.
+        bench: that measures it.
+        measurements: those that there are already, and where new ones go.
+        budget_s: seconds that measuring may take; a measurement that was begun is finished.
+        name: of the calibration.
+        progress: is told what is measured.
+        clock: seconds that pass.
+        database: what Alpa's profiler measured of such a cluster before; collectives are then fitted to it.
+
+    Raises:
+        ValueError: the budget isn't above zero, or the database is of other hosts.
+    """
+    if not budget_s > 0:
+        raise ValueError(f"the budget is {budget_s} s, but must be above 0; 150 s are enough for a small cluster")
+    within, across, given = (None, None, []) if database is None else fit_database(database, cluster)
+    end = clock() + budget_s
+    progress("looking at what can be measured")
+    places = parts_of(cluster, measurements)
+    for n, part in enumerate(places):
+        alike = sum(later.place.what == part.place.what for later in places[n:])
+        share = _SHARES[part.place.what] / alike * max(end - clock(), 0.0)
+        _measure(part, bench, measurements, functools.partial(_is_over, clock, clock() + share), progress)
+    devices, spread, fits = _found_devices(cluster, places, measurements)
+    links, more = _found_links(cluster, places, measurements)
+    return Calibration(
+        name=name,
+        origin=f"alpa-dejavu calibrate on {cluster.name}: {len(measurements)} measurements",
+        date=datetime.date.today().isoformat(),
+        fits=(*fits, *more, *given),
+        missing=tuple(_missing(places, measurements)),
+        devices=devices,
+        device_spread=spread,
+        links=links,
+        within=within,
+        across=across,
+    )
+
+
+def _measure(
+    part: Part, bench: Bench, measurements: Measurements, over: Callable[[], bool], progress: Callable[[str], None]
+) -> None:
+    """Measures at one place what is least sure, until all is sure or its time is over.
+
+    Workers are started when the first measurement is due, and anew after one that failed. Others of its family are not
+    tried then.
+    """
+    failed: set[object] = set()
+    run: Callable[[Probe], Mapping[str, float]] | None = None
+    with ExitStack() as stack:
+        while not over() and len(failed) < _MOST_FAILURES:
+            spread, known = part.unsure(measurements), measurements.at(part.place)
+            done = [n for n, probe in enumerate(part.probes) if probe in known or _family(probe) in failed]
+            chosen = next_measurement(spread, done)
+            if chosen is None:
+                return
+            probe = part.probes[chosen]
+            progress(f"{part.place}: {probe}, unsure by {100 * spread[chosen]:.0f} %")
+            try:
+                run = run or stack.enter_context(bench.open(part.place))
+                measurements.add(Measurement(part.place, probe, _checked(run(probe))))
+            except MeasurementError as error:
+                failed.add(_family(probe))
+                _log.warning("%s: %s failed: %s", part.place, probe, error)
+                measurements.add(Measurement(part.place, probe, {}, str(error) or "unknown"))
+                stack.close()
+                run = None
+
+
+def _family(probe: Probe) -> object:
+    return getattr(probe, "name", probe)
+
+
+def _is_over(clock: Callable[[], float], end: float) -> bool:
+    return clock() >= end
+
+
+def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
+    wrong = {what: value for what, value in seconds.items() if not (np.isfinite(value) and value > 0)}
+    if wrong:
+        raise MeasurementError(f"it took {wrong} s")
+    return seconds
+
+
+def _found_devices(
+    cluster: Cluster, places: Sequence[Part], measurements: Measurements
+) -> tuple[dict[str, Device], dict[str, Mapping[str, float]], list[Fit]]:
+    runtime = _runtime(measurements)
+    devices: dict[str, Device] = {}
+    spread: dict[str, Mapping[str, float]] = {}
+    fits = []
+    for part in places:
+        if part.devices is None:
+            continue
+        kind, found = part.place.where, part.devices.finish(part.seconds(measurements))
+        rows = len(measurements.at(part.place))
+        origin = f"alpa-dejavu calibrate: {rows} programs on all devices of a host at a time"
+        changed: dict[str, Any] = {name: value for name, (value, _) in runtime.items()}
+        changed |= {"origin": origin} if rows else {}
+        devices[kind] = dataclasses.replace(found.figures, **changed)
+        spread[kind] = {**found.spread, **{name: sure for name, (_, sure) in runtime.items()}}
+        left_out = "program" if found.held_out else ""
+        fits.append(Fit(f"programs on {kind}", origin, rows, left_out, found.held_out))
+    return devices, spread, fits
+
+
+def _found_links(
+    cluster: Cluster, places: Sequence[Part], measurements: Measurements
+) -> tuple[tuple[MeasuredLink, ...], list[Fit]]:
+    links: list[MeasuredLink] = []
+    fits: list[Fit] = []
+    for part in places:
+        if part.links is None:
+            continue
+        where, seconds = part.place.where, part.seconds(measurements)
+        sent = measurements.at(Place("pipelines", where))
+        if not sent and not seconds:
+            continue
+        found = part.links.finish(seconds)
+        sizes = [probe.num_bytes for probe in sent if isinstance(probe, Pipeline)]
+        link, sending = fit_sends(found.figures, sizes, [took["send_s"] for took in sent.values()])
+        ends = cluster.hosts[0].device.name, cluster.hosts[0 if where == WITHIN else 1].device.name
+        links.append(MeasuredLink(ends, where == WITHIN, link, {**found.spread, **sending}))
+        left_out = "collective" if found.held_out else ""
+        fits.append(Fit(f"collectives {where}", "alpa-dejavu calibrate", len(seconds), left_out, found.held_out))
+        fits.append(Fit(f"sends {where}", "alpa-dejavu calibrate: pipelines of two stages", len(sent)))
+    return tuple(links), fits
+
+
+def _runtime(measurements: Measurements) -> dict[str, tuple[float, float]]:
+    """What a computation and a step cost besides, with the spread: from the pipelines that pass on least."""
+    found = [
+        (probe.num_bytes, seconds)
+        for where in (WITHIN, BETWEEN)
+        for probe, seconds in measurements.at(Place("pipelines", where)).items()
+        if isinstance(probe, Pipeline)
+    ]
+    if not found:
+        return {}
+    least = min(num_bytes for num_bytes, _ in found)
+    values: dict[str, tuple[float, float]] = {}
+    for name in ("dispatch_s", "step_s"):
+        logs = np.log([seconds[name] for _, seconds in found])
+        smallest = [seconds[name] for num_bytes, seconds in found if num_bytes == least]
+        spread = max(float(logs.std()), _LEAST_SPREAD) if len(logs) > 1 else 1.0
+        values[name] = statistics.geometric_mean(smallest), spread
+    return values
+
+
+def _missing(places: Sequence[Part], measurements: Measurements) -> list[str]:
+    said = [
+        f"{part.place}: nothing was measured, so what was known before stands; go on with --resume"
+        for part in places
+        if not measurements.at(part.place)
+    ]
+    return said + [
+        f"{part.place}: {probe} can't be measured: {error}"
+        for part in places
+        for probe, error in measurements.failed_at(part.place).items()
+    ]

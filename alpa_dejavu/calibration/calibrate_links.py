@@ -1,0 +1,175 @@
+"""A cluster's links from host to host: measured, settled, and as a part of a calibration."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from alpa_dejavu.calibration._calibration import Calibration, Fit
+from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
+from alpa_dejavu.calibration._net import Net, carried
+from alpa_dejavu.calibration._probe_links import (
+    PLACE,
+    Prober,
+    even_latencies,
+    even_rates,
+    probe_all,
+    probe_alone,
+    settled,
+)
+from alpa_dejavu.calibration._rounds import Pair
+from alpa_dejavu.calibration.bench import Bench, MeasurementError
+from alpa_dejavu.calibration.calibrate import identity
+from alpa_dejavu.calibration.measurements import Measurements
+from alpa_dejavu.problem import Cluster, Link
+
+__all__ = ["calibrate_links", "links_identity", "with_host_links"]
+
+_PART = "links from host to host"
+_CPU = "cpu"
+_EVEN = {
+    "latency_s": even_latencies,
+    "bytes_per_s": even_rates,
+    "send_latency_s": even_latencies,
+    "send_bytes_per_s": even_rates,
+}
+
+
+def links_identity(cluster: Cluster) -> dict[str, Any]:
+    """What tells a cluster from others on which its links' measurements don't hold."""
+    return {**identity(cluster), "names": [host.name for host in cluster.hosts]}
+
+
+def calibrate_links(
+    cluster: Cluster,
+    bench: Bench,
+    measurements: Measurements,
+    name: str,
+    before: Calibration | None = None,
+    every_pair: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Calibration:
+    """Probes all pairs of hosts, or as many as tell that they are alike, and what slows links down.
+
+    Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
+    sends by the runtime's transport, what a byte takes there is added to what copies take: by the known links.
+
+    Args:
+        cluster: with the figures that are known before.
+        bench: that measures it.
+        measurements: those that there are already, and where new ones go.
+        name: of the calibration, if there is none before.
+        before: what was calibrated before, which is kept but for its links from host to host.
+        every_pair: probe all pairs of equal hosts, too.
+        progress: is told what is measured.
+        clock: seconds that pass.
+
+    Raises:
+        ValueError: there is one host only, or a measured rate can't be; says between which hosts.
+        RuntimeError: a pair can't be measured: a host can't be reached, or takes too long; says which.
+    """
+    names = [host.name for host in cluster.hosts]
+    if len(names) < 2:
+        raise ValueError(f"the cluster {cluster.name} has one host, and so no links between hosts; connect to more")
+    known = cluster if before is None else dataclasses.replace(before, host_links=None).applied_to(cluster)
+    started = clock()
+    try:
+        with bench.open(PLACE) as run:
+            prober = Prober(run, measurements, names, progress)
+            found = probe_all(prober, _equal(cluster) and not every_pair)
+            alone = probe_alone(prober, found)
+            nets = settled(alone.nets, len(names))
+            media = switches(alone.contended, found, nets)
+            media += probe_cards(prober, nets, media)
+    except MeasurementError as error:
+        raise RuntimeError(
+            f"the links aren't calibrated, and no file is written: {error}; see that all hosts are up and reach each "
+            "other, and go on with --resume"
+        ) from error
+    host_links = _links(known, before, nets, media)
+    host_links.applied_to(cluster, name)
+    kept = before or Calibration(name, f"alpa-dejavu calibrate --links on {cluster.name}", _today())
+    figures = {"seconds": clock() - started, "rounds": float(len(found)), "pairs": float(len(alone.nets))}
+    fit = Fit(_PART, "alpa-dejavu calibrate --links: TCP between Ray's addresses", len(measurements), figures=figures)
+    said = [] if len(alone.nets) == len(nets) else [_taken_as_equal(len(alone.nets), len(nets))]
+    return _with(kept, host_links, [fit], said)
+
+
+def with_host_links(found: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
+    """A calibration with the links from host to host that were measured before, if those are this cluster's.
+
+    Args:
+        found: what was measured now.
+        before: what was there before; it may have no such links.
+        cluster: that was measured now.
+    """
+    links = before.host_links
+    if links is None:
+        return found
+    unknown = [host.name for host in cluster.hosts if host.name not in links.hosts]
+    if unknown:
+        gone = f"{_PART}: those measured before are not of {unknown[0]!r} and are left out; measure them with --links"
+        return dataclasses.replace(found, missing=(*found.missing, gone))
+    fits = [one for one in before.fits if one.part == _PART]
+    return _with(found, links, fits, [one for one in before.missing if one.startswith(_PART)])
+
+
+def _with(kept: Calibration, links: HostLinks, fits: Sequence[Fit], missing: Sequence[str]) -> Calibration:
+    """The calibration with links from host to host, and what is said of them, in place of those that it has."""
+    return dataclasses.replace(
+        kept,
+        host_links=links,
+        fits=(*(one for one in kept.fits if one.part != _PART), *fits),
+        missing=(*(one for one in kept.missing if not one.startswith(_PART)), *missing),
+    )
+
+
+def _equal(cluster: Cluster) -> bool:
+    """Whether nothing but the links may tell hosts apart."""
+    return len({dataclasses.replace(host, name="") for host in cluster.hosts}) == 1
+
+
+def _links(
+    known: Cluster, before: Calibration | None, nets: Mapping[Pair, Net], media: Sequence[Shared]
+) -> HostLinks:
+    count = len(known.hosts)
+    measured = before is not None and any(not link.within for link in before.links)
+
+    def link(a: int, b: int) -> Link:
+        copied = _CPU in (known.hosts[a].device.name, known.hosts[b].device.name)
+        return carried(known.links[a][b], nets[a, b], nets[0, 1] if measured else None, copied)
+
+    found = _evened({pair: link(*pair) for pair in nets})
+    # What has room for all its links at a time slows none down.
+    narrow = [one for one in media if one.bytes_per_s < sum(found[pair].bytes_per_s for pair in one.pairs)]
+    found = {pair: dataclasses.replace(one, shares=shares_of(pair, narrow)) for pair, one in found.items()}
+    links = tuple(tuple(found.get((a, b)) for b in range(count)) for a in range(count))
+    names = tuple(host.name for host in known.hosts)
+    return HostLinks(names, links, {medium.name: medium.bytes_per_s for medium in narrow})
+
+
+def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
+    """Links that differ by noise alone are equal: what copies take may hide how their networks differ."""
+    found = dict(links)
+    for name, even in _EVEN.items():
+        given = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}
+        for pair, value in zip(given, even(list(given.values())), strict=True):
+            changed: dict[str, Any] = {name: value}
+            found[pair] = dataclasses.replace(found[pair], **changed)
+    return found
+
+
+def _taken_as_equal(probed: int, every: int) -> str:
+    return (
+        f"{_PART}: {probed} of {every} were probed and agree, so the others are taken to be as these are; "
+        "--every-pair probes them all"
+    )
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()

@@ -1,0 +1,227 @@
+"""Calibrations, version 1, as a declared type: every key, and what it must be, in SI units."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    Given,
+    GivenNotNegative,
+    GivenPositive,
+    Index,
+    NotNegative,
+    Number,
+    Text,
+    Words,
+    at_most,
+    file_format,
+    listed,
+    said,
+    whole,
+)
+from alpa_dejavu.clusters.device_format import SmallProducts, Strided
+from alpa_dejavu.costs.fitted_format import CollectivesData, KernelsData, LayersData
+
+_Spread: TypeAlias = Annotated[
+    dict[str, NotNegative], said("an object of standard deviations of logarithms by the names of figures")
+]
+_Figures: TypeAlias = Annotated[dict[str, Number], said("an object of numbers by name")]
+_Ratios: TypeAlias = Annotated[list[Number], listed("a list of two or more logarithms", min_length=2)]
+_MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above 0, or null")]
+
+
+class FitData(TypedDict):
+    """How well a part was fitted, as `Fit` has it."""
+
+    part: Text
+    origin: Annotated[str, said("text: which measurements", min_length=1)]
+    rows: Index
+    left_out: NotRequired[Annotated[str, said("text: what was left out in turn")]]
+    held_out: NotRequired[_Figures]
+    figures: NotRequired[_Figures]
+
+
+class SheetData(TypedDict):
+    """The data sheet of a device."""
+
+    flop_per_s: GivenPositive
+    memory_bytes_per_s: GivenPositive
+    num_sm: GivenPositive
+    l2_cache_bytes: GivenPositive
+    power_w: NotRequired[_MaybePositive]
+    process_nm: NotRequired[_MaybePositive]
+
+
+class CurveData(TypedDict):
+    """The rate of matrix products by their size."""
+
+    level: Given
+    slope: Given
+    bend: Given
+    least_flop: GivenPositive
+    most_flop: GivenPositive
+
+
+class DeviceData(TypedDict):
+    """Measured figures of a device, as `Device` has it."""
+
+    name: Text
+    memory_bytes: GivenPositive
+    flop_per_s: Annotated[dict[str, GivenPositive], said("an object of rates by dtype")]
+    vector_flop_per_s: GivenPositive
+    memory_bytes_per_s: GivenPositive
+    kernel_s: NotRequired[GivenNotNegative]
+    dispatch_s: NotRequired[GivenNotNegative]
+    step_s: NotRequired[GivenNotNegative]
+    small_products: NotRequired[SmallProducts]
+    transcendental_flop: NotRequired[GivenPositive]
+    dilated_flop_per_s: NotRequired[GivenPositive]
+    strided: NotRequired[Strided]
+    crowding: NotRequired[GivenPositive]
+    origin: NotRequired[Words]
+
+
+class LinkData(TypedDict):
+    """A link, as `Link` has it; which link can't be so is said by who makes it."""
+
+    latency_s: Given
+    bytes_per_s: Given
+    send_latency_s: NotRequired[Given]
+    send_bytes_per_s: NotRequired[Given]
+    pair_bytes_per_s: NotRequired[Given]
+
+
+class SharedLinkData(LinkData):
+    """A link, with what it shares with others."""
+
+    shares: NotRequired[Annotated[list[Text], listed("a list of the names of what the link shares")]]
+
+
+_LINK = "an object with the figures of a link"
+
+
+class MeasuredLinkData(TypedDict):
+    """A measured link between two kinds of devices."""
+
+    devices: Annotated[
+        list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
+    ]
+    within: Annotated[bool, said("true (both ends in one host) or false")]
+    link: Annotated[LinkData, said(_LINK)]
+    spread: NotRequired[_Spread]
+
+
+class LogRatiosData(TypedDict):
+    """Logarithms of measured over counted bytes: of the peak, or of what is in it."""
+
+    peak: NotRequired[_Ratios]
+    resident: NotRequired[_Ratios]
+    per_micro_batch: NotRequired[_Ratios]
+    temporary: NotRequired[_Ratios]
+
+
+class MemoryData(TypedDict):
+    """Measured peaks of memory, as `MemoryResiduals` has them."""
+
+    log_ratios: Annotated[
+        LogRatiosData,
+        said('an object of logarithms of measured over counted bytes, under "peak" or by what they are for'),
+    ]
+    num_groups: Annotated[int, whole("a whole number of at least 1", 1), WHOLE]
+    origin: Annotated[str, said("text: what was measured, and by whom")]
+    framework: Annotated[str, said("text: what ran while it was measured", min_length=1)]
+
+
+class HostLinksData(TypedDict):
+    """The links of a cluster's hosts: each kind once, and which of them goes from host to host."""
+
+    hosts: Annotated[list[Text], listed("a list of the hosts' names", min_length=1)]
+    kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], listed("a list of links")]
+    links: Annotated[
+        list[
+            Annotated[
+                list[Annotated[Index | None, said("a whole number of at least 0, or null")]],
+                listed("a list with the number of a kind for each host, and null for itself"),
+            ]
+        ],
+        listed("a list with a row for each host"),
+    ]
+    media: NotRequired[
+        Annotated[dict[str, GivenPositive], said("an object of bytes per second by the names of what links share")]
+    ]
+
+
+@file_format
+class CalibrationData(TypedDict):
+    """A calibration, as `Calibration` has it."""
+
+    version: Annotated[Literal[1], said("1, the version of calibrations that this release reads"), WHOLE]
+    units: Annotated[Literal["SI"], said('"SI": seconds, bytes and operations without multiples')]
+    name: Text
+    origin: Annotated[str, said("text: what was measured, and by whom", min_length=1)]
+    date: Annotated[str, said('a day such as "2024-05-31"', pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    fits: NotRequired[
+        Annotated[
+            list[Annotated[FitData, said("an object that says how well a part was fitted")]], listed("a list of fits")
+        ]
+    ]
+    missing: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
+    sheets: NotRequired[
+        Annotated[
+            dict[str, Annotated[SheetData, said("an object with the figures of a data sheet")]],
+            said("an object of data sheets by the names of devices"),
+            at_most(1000),
+        ]
+    ]
+    products: NotRequired[
+        Annotated[
+            dict[
+                str,
+                Annotated[
+                    dict[
+                        str,
+                        Annotated[CurveData, said("an object with level, slope, bend, least_flop and most_flop")],
+                    ],
+                    said("an object of curves by dtype"),
+                    at_most(100),
+                ],
+            ],
+            said("an object of curves by the names of devices and dtypes"),
+            at_most(1000),
+        ]
+    ]
+    devices: NotRequired[
+        Annotated[
+            dict[str, Annotated[DeviceData, said("an object with the figures of a device")]],
+            said("an object of measured figures by the names of devices"),
+            at_most(1000),
+        ]
+    ]
+    device_spread: NotRequired[
+        Annotated[dict[str, _Spread], said("an object of spreads by the names of devices")]
+    ]
+    links: NotRequired[
+        Annotated[
+            list[Annotated[MeasuredLinkData, said("an object with a kind of link and its figures")]],
+            listed("a list of measured links"),
+        ]
+    ]
+    memory: NotRequired[
+        Annotated[
+            MemoryData,
+            said("an object with measured peaks of memory: log_ratios, num_groups, origin and framework"),
+        ]
+    ]
+    host_links: NotRequired[
+        Annotated[
+            HostLinksData,
+            said("an object with hosts, kinds of links, and which of these goes from host to host"),
+        ]
+    ]
+    kernels: NotRequired[Annotated[KernelsData, said("an object: a fitted model of kernels")]]
+    layers: NotRequired[Annotated[LayersData, said("an object: a fitted model of layers")]]
+    within: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives within hosts")]]
+    across: NotRequired[Annotated[CollectivesData, said("an object: fitted collectives across hosts")]]

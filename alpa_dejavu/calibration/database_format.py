@@ -1,0 +1,77 @@
+"""Converted profiling databases, version 1, as a declared type: every key, and what it must be, in SI units."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    GivenNotNegative,
+    GivenPositive,
+    Index,
+    Number,
+    Size,
+    Text,
+    Words,
+    file_format,
+    listed,
+    said,
+)
+
+_Sizes: TypeAlias = Annotated[list[GivenNotNegative], listed("a list of sizes")]
+
+
+class LeftOutData(TypedDict):
+    """A measurement that can't be right, and why."""
+
+    num_bytes: NotRequired[GivenNotNegative]
+    flop: NotRequired[GivenNotNegative]
+    seconds: Annotated[Number | None, said("a number, or null")]
+    reason: Words
+
+
+class SeriesData(TypedDict):
+    """An operator in several sizes, as `Series` has it: of a collective the bytes, of a product the operations."""
+
+    name: Annotated[
+        Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"], said('a collective, or "dot"')
+    ]
+    dtype: Text
+    groups: Annotated[
+        list[Annotated[list[Index], listed("a list of devices", min_length=1)]], listed("a list of groups of devices")
+    ]
+    num_bytes: NotRequired[_Sizes]
+    flop: NotRequired[_Sizes]
+    seconds: Annotated[list[GivenPositive], listed("a list of seconds")]
+    left_out: Annotated[
+        list[Annotated[LeftOutData, said("an object with a size, seconds and a reason")]],
+        listed("a list of what can't be right"),
+    ]
+
+
+class MeshData(TypedDict):
+    """A mesh and what was measured on it, as `MeshProfile` has it."""
+
+    cluster: Words
+    mesh: Annotated[list[Size], listed("a list: hosts, and devices of each", min_length=2, max_length=2)]
+    available_bytes_per_device: Annotated[GivenPositive | None, said("a number above 0, or null")]
+    series: Annotated[
+        list[Annotated[SeriesData, said("an object: what one operator took in several sizes")]],
+        listed("a list of series"),
+    ]
+
+
+@file_format
+class DatabaseData(TypedDict):
+    """A converted database, as `Database` has it."""
+
+    version: Annotated[Literal[1], said("1, the version of converted databases that this release reads"), WHOLE]
+    kind: Annotated[Literal["alpa-profiling-database"], said('"alpa-profiling-database"')]
+    units: Annotated[Literal["SI"], said('"SI": seconds, bytes and operations without multiples')]
+    origin: Annotated[str, said("text: the file that it was converted from", min_length=1)]
+    meshes: Annotated[
+        list[Annotated[MeshData, said("an object: what was measured on a mesh")]],
+        listed("a list of meshes", min_length=1),
+    ]

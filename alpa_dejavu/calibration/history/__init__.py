@@ -1,0 +1,23 @@
+"""Measured steps of executed plans, kept in one file, and what the next plan learns from them.
+
+Correction.read("history.sqlite").of(Origin.of(model, cluster, "analytic", "alpha-beta"), plan).factor
+"""
+
+from alpa_dejavu.calibration.history._apply import corrected, corrected_timeline
+from alpa_dejavu.calibration.history._correction import Correction
+from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
+from alpa_dejavu.calibration.history._store import Store
+from alpa_dejavu.calibration.history.history_file import default_path, history_path
+from alpa_dejavu.calibration.history.origin import Origin
+
+__all__ = [
+    "Correction",
+    "Origin",
+    "PastRun",
+    "StageSeconds",
+    "Store",
+    "corrected",
+    "corrected_timeline",
+    "default_path",
+    "history_path",
+]

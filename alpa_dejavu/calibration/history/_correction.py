@@ -1,0 +1,181 @@
+"""What predicted steps are to be multiplied by, learned from past runs and shrunk to 1 where few were measured.
+
+One factor for a model on a cluster would make every plan longer or shorter alike, and so change no choice. What differs
+between plans is where their time goes: if part i takes the share p_i of a predicted step and really takes f_i times as
+long, log(measured / predicted) is about the sum of p_i log f_i. So the parts of a step have a factor each, which all
+clusters of a kind of device share: computing, collectives, what only several stages have (transfers and waiting), and
+what comes once a step. On top are what a cluster, a model on it and a single plan have of their own, and noise. Where
+a run's stages were measured, their computing is an observation too, of the first two parts alone.
+
+Everything is normal in logarithms with mean 0, so the estimate is a ridge regression in closed form; how far each level
+varies is estimated along with it, from a prior that counts as much as a few observations.
+
+References:
+    Gelman and Hill, Data Analysis Using Regression and Multilevel/Hierarchical Models, 2007, chapters 12 and 18.
+    Dempster, Rubin and Tsutakawa, Estimation in Covariance Components Models, JASA 76(374), 1981 (the EM steps).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.calibration.history._observations import Array, Observations, observations
+from alpa_dejavu.calibration.history._run import PastRun
+from alpa_dejavu.calibration.history._store import Store
+from alpa_dejavu.calibration.history.origin import GIVEN, UNKNOWN, Origin, plan_key
+from alpa_dejavu.problem import Plan, StepCorrection
+from alpa_dejavu.simulation.breakdown import breakdown
+
+PARTS = ("computing", "collectives", "several stages", "once a step")
+VARIANCES = {"part": 0.3**2, "cluster": 0.2**2, "model": 0.1**2, "plan": 0.07**2, "noise": 0.03**2}
+"""How far logarithms vary at each level before anything is measured."""
+_STRENGTH = 4.0
+"""As many observations those variances count."""
+_STEPS = 30
+_MOST_RUNS = 500
+"""Of a kind of device, the latest ones."""
+
+
+def part_shares(plan: Plan) -> Array:
+    """What part of a plan's predicted step each of `PARTS` takes, shape (4,), the sum 1."""
+    parts = breakdown(plan)
+    waiting = parts["transfers"] + max(parts["idle"], 0.0)
+    seconds = np.array([parts["computing"], parts["collectives"], waiting, parts["once a step"]])
+    total = float(seconds.sum())
+    return seconds / total if total > 0 else np.array([1.0, 0.0, 0.0, 0.0])
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Correction:
+    """Fitted to runs, a model for each kind of devices, predictor and calibration: none says anything of another's."""
+
+    _levels: Mapping[tuple[str, str, str], _Levels]
+
+    @classmethod
+    def fit(cls, runs: Sequence[PastRun], variances: Mapping[str, float] | None = None) -> Correction:
+        """Learns from runs.
+
+        Args:
+            runs: in the order in which they ran. Those of plans that were read from files, and of unknown calibrations,
+                are left out: what predicted them isn't known.
+            variances: of each level, as `VARIANCES` has them, taken as they are; None: estimated.
+        """
+        kinds: dict[tuple[str, str, str], list[PastRun]] = {}
+        for run in runs:
+            if run.origin.predictor != GIVEN and run.origin.calibration != UNKNOWN:
+                kinds.setdefault(run.origin.kind, []).append(run)
+        return cls({kind: _Levels.fit(of_kind[-_MOST_RUNS:], variances) for kind, of_kind in kinds.items()})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Correction:
+        """Fits to the runs of a history.
+
+        Raises:
+            ValueError: the file isn't a history that can be read.
+        """
+        return cls.fit(Store(path).runs())
+
+    def of(self, origin: Origin, plan: Plan) -> StepCorrection:
+        """For the predicted step of a plan, which may have run before or not."""
+        return self._of(origin, part_shares(plan), plan_key(plan))
+
+    def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
+        """For a plan that hasn't run, with its time going where that of these goes on the average."""
+        return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
+
+    def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
+        levels = self._levels.get(origin.kind)
+        if levels is None:
+            return StepCorrection(1.0, _spread_of_nothing(shares), 0, 0)
+        mean, variance = levels.predicted(origin, shares, key)
+        own = levels.own_runs.get((origin.cluster, origin.model), 0)
+        return StepCorrection(math.exp(mean), math.sqrt(variance), levels.runs, own)
+
+
+def _spread_of_nothing(shares: Array) -> float:
+    others = sum(VARIANCES[level] for level in ("cluster", "model", "plan", "noise"))
+    return math.sqrt(VARIANCES["part"] * float((shares**2).sum()) + others)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Levels:
+    """The estimate of one kind: the mean and covariance of all effects."""
+
+    columns: Mapping[tuple[str, ...], int]
+    mean: Array
+    covariance: Array
+    variances: Mapping[str, float]
+    runs: int
+    own_runs: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def fit(cls, runs: Sequence[PastRun], given: Mapping[str, float] | None) -> _Levels:
+        seen = observations(runs, part_shares)
+        columns: dict[tuple[str, ...], int] = {("part", part): n for n, part in enumerate(PARTS)}
+        names = [_effects(*each) for each in seen.places]
+        for name in sorted({name for of_row in names for name in of_row}):
+            columns[name] = len(columns)
+        design = np.zeros((len(names), len(columns)))
+        design[:, : len(PARTS)] = seen.shares
+        for row, of_row in enumerate(names):
+            design[row, [columns[name] for name in of_row]] = 1.0
+        level = np.array([name[0] for name in columns], dtype=np.str_)
+        variances = dict(VARIANCES if given is None else given)
+        mean, covariance = _posterior(design, seen, level, variances)
+        for _ in range(_STEPS if given is None else 0):
+            variances = _re_estimated(design, seen, level, mean, covariance)
+            mean, covariance = _posterior(design, seen, level, variances)
+        own: dict[tuple[str, str], int] = {}
+        for run in runs:
+            where = run.origin.cluster, run.origin.model
+            own[where] = own.get(where, 0) + 1
+        return cls(columns, mean, covariance, variances, len(runs), own)
+
+    def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
+        """Mean and variance of a plan's log(measured / predicted) in a run to come."""
+        row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
+        row[: len(PARTS)] = shares
+        for name in _effects(origin.cluster, origin.model, key):
+            if name in self.columns:
+                row[self.columns[name]] = 1.0
+            else:
+                unknown += self.variances[name[0]]
+        return float(row @ self.mean), max(float(row @ self.covariance @ row), 0.0) + unknown
+
+
+def _effects(cluster: str, model: str, key: str) -> tuple[tuple[str, ...], ...]:
+    return ("cluster", cluster), ("model", cluster, model), ("plan", cluster, model, key)
+
+
+def _posterior(
+    design: Array, seen: Observations, level: NDArray[np.str_], variances: Mapping[str, float]
+) -> tuple[Array, Array]:
+    """Mean and covariance of the effects."""
+    weights = seen.counts / variances["noise"]
+    prior = np.diag([1 / variances[name] for name in level.tolist()])
+    covariance = np.linalg.inv(design.T @ (weights[:, None] * design) + prior)
+    return np.asarray(covariance @ (design.T @ (weights * seen.log_ratio))), covariance
+
+
+def _re_estimated(
+    design: Array, seen: Observations, level: NDArray[np.str_], mean: Array, covariance: Array
+) -> dict[str, float]:
+    """The variances by one step of EM."""
+    squares = mean**2 + np.diag(covariance)
+    found = {}
+    for name in ("part", "cluster", "model", "plan"):
+        of_level = squares[level == name]
+        found[name] = (_STRENGTH * VARIANCES[name] + float(of_level.sum())) / (_STRENGTH + len(of_level))
+    missed = (seen.log_ratio - design @ mean) ** 2 + ((design @ covariance) * design).sum(axis=1)
+    within = float(seen.counts @ missed) + seen.squares_within
+    found["noise"] = (_STRENGTH * VARIANCES["noise"] + within) / (_STRENGTH + float(seen.counts.sum()))
+    return found

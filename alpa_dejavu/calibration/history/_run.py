@@ -1,0 +1,89 @@
+"""One run of a plan, as it is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu._util.versions import installed_version
+from alpa_dejavu.calibration.history.origin import Origin
+from alpa_dejavu.problem import Plan, checks
+
+MOST_STEPS = 1000
+"""Of a run so many steps are kept, the last ones."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageSeconds:
+    """Measured seconds of a stage: of a micro-batch, but for what comes once a step.
+
+    Attributes:
+        forward_s, backward_s: what the stage is busy with for each, starting, sending and receiving included.
+        per_step_s: once a step.
+        computing_s: of forward and backward together, the computation alone, with its collectives.
+        predicted_computing_s: what that was predicted to be.
+    """
+
+    forward_s: float
+    backward_s: float
+    per_step_s: float
+    computing_s: float
+    predicted_computing_s: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            checks.not_negative("measured stage", field.name, getattr(self, field.name))
+
+
+def _versions() -> Mapping[str, str]:
+    return {name: installed_version(name) or "unknown" for name in ("alpa-dejavu", "jax")}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PastRun:
+    """What a plan was predicted to take, and took.
+
+    Attributes:
+        plan: that ran; a file keeps it without its contingencies.
+        origin: what it ran, where, and what predicted it.
+        predicted_s: of a step, before any correction by other runs.
+        steps_s: measured, after warming up.
+        stages: measured, where they were: one for each stage, or none.
+        when_s: seconds since 1970, UTC.
+        versions: of packages, by their names.
+
+    Raises ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
+    """
+
+    plan: Plan
+    origin: Origin
+    predicted_s: float
+    steps_s: tuple[float, ...]
+    stages: tuple[StageSeconds, ...] = ()
+    when_s: float = dataclasses.field(default_factory=time.time)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=_versions, hash=False)
+
+    def __post_init__(self) -> None:
+        checks.positive("run", "predicted_s", self.predicted_s)
+        if not self.steps_s:
+            raise ValueError("run: no step was measured; run more steps than it takes to warm up")
+        for step_s in self.steps_s:
+            checks.positive("run", "steps_s", step_s)
+        if self.stages and len(self.stages) != len(self.plan.stages):
+            raise ValueError(f"run: {len(self.stages)} stages were measured, but the plan has {len(self.plan.stages)}")
+        object.__setattr__(self, "steps_s", tuple(map(float, self.steps_s[-MOST_STEPS:])))
+
+    @property
+    def measured_s(self) -> float:
+        """The median of the steps."""
+        return statistics.median(self.steps_s)
+
+    @property
+    def ratio(self) -> float:
+        """How many times the prediction was measured."""
+        return self.measured_s / self.predicted_s

@@ -1,0 +1,203 @@
+"""Past runs in one SQLite file, which several programs may append to, and any of them be killed meanwhile.
+
+The rollback journal does both, on network file systems too, where a write-ahead log doesn't; it is beside the file
+during a transaction alone. Each run is one transaction. A file that isn't a history is left as it is.
+
+References:
+    SQLite, "Atomic Commit In SQLite" and "Write-Ahead Logging" (its disadvantages).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+from alpa_dejavu._util.json_file import check_folder
+from alpa_dejavu._util.json_text import strict_json
+from alpa_dejavu.calibration.history._run import PastRun, StageSeconds
+from alpa_dejavu.calibration.history.history_file import default_path
+from alpa_dejavu.calibration.history.origin import UNKNOWN, Origin
+from alpa_dejavu.plans.plan_file import consistent_plan, plan_data
+
+VERSION = 2
+"""Version 1 has no calibrations: it is read as it is, and becomes version 2 with the next run that is appended."""
+_APPLICATION = 0x616C7061
+_BUSY_S = 30.0
+_ANOTHER = "move it away, or give another file by --history or ALPA_DEJAVU_HISTORY"
+_COLUMNS = {
+    "when_s": "REAL",
+    "model": "TEXT",
+    "model_fingerprint": "TEXT",
+    "cluster": "TEXT",
+    "cluster_fingerprint": "TEXT",
+    "devices": "TEXT",
+    "predictor": "TEXT",
+    "num_micro_batches": "INTEGER",
+    "schedule": "TEXT",
+    "plan": "TEXT",
+    "predicted_s": "REAL",
+    "measured_s": "REAL",
+    "num_steps": "INTEGER",
+    "steps_s": "TEXT",
+    "stages": "TEXT",
+    "versions": "TEXT",
+    "calibration": "TEXT",
+}
+"""None of them empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+_READ = (
+    "when_s", "model_fingerprint", "cluster_fingerprint", "devices", "predictor", "plan", "predicted_s", "steps_s",
+    "stages", "versions", "calibration",
+)  # fmt: skip
+"""Columns that a run is made of."""
+
+
+@final
+class Store:
+    """A history at a path; the file is made by the first run that is appended.
+
+    Every method raises ValueError for a file that is broken, of another version, another program's, locked for longer
+    than half a minute, or that can't be opened; it says what to do.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path)
+
+    def append(self, run: PastRun) -> int:
+        """Adds a run, whole or not at all; returns how many there are then."""
+        row = _row(run)
+        if self.path == default_path():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.writing() as connection:
+            names = ", ".join(row)
+            places = ", ".join("?" for _ in row)
+            connection.execute(f"INSERT INTO runs ({names}) VALUES ({places})", list(row.values()))
+            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+        return int(count)
+
+    def runs(self) -> tuple[PastRun, ...]:
+        """All runs, in the order in which they were appended; none where there is no file yet."""
+        try:
+            self.path.stat()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise ValueError(f"the history {self.path} can't be used: {error.strerror}; {_ANOTHER}") from error
+        with self._opened("rw") as connection:
+            connection.execute("BEGIN")
+            version = self._version(connection)
+            if version is None:
+                return ()
+            names = ["id", *(name for name in _READ if version > 1 or name != "calibration")]
+            rows = connection.execute(f"SELECT {', '.join(names)} FROM runs ORDER BY id").fetchall()
+        return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
+
+    def check(self) -> None:
+        """Raises what `append` would raise for this file; changes nothing."""
+        self.runs()
+        if self.path != default_path():
+            check_folder(self.path)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which others wait for; it is undone unless the `with` block ends well."""
+        check_folder(self.path)
+        with self._opened("rwc") as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            version = self._version(connection)
+            if version is None:
+                columns = ", ".join(f"{name} {kind} NOT NULL" for name, kind in _COLUMNS.items())
+                connection.execute(f"CREATE TABLE runs (id INTEGER PRIMARY KEY, batch INTEGER, {columns})")
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            elif version == 1:
+                connection.execute(f"ALTER TABLE runs ADD COLUMN calibration TEXT NOT NULL DEFAULT '{UNKNOWN}'")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _opened(self, mode: str) -> Iterator[sqlite3.Connection]:
+        address = f"{self.path.absolute().as_uri()}?mode={mode}"
+        try:
+            # Closing undoes a transaction that wasn't committed.
+            opened = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)
+            with contextlib.closing(opened) as connection:
+                yield connection
+        except sqlite3.OperationalError as error:
+            wait = "wait for the program that has it" if "locked" in str(error) else "see to its folder and disk"
+            raise ValueError(f"the history {self.path} can't be used: {error}; {wait}, or {_ANOTHER}") from error
+        except sqlite3.DatabaseError as error:
+            raise ValueError(f"{self.path} is no history, or a broken one: {error}; {_ANOTHER}") from error
+
+    def _version(self, connection: sqlite3.Connection) -> int | None:
+        """Of the runs that are there, or of the place for them; None for an empty file."""
+        application, version, tables = (
+            int(connection.execute(query).fetchone()[0])
+            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if (application, version, tables) == (0, 0, 0):
+            return None
+        if application != _APPLICATION:
+            raise ValueError(f"{self.path} is another program's database, not a history; {_ANOTHER}")
+        if version not in (1, VERSION):
+            raise ValueError(f"{self.path} is a history in version {version}; this release has {VERSION}; {_ANOTHER}")
+        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise ValueError(f"{self.path} is broken: {found}; {_ANOTHER}")
+        return version
+
+    def _run(self, row: Mapping[str, Any]) -> PastRun:
+        try:
+            return _past_run({name: value for name, value in row.items() if name != "id"})
+        except ValueError as error:
+            said = f"{self.path}: run {row['id']} can't be read: {error}"
+            raise ValueError(f"{said}; delete that row of its table runs, or {_ANOTHER}") from error
+
+
+def _past_run(row: dict[str, Any]) -> PastRun:
+    from alpa_dejavu._util.format_check import checked
+    from alpa_dejavu.calibration.history._row_format import RowData
+
+    for name in ("plan", "steps_s", "stages", "versions"):
+        if isinstance(row[name], str):
+            row[name] = strict_json(row[name])
+    data = checked(row, RowData)
+    fingerprints = data["model_fingerprint"], data["cluster_fingerprint"]
+    return PastRun(
+        plan=consistent_plan(data["plan"]),
+        origin=Origin(*fingerprints, data["devices"], data["predictor"], data["calibration"]),
+        predicted_s=float(data["predicted_s"]),
+        steps_s=tuple(map(float, data["steps_s"])),
+        stages=tuple(StageSeconds(**stage) for stage in data["stages"]),
+        when_s=float(data["when_s"]),
+        versions=data["versions"],
+    )
+
+
+def _row(run: PastRun) -> dict[str, Any]:
+    plan = run.plan
+    return {
+        "when_s": run.when_s,
+        "model": plan.model,
+        "model_fingerprint": run.origin.model,
+        "cluster": plan.cluster,
+        "cluster_fingerprint": run.origin.cluster,
+        "devices": run.origin.devices,
+        "predictor": run.origin.predictor,
+        "batch": plan.batch,
+        "num_micro_batches": plan.num_micro_batches,
+        "schedule": plan.schedule,
+        "plan": json.dumps(plan_data(dataclasses.replace(plan, contingencies={})), allow_nan=False),
+        "predicted_s": run.predicted_s,
+        "measured_s": run.measured_s,
+        "num_steps": len(run.steps_s),
+        "steps_s": json.dumps(run.steps_s),
+        "stages": json.dumps([dataclasses.asdict(stage) for stage in run.stages]),
+        "versions": json.dumps(dict(run.versions)),
+        "calibration": run.origin.calibration,
+    }

@@ -1,0 +1,218 @@
+"""Measurements beside the calibration that is made of them: a line of JSON each, on disk before the next is made.
+
+The first line says which cluster they are of. A crash can leave half a line at the end, which is dropped with a note;
+whatever else is wrong is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
+from alpa_dejavu.calibration.operators import Program
+
+__all__ = ["Measurement", "Measurements", "kept_measurements"]
+
+_log = logging.getLogger(__name__)
+_VERSION = 2
+_KINDS: Mapping[str, type[Probe]] = {
+    "programs": Program,
+    "collectives": Collective,
+    "pipelines": Pipeline,
+    "links": Flows,
+}
+_SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"dispatch_s", "step_s", "send_s"}}
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What a probe took; no seconds where it failed, and why."""
+
+    place: Place
+    probe: Probe
+    seconds: Mapping[str, float]
+    error: str = ""
+
+
+@final
+class Measurements:
+    """The file of a calibration's measurements.
+
+    Args:
+        path: of the file.
+        cluster: what tells the cluster from others, by name.
+        resume: go on with what is there; otherwise it is begun anew.
+
+    Raises:
+        ValueError: the file can't be written, or what is there is of another cluster or broken; says which line.
+    """
+
+    def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:
+        self.path = path
+        self._rows: list[Measurement] = []
+        devices = cluster["devices"]
+        if resume and path.exists():
+            self._rows = _read(path, cluster, devices)
+        else:
+            self._write(path, "w", {"version": _VERSION, "cluster": dict(cluster)})
+
+    def add(self, measurement: Measurement) -> None:
+        """Keeps a measurement; it is on disk when this returns."""
+        self._rows.append(measurement)
+        self._write(self.path, "a", _line(measurement))
+
+    def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
+        """The seconds of what was measured at a place, by probe; the last one counts."""
+        return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
+
+    def failed_at(self, place: Place) -> dict[Probe, str]:
+        """What has failed at a place, and why."""
+        return {row.probe: row.error for row in self._rows if row.place == place and row.error}
+
+    def __len__(self) -> int:
+        return sum(not row.error for row in self._rows)
+
+    @staticmethod
+    def _write(path: pathlib.Path, mode: str, line: Mapping[str, Any]) -> None:
+        try:
+            with path.open(mode, encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def kept_measurements(path: pathlib.Path) -> list[Measurement]:
+    """What a file has that didn't fail, of whichever cluster; half a line at its end is passed over.
+
+    Raises:
+        ValueError: the file can't be read, or a line is wrong; says which.
+    """
+    lines = _whole_lines(path)[0]
+    header = _object(path, 1, lines[0]) if lines else {}
+    cluster = header.get("cluster")
+    _check_header(path, lines[0] if lines else "{}", cluster if isinstance(cluster, dict) else {})
+    devices = list(cluster.get("devices", ())) if isinstance(cluster, dict) else []
+    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    return [row for row in rows if not row.error]
+
+
+def _line(measurement: Measurement) -> dict[str, Any]:
+    place = measurement.place
+    found = {"seconds": dict(measurement.seconds)} if not measurement.error else {"error": measurement.error}
+    return {"what": place.what, "where": place.where, "probe": dataclasses.asdict(measurement.probe), **found}
+
+
+def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
+    """What is there; half a line at the end is taken away. What failed is left out: it is tried again."""
+    lines, half = _whole_lines(path)
+    if half:
+        _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, half)
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - half)
+    if not lines:
+        raise ValueError(f"{path} has no first line that says which cluster it is of; begin anew without --resume")
+    _check_header(path, lines[0], cluster)
+    rows = [_measurement(path, n, line, devices) for n, line in enumerate(lines[1:], 2)]
+    _warn_of_repeats(path, rows)
+    return [row for row in rows if not row.error]
+
+
+def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
+    """The lines, and how many bytes there are of one that was written by half."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror or error}; begin anew without --resume") from None
+    end = content.rfind(b"\n") + 1
+    return content[:end].decode("utf-8", errors="replace").splitlines(), len(content) - end
+
+
+def _warn_of_repeats(path: pathlib.Path, rows: Sequence[Measurement]) -> None:
+    """What was measured is never measured again, so a probe that is there twice was copied."""
+    seen: dict[tuple[Place, Probe], int] = {}
+    for number, row in enumerate(rows, 2):
+        earlier = None if row.error else seen.setdefault((row.place, row.probe), number)
+        if earlier not in (None, number):
+            _log.warning(
+                "%s, line %d: measures the same as line %d (%s: %s); the last one counts: take the wrong one out",
+                path, number, earlier, row.place, row.probe,
+            )  # fmt: skip
+
+
+def _check_header(path: pathlib.Path, line: str, cluster: Mapping[str, Any]) -> None:
+    header = _object(path, 1, line)
+    if header.get("version") != _VERSION:
+        raise ValueError(
+            f"{path}, line 1: is of version {header.get('version')!r}, but this program reads {_VERSION}; begin anew "
+            "without --resume"
+        )
+    there = header.get("cluster")
+    if not isinstance(there, dict):
+        raise ValueError(f"{path}, line 1: doesn't say which cluster it is of; begin anew without --resume")
+    differences = [
+        f"{name} is {there.get(name)!r} there and {cluster.get(name)!r} here"
+        for name in sorted({*there, *cluster})
+        if there.get(name) != cluster.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} is of another cluster: {'; '.join(differences)}; connect to that one, or begin anew without "
+            "--resume"
+        )
+
+
+def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str]) -> Measurement:
+    row = _object(path, number, line)
+
+    def wrong(said: str) -> ValueError:
+        return ValueError(f"{path}, line {number}: {said}; take the line out, or begin anew without --resume")
+
+    what, where, given = row.get("what"), row.get("where"), row.get("probe")
+    if not isinstance(what, str) or what not in _KINDS or not isinstance(where, str) or not isinstance(given, dict):
+        raise wrong(f"what is {what!r}, which must be one of {', '.join(_KINDS)}, with 'where' and 'probe' beside it")
+    known = devices if what == "programs" else [WITHIN, BETWEEN]
+    if where not in known:
+        raise wrong(f"where is {where!r}{near(where, known)}, but the cluster has {', '.join(map(repr, known))}")
+    try:
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+        probe = _KINDS[what](**fields)
+    except (TypeError, ValueError) as error:
+        raise wrong(f"the probe is {given!r}: {error}") from None
+    if isinstance(row.get("error"), str) and row["error"]:
+        return Measurement(Place(what, where), probe, {}, row["error"])
+    seconds, names = row.get("seconds"), set(probe.names) if isinstance(probe, Flows) else _SECONDS[what]
+    if not isinstance(seconds, dict) or set(seconds) != names:
+        raise wrong(f"seconds is {seconds!r}, but must have {', '.join(sorted(names))}")
+    for name, value in seconds.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+            raise wrong(f"{name} is {value!r}, but must be a finite number above 0")
+    return Measurement(Place(what, where), probe, seconds)
+
+
+def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number}: this isn't JSON: {error.msg}; take the line out, or begin anew without --resume"
+        ) from None
+    if not isinstance(row, dict):
+        raise ValueError(
+            f"{path}, line {number}: is {line[:40]!r}, but must be an object; take the line out, or begin anew without "
+            "--resume"
+        )
+    return row

@@ -1,0 +1,142 @@
+"""The programs that `calibrate` runs on a device: single operators, and whole forward and backward passes.
+
+What the planner prices are stages, so most programs are parts of models with their gradients. Single operators are
+there because in them one figure of the device stands alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.calibration._passes import Pass, both_passes, forward_pass
+from alpa_dejavu.calibration._programs import PROGRAMS
+from alpa_dejavu.costs.latency import AnalyticLatency
+from alpa_dejavu.problem import Device, Operators
+
+__all__ = ["SINGLE", "Program", "joined", "operators", "programs"]
+
+_LONGEST_S = 0.1
+"""Longer programs teach no more than shorter ones, and cost more of the budget."""
+_LARGEST = 1 / 400
+"""Of a device's memory: stages have smaller tensors, and a CPU's system hands out large ones page by page."""
+_HALF = ("float16", "bfloat16")
+
+
+@final
+@dataclasses.dataclass(frozen=True, order=True)
+class Program:
+    """A program: its name, its sizes (what they mean depends on the name), and how far it goes.
+
+    Attributes:
+        name: one of those below.
+        sizes: of its arrays.
+        phase: "forward", or "gradient" for both passes, each a program of its own.
+        dtype: of its arrays.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    phase: str = "forward"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.name not in PROGRAMS:
+            raise ValueError(f"there is no program {self.name!r}; known are {', '.join(PROGRAMS)}")
+        known = self.phase in ("forward", "gradient") and self.dtype in ("float32", *_HALF)
+        wanted = len(inspect.signature(PROGRAMS[self.name]).parameters)
+        if not known or len(self.sizes) != wanted or min(self.sizes) < 1:
+            raise ValueError(
+                f"program {self.name}: phase {self.phase!r}, dtype {self.dtype!r} and sizes {self.sizes}; measure anew"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name} {'x'.join(map(str, self.sizes))} {self.phase} {self.dtype}"
+
+    def passes(self) -> list[Pass]:
+        """The programs that are run one after another: forward, and backward of "gradient"."""
+        import jax
+
+        forward, weights, data = PROGRAMS[self.name](*self.sizes)
+        dtype = np.dtype(jax.numpy.dtype(self.dtype))
+        given = jax.tree_util.tree_map(lambda one: _in(one, dtype), (weights, data))
+        return (both_passes if self.phase == "gradient" else forward_pass)(forward, *given)
+
+
+def programs(device: Device) -> list[Program]:
+    """The programs that tell a device's figures, without those that are too long for it, by what is known of it."""
+    dtypes = ["float32", *(dtype for dtype in _HALF if dtype in device.flop_per_s)]
+    listed = [
+        Program(name, sizes, phase, dtype)
+        for name, (phases, all_sizes) in _SIZES.items()
+        for dtype in (dtypes if name in _MATRIX else dtypes[:1])
+        for phase in phases
+        for sizes in all_sizes
+    ]
+    return [
+        program
+        for program in listed
+        if AnalyticLatency().predict(operators(program), device).total_s <= _LONGEST_S
+        and _largest_bytes(operators(program)) <= _LARGEST * device.memory_bytes
+    ]
+
+
+def _largest_bytes(of: Operators) -> float:
+    """Of the largest array, as if all were in single precision."""
+    return 4.0 * max(math.prod(shape) for record in of.records for shape in record.output_shapes)
+
+
+@functools.cache
+def operators(program: Program) -> Operators:
+    """What is known of a program's operators without running it."""
+    return Operators.of([record for one in program.passes() for record in one.operators.records])
+
+
+def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
+    """Several programs' operators as one, and where each program's begin."""
+    return Operators.joined(parts), np.cumsum([0, *(len(part.records) for part in parts[:-1])])
+
+
+def _in(value: Any, dtype: Any) -> Any:
+    """The abstract array, in this dtype if it is of floats."""
+    import jax
+
+    return jax.ShapeDtypeStruct(value.shape, dtype) if value.dtype == np.float32 else value
+
+
+SINGLE = ("add", "tanh", "softmax", "transpose", "product", "batched")
+"""Programs of one operator: what they take says less of a stage than a part of a model does."""
+_MATRIX = ("product", "perceptron", "block")
+_ONE, _BOTH = ("forward",), ("forward", "gradient")
+_SIZES: Mapping[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
+    "add": (_ONE, ((8,), (1 << 16,), (1 << 20,), (1 << 23,), (1 << 26,))),
+    "tanh": (_ONE, ((1 << 12,), (1 << 16,), (1 << 20,), (1 << 24,))),
+    "softmax": (_ONE, ((256, 64), (2048, 256), (16384, 1024))),
+    "transpose": (_ONE, ((256, 256), (2048, 1024), (8192, 4096))),
+    "product": (
+        _ONE,
+        ((64, 64, 64), (128, 128, 128), (256, 512, 256), (64, 512, 512), (1024,) * 3, (4096,) * 3, (8192,) * 3),
+    ),
+    "batched": (_ONE, ((16, 64, 32), (128, 64, 32), (64, 256, 64), (512, 512, 64))),
+    "perceptron": (
+        _BOTH,
+        ((32, 128, 2), (64, 256, 2), (64, 512, 2), (256, 512, 2), (512, 512, 2), (128, 1024, 2), (2048, 4096, 2)),
+    ),
+    "block": (
+        _BOTH,
+        (
+            *((batch, 64, 128) for batch in (1, 8, 16)),
+            *((16, 32, 128), (8, 48, 96), (2, 256, 64), (4, 128, 256), (8, 1024, 2048)),
+        ),
+    ),
+    "convolution": (_BOTH, ((8, 16, 32, 64), (16, 32, 16, 32), (8, 64, 16, 32), (16, 8, 64, 96), (32, 56, 128, 256))),
+    "head": (_BOTH, ((512, 128, 256), (256, 96, 512), (256, 128, 4096), (4096, 1024, 32768))),
+    "momentum": (_ONE, ((1 << 12,), (1 << 16,), (1 << 20,), (1 << 24,))),
+    "adam": (_ONE, ((1 << 16,), (1 << 20,), (1 << 24,))),
+}

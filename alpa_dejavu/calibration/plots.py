@@ -1,0 +1,159 @@
+"""Pictures of a calibration: seconds over size with their 90 % intervals, a page for each operator and collective, and
+maps of the links from host to host.
+
+A calibration holds no measurements, so none are drawn: how far off the fit was of them is in its `fits`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
+from alpa_dejavu.calibration._matrix_plots import matrix_pages
+from alpa_dejavu.calibration._measured_plots import measured_pages
+from alpa_dejavu.calibration._pages import write_pages
+from alpa_dejavu.costs.communication import COLLECTIVES, Group
+from alpa_dejavu.costs.left_out_errors import Array
+from alpa_dejavu.problem import Cluster
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs.latency.learned import KernelModel
+
+_SIDES, _LENGTHS, _ROWS = 2.0 ** np.arange(5, 14.25, 0.25), 2.0 ** np.arange(5, 17.25, 0.25), 1024.0
+_BYTES = 2.0 ** np.arange(10, 31)
+_NORMAL = 1.6449
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
+_COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e")
+
+Lines = dict[str, tuple[Array, Array, Array]]
+"""Mean, lower and upper end of each curve of a page, by what it stands for."""
+
+
+def draw(
+    calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
+) -> list[pathlib.Path]:
+    """Writes the pages and returns their files.
+
+    Args:
+        calibration: whose fits are drawn.
+        folder: is made if it isn't there.
+        measurements: what `alpa-dejavu calibrate` measured for it; None: the fits alone.
+
+    Raises:
+        ValueError: they can't be written, or a measurement is wrong.
+    """
+    curves = (
+        (name, _figure(f"{calibration.name}: {title}", axis, sizes, lines))
+        for name, title, axis, sizes, lines in _pages(calibration)
+    )
+    links = calibration.host_links
+    maps = () if links is None else matrix_pages(links, calibration.name)
+    measured = () if measurements is None else measured_pages(calibration, measurements)
+    return write_pages(folder, itertools.chain(curves, maps, measured))
+
+
+def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lines]]:
+    """File, title, what is across, its values, and the curves."""
+    if calibration.kernels is not None:
+        for op in calibration.kernels.ops:
+            sizes = _SIDES if op in ("linear", "bmm") else _LENGTHS
+            axis = "side of square matrices" if op in ("linear", "bmm") else f"length of each of {_ROWS:.0f} rows"
+            yield f"kernel-{op}", f"{op}, single precision", axis, sizes, _kernels(calibration, op, sizes)
+    cluster = example_cluster_of(calibration)
+    if cluster is not None and calibration.within is not None:
+        for collective in COLLECTIVES[:4]:
+            title = f"{collective.replace('_', '-')} on {cluster.name}"
+            yield collective.replace("_", "-"), title, "bytes", _BYTES, _collective(calibration, collective, cluster)
+    if calibration.links:
+        lines = dict(_link(link) for link in calibration.links)
+        yield "links", "one message over each kind of link", "bytes", _BYTES, lines
+
+
+def example_cluster_of(calibration: Calibration) -> Cluster | None:
+    """Two hosts of the first known machine that has one of the calibration's devices; None: there is none."""
+    from alpa_dejavu.clusters import known_machines, named_cluster
+    from alpa_dejavu.clusters.machine_file import read_machine
+
+    for machine in known_machines():
+        device: Mapping[str, Any] | None = read_machine(machine)["device"]
+        if device is not None and device["name"] in calibration.sheets:
+            return named_cluster(machine, 2)
+    return None
+
+
+def _kernels(calibration: Calibration, op: str, sizes: Array) -> Lines:
+    from alpa_dejavu.costs.latency.learned import Kernels
+
+    model: KernelModel | None = calibration.kernels
+    assert model is not None, "pages of kernels are drawn where there is a model"
+    product, ones = op in ("linear", "bmm"), np.ones_like(sizes)
+    batch = (1.0 if op == "linear" else 16.0) if product else _ROWS
+    lines = {}
+    for name in calibration.sheets:
+        columns = {"op": [op] * len(sizes), "gpu": [name] * len(sizes), "batch": batch * ones, "n": sizes}
+        side = sizes if product else ones
+        kernels = Kernels.of({**columns, "m": side, "k": side}, calibration.sheets)
+        seconds, curve = model.predict(kernels), calibration.products.get(name, {}).get("float32")
+        own = curve.factor(kernels.flop) if curve is not None and product else ones
+        lines[name] = own * seconds.mean, own * seconds.lower, own * seconds.upper
+    return lines
+
+
+def _collective(calibration: Calibration, collective: str, cluster: Cluster) -> Lines:
+    from alpa_dejavu.costs.communication.learned import LearnedCommunication
+
+    model = calibration.communication()
+    assert isinstance(model, LearnedCommunication), "pages of collectives are drawn where there is a model"
+    devices = cluster.hosts[0].num_devices
+    sizes = sorted({2, max(devices // 2, 2), devices})
+    groups = {f"{size} in a host": Group(cluster, (0,) * size) for size in sizes}
+    if calibration.across is not None:
+        groups[f"{2 * devices} in two hosts"] = Group(cluster, (0,) * devices + (1,) * devices)
+    lines = {}
+    for name, group in groups.items():
+        lower, upper, _ = model.interval(collective, _BYTES, group)
+        lines[name] = model.seconds(collective, _BYTES, group), lower, upper
+    return lines
+
+
+def _link(measured: MeasuredLink) -> tuple[str, tuple[Array, Array, Array]]:
+    """A message by the alpha-beta model, with latency and rate both at an end of their intervals."""
+    link, spread = measured.link, measured.spread
+    of_latency, of_rate = (np.exp(_NORMAL * spread.get(name, 0.0)) for name in ("latency_s", "bytes_per_s"))
+    start, work = link.latency_s, _BYTES / link.bytes_per_s
+    ends = start / of_latency + work / of_rate, start * of_latency + work * of_rate
+    where = "in a host" if measured.within else "between hosts"
+    return f"{' - '.join(measured.devices)}, {where}", (start + work, *ends)
+
+
+def _figure(title: str, axis: str, sizes: Array, lines: Lines) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for n, (name, (mean, lower, upper)) in enumerate(lines.items()):
+        colour = _COLOURS[n % len(_COLOURS)]
+        band = {"mode": "lines", "line": {"width": 0}, "legendgroup": name, "showlegend": False, "hoverinfo": "skip"}
+        figure.add_scatter(x=sizes, y=lower, **band)
+        figure.add_scatter(x=sizes, y=upper, fill="tonexty", fillcolor=_faint(colour), **band)
+        figure.add_scatter(x=sizes, y=mean, mode="lines", line={"color": colour}, name=name, legendgroup=name)
+    figure.update_layout(
+        title=f"{title}: fit, and the interval that holds 90 %",
+        xaxis={"title": axis, "type": "log"},
+        yaxis={"title": "seconds", "type": "log"},
+    )
+    return figure
+
+
+def _faint(colour: str) -> str:
+    """The colour, seen through.
+
+    >>> _faint("#4269d0")
+    'rgba(66, 105, 208, 0.2)'
+    """
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, 0.2)"

@@ -1,0 +1,32 @@
+"""`alpa-dejavu doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from alpa_dejavu.cli.doctor import checks, versions
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.tables import new_table
+
+
+@click.command()
+def doctor() -> None:
+    """Says what is installed, what runs, and what to do."""
+    to = console()
+    installed = new_table(("package", "version"), (), ("what for",))
+    for package in versions():
+        installed.add_row(package.name, package.version or "not installed", package.purpose)
+    to.print(installed)
+    with progress().status("trying what runs"):
+        found = checks()
+    table = new_table(("what", "runs"), (), ("finding",))
+    for check in found:
+        table.add_row(check.what, "yes" if check.runs else "no", check.finding)
+    to.print(table)
+    to_do = [check.remedy for check in found if not check.runs and check.remedy]
+    for n, remedy in enumerate(dict.fromkeys(to_do), 1):
+        to.print(f"{n}. {remedy}")
+    if not to_do:
+        to.print("nothing to do")
+    if not found[0].runs:
+        raise click.exceptions.Exit(1)

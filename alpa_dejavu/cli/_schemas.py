@@ -1,0 +1,41 @@
+"""The formats of files as JSON Schema: `python -m alpa_dejavu.cli._schemas` writes them from the declared types."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+FOLDER = pathlib.Path(__file__).parents[1] / "schemas"
+
+
+def schema_texts() -> dict[str, str]:
+    """The schema of each format by the name of its file."""
+    from alpa_dejavu._util.format_check import json_schema
+    from alpa_dejavu.calibration.calibration_format import CalibrationData
+    from alpa_dejavu.calibration.database_format import DatabaseData
+    from alpa_dejavu.clusters.cluster_format import ClusterData
+    from alpa_dejavu.clusters.machine_format import MachineData
+    from alpa_dejavu.plans.plan_format import PlanData
+    from alpa_dejavu.training.initialization.result_format import ResultData
+
+    formats: dict[str, tuple[str, type[object]]] = {
+        "calibration-1": ("A calibration", CalibrationData),
+        "cluster-1": ("A cluster", ClusterData),
+        "database-1": ("A converted profiling database", DatabaseData),
+        "initialization-1": ("A result of parallel_initialize", ResultData),
+        "machine-1": ("A machine", MachineData),
+        "plan-1": ("A plan", PlanData),
+    }
+    texts = {}
+    for name, (title, kind) in formats.items():
+        head = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": f"{title} of alpa-dejavu, version {name[-1]}",
+        }
+        texts[f"{name}.json"] = json.dumps(head | json_schema(kind), indent=1) + "\n"
+    return texts
+
+
+if __name__ == "__main__":
+    for _name, _text in schema_texts().items():
+        (FOLDER / _name).write_text(_text, encoding="utf-8")

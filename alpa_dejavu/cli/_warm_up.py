@@ -1,0 +1,23 @@
+"""Compiles what slicers spend their time on, so that no first plan waits for it: python -m alpa_dejavu.cli._warm_up."""
+
+from __future__ import annotations
+
+import time
+
+# These have all functions that are compiled.
+import alpa_dejavu.layers.cluster_search
+import alpa_dejavu.simulation.step
+import alpa_dejavu.slicing  # noqa: F401
+from alpa_dejavu._util.compiled import compile_all
+
+__all__ = ["warm_up"]
+
+
+def warm_up() -> str:
+    """What it did, in a few words."""
+    began = time.perf_counter()
+    return f"{compile_all()} inner loops are compiled ({time.perf_counter() - began:.1f} s)"
+
+
+if __name__ == "__main__":
+    warm_up()

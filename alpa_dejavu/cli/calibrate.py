@@ -1,0 +1,217 @@
+"""`alpa-dejavu calibrate`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from alpa_dejavu.cli.effort import announce
+from alpa_dejavu.cli.files import check_outputs
+from alpa_dejavu.cli.host_links import host_link_table
+from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE
+from alpa_dejavu.cli.streams import printable
+from alpa_dejavu.cli.tables import new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.problem import Cluster
+
+_log = logging.getLogger(__name__)
+
+_LEAST_S = 1.0
+_LINKS_S = 30.0
+"""What probing the links of a few hosts takes at most: the length of its bar."""
+
+
+@click.command()
+@click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the calibration goes (JSON).")
+@click.option(
+    "--budget", type=click.FloatRange(min=_LEAST_S), default=150.0, show_default=True, metavar="SECONDS",
+    help="How long it may measure.",
+)  # fmt: skip
+@click.option("--resume", is_flag=True, help="Go on with FILE.measurements.jsonl of a run that was interrupted.")
+@click.option("--machine", help="A known machine, or a JSON file, for devices that Ray has no known name of.")
+@click.option(
+    "--database", type=PLAN_FILE, metavar="FILE", help="Fit collectives to a database that `calibration convert` wrote."
+)
+@click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Of --local, N devices each.")
+@click.option("--links", is_flag=True, help="Measure the links from host to host alone, and add them to FILE.")
+@click.option("--every-pair", is_flag=True, help="Of --links: probe all pairs of hosts, even of equal ones.")
+@click.pass_obj  # what tells seconds, where a caller of the command hands one in
+def calibrate(
+    clock: Callable[[], float] | None,
+    output: pathlib.Path,
+    budget: float,
+    resume: bool,
+    machine: str | None,
+    database: pathlib.Path | None,
+    local: int | None,
+    hosts: int,
+    links: bool,
+    every_pair: bool,
+) -> None:
+    """Measures the cluster that Ray has, and writes what plans are then made by.
+
+    Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
+    """
+    check_outputs(output)
+    if hosts > 1 and local is None:
+        raise click.UsageError("--hosts is of --local N; without it the hosts are those that Ray has")
+    if every_pair and not links:
+        raise click.UsageError("--every-pair is of --links; without it no pairs of hosts are probed")
+    if links:
+        _links(output, resume, machine, every_pair, local, hosts)
+        return
+    kept = output.with_name(f"{output.name}.measurements.jsonl")
+    _check_kept(output, kept, resume)
+    from alpa_dejavu.calibration import write_calibration
+    from alpa_dejavu.calibration.calibrate import calibrate as measure
+    from alpa_dejavu.calibration.calibrate import identity
+    from alpa_dejavu.calibration.calibrate_links import with_host_links
+    from alpa_dejavu.calibration.database import read_database
+    from alpa_dejavu.calibration.measurements import Measurements
+
+    before = None if database is None else read_database(database)
+    there = _calibrated_before(output)
+    announce("measuring the cluster", budget)
+    with _bar(budget) as report, _cluster(local, hosts):
+        from alpa_dejavu.alpa.ray_bench import ray_bench
+
+        report("connecting")
+        cluster, bench = ray_bench(machine)
+        measurements = Measurements(kept, identity(cluster), resume)
+        found = measure(cluster, bench, measurements, budget, output.stem, report, clock or time.monotonic, before)
+    found = found if there is None else with_host_links(found, there, cluster)
+    found.applied_to(cluster)
+    write_calibration(found, output)
+    to = console()
+    to.print(device_table(cluster, found))
+    to.print(link_table(found))
+    for fit in found.fits:
+        error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
+        to.print(f"{fit.part}: {fit.rows} measured{error}")
+    for sentence in found.missing:
+        to.print(f"missing: {sentence}")
+    to.print(f"wrote {output} (measurements: {kept})")
+
+
+def _calibrated_before(output: pathlib.Path) -> Calibration | None:
+    """What is in the file, if plans can be made by it: what can't be read is replaced whole."""
+    from alpa_dejavu.calibration import read_calibration
+
+    try:
+        return read_calibration(output) if output.exists() else None
+    except ValueError as error:
+        _log.warning("what is in %s is replaced: %s", output, error)
+        return None
+
+
+def _links(
+    output: pathlib.Path, resume: bool, machine: str | None, every_pair: bool, local: int | None, hosts: int
+) -> None:
+    """The links from host to host, into a calibration that may be there."""
+    from alpa_dejavu.calibration import read_calibration, write_calibration
+    from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_identity
+    from alpa_dejavu.calibration.measurements import Measurements
+
+    kept = output.with_name(f"{output.name}.links.jsonl")
+    before = read_calibration(output) if output.exists() else None
+    announce("measuring the links", _LINKS_S)
+    with _bar(_LINKS_S) as report, _cluster(local, hosts):
+        from alpa_dejavu.alpa.ray_bench import ray_bench
+
+        report("connecting")
+        cluster, bench = ray_bench(machine)
+        measurements = Measurements(kept, links_identity(cluster), resume)
+        found = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
+    write_calibration(found, output)
+    to = console()
+    assert found.host_links is not None, "links were calibrated"
+    to.print(host_link_table(found.host_links))
+    for sentence in found.missing:
+        to.print(f"missing: {sentence}")
+    to.print(f"wrote {output} (measurements: {kept})")
+
+
+def device_table(cluster: Cluster, found: Calibration) -> Table:
+    """A row for each figure of each kind of device: before, after, and how sure."""
+    table = new_table(("device", "figure"), ("before", "measured", "unsure by"))
+    before = {host.device.name: host.device for host in cluster.hosts}
+    for name, device in found.devices.items():
+        for figure, spread in found.device_spread.get(name, {}).items():
+            old, new = (_figure(one, figure) for one in (before[name], device))
+            table.add_row(name, figure, old, new, f"{100 * spread:.0f} %")
+    return table
+
+
+def link_table(found: Calibration) -> Table:
+    """A row for each kind of link."""
+    table = new_table(("link", "where"), ("latency", "bytes/s", "send latency", "send bytes/s", "unsure by"))
+    for one in found.links:
+        link = one.link
+        sent_s, sent_rate = link.sending
+        unsure = " ".join(f"{100 * spread:.0f}" for spread in one.spread.values())
+        table.add_row(
+            " - ".join(one.devices), "within a host" if one.within else "between hosts", seconds(link.latency_s),
+            f"{link.bytes_per_s:.3g}", seconds(sent_s), f"{sent_rate:.3g}", f"{unsure} %",
+        )  # fmt: skip
+    return table
+
+
+def _figure(device: object, name: str) -> str:
+    field, _, part = name.rstrip("]").partition("[")
+    value = getattr(device, field)
+    if part:
+        value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+    value = getattr(value, "share", value)
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _check_kept(output: pathlib.Path, kept: pathlib.Path, resume: bool) -> None:
+    """Measurements that no calibration was made of yet aren't overwritten."""
+    if kept.exists() and not resume and not output.exists():
+        raise ValueError(
+            f"{kept} has the measurements of a run that was interrupted; go on with --resume, or delete it"
+        )
+
+
+@contextlib.contextmanager
+def _bar(budget_s: float) -> Iterator[Callable[[str], None]]:
+    """A bar of the budget that is used up, with what is being measured; nothing where there is no terminal."""
+    to = progress()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=to, disable=not to.is_terminal) as bar:
+        task = bar.add_task("starting", total=budget_s)
+        started = time.monotonic()
+
+        def report(text: str) -> None:
+            bar.update(task, description=printable(text), completed=min(time.monotonic() - started, budget_s))
+
+        yield report
+        bar.update(task, description="done", completed=budget_s)
+
+
+@contextlib.contextmanager
+def _cluster(local: int | None, hosts: int) -> Iterator[None]:
+    """A Ray cluster on this machine's CPU if one is asked for."""
+    if local is None:
+        yield
+        return
+    # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
+    with local_cluster(devices=local, hosts=hosts):
+        yield

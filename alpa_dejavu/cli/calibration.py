@@ -1,0 +1,178 @@
+"""`alpa-dejavu calibration`."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from alpa_dejavu.cli.convert import convert, is_database, show_database
+from alpa_dejavu.cli.host_links import host_link_table
+from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.tables import new_table
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.costs.memory_margin import MemoryResiduals
+
+
+@click.group()
+def calibration() -> None:
+    """Shows what was learned of devices and links, and converts what Alpa's profiler measured."""
+
+
+calibration.add_command(convert)
+
+
+@calibration.command()
+@click.argument("choice", metavar="NAME|FILE")
+@click.option(
+    "--plots",
+    type=click.Path(path_type=pathlib.Path, file_okay=False),
+    metavar="DIR",
+    help="Write a page for each operator and collective, with 90 % intervals, and maps of links.",
+)
+def show(choice: str, plots: pathlib.Path | None) -> None:
+    """Says what is in a calibration, a bundled one (`v100`) or a file, or in a converted database."""
+    from alpa_dejavu.calibration import chosen_calibration
+
+    if is_database(choice):
+        show_database(choice, plots)
+        return
+    found = chosen_calibration(choice)
+    to = console()
+    to.print(f"{found.name}, of {found.date}: {found.origin}")
+    for table in (_sheets, _devices, _links, _host_links, _fits, _kernels, _collectives, _figures):
+        made = table(found)
+        if made.row_count:
+            to.print()
+            to.print(made)
+    if found.memory is not None:
+        to.print()
+        to.print(_memory(found.memory))
+    _print_missing(found, to)
+    if plots is not None:
+        with progress().status(f"drawing into {plots}"):
+            from alpa_dejavu.calibration.plots import draw
+
+            measured = pathlib.Path(f"{choice}.measurements.jsonl")
+            written = draw(found, plots, measured if measured.is_file() else None)
+        for path in written:
+            to.print(f"wrote {path}")
+        if not written:
+            to.print("wrote no picture: nothing in it has a curve")
+
+
+def _sheets(found: Calibration) -> Table:
+    table = new_table(("device, by data sheet",), ("float32", "memory", "processors", "cache", "power"))
+    for name, sheet in found.sheets.items():
+        power = "" if sheet.power_w is None else f"{sheet.power_w:.0f} W"
+        rates = _rate(sheet.flop_per_s, "FLOP/s"), _rate(sheet.memory_bytes_per_s, "B/s")
+        table.add_row(name, *rates, f"{sheet.num_sm:g}", gibibytes(sheet.l2_cache_bytes), power)
+    return table
+
+
+def _devices(found: Calibration) -> Table:
+    table = new_table(("device, measured",), ("memory", "float32", "elements", "memory's rate", "kernel"), ("origin",))
+    for name, device in found.devices.items():
+        spread = found.device_spread.get(name, {})
+        table.add_row(
+            name,
+            gibibytes(device.memory_bytes),
+            _rate(device.flop_per_s["float32"], "FLOP/s") + _of(spread, "flop_per_s[float32]"),
+            _rate(device.vector_flop_per_s, "FLOP/s") + _of(spread, "vector_flop_per_s"),
+            _rate(device.memory_bytes_per_s, "B/s") + _of(spread, "memory_bytes_per_s"),
+            seconds(device.kernel_s) + _of(spread, "kernel_s"),
+            device.origin,
+        )
+    return table
+
+
+def _links(found: Calibration) -> Table:
+    table = new_table(("link, measured",), ("latency", "rate", "send latency", "send rate"))
+    for each in found.links:
+        link, spread = each.link, each.spread
+        latency_s, rate = link.sending
+        table.add_row(
+            f"{' - '.join(each.devices)}, {'in a host' if each.within else 'between hosts'}",
+            seconds(link.latency_s) + _of(spread, "latency_s"),
+            _rate(link.bytes_per_s, "B/s") + _of(spread, "bytes_per_s"),
+            seconds(latency_s) + _of(spread, "send_latency_s"),
+            _rate(rate, "B/s") + _of(spread, "send_bytes_per_s"),
+        )
+    return table
+
+
+def _host_links(found: Calibration) -> Table:
+    return new_table((), ()) if found.host_links is None else host_link_table(found.host_links)
+
+
+def _fits(found: Calibration) -> Table:
+    shown = {"MAPE": "mape", "median": "median_ape", "in the 90 % interval": "coverage_90"}
+    table = new_table(("fit", "left out in turn"), ("rows", *shown), ("measurements",))
+    for fit in found.fits:
+        errors = [f"{100 * fit.held_out[key]:.1f} %" if key in fit.held_out else "" for key in shown.values()]
+        table.add_row(fit.part, fit.left_out, str(fit.rows), *errors, fit.origin)
+    return table
+
+
+def _kernels(found: Calibration) -> Table:
+    table = new_table(("kernels, and what decides",), ("the 90 % interval over the mean",))
+    intervals = {} if found.kernels is None else found.kernels.intervals
+    for name, (low, high) in sorted(intervals.items()):
+        table.add_row(name, f"{low:.2f} to {high:.2f}")
+    return table
+
+
+def _collectives(found: Calibration) -> Table:
+    table = new_table(("collectives",), ("devices", "up to"), ("which",))
+    for where, model in (("within hosts", found.within), ("across hosts", found.across)):
+        if model is not None:
+            sizes = ", ".join(map(str, model.sizes))
+            table.add_row(where, sizes, gibibytes(model.most_bytes), ", ".join(model.names))
+    return table
+
+
+def _figures(found: Calibration) -> Table:
+    table = new_table(("fit", "figure"), ("value",))
+    for fit in found.fits:
+        for name, value in fit.figures.items():
+            table.add_row(fit.part, name, f"{value:.4g}")
+    return table
+
+
+def _memory(residuals: MemoryResiduals) -> str:
+    """What was measured of memory, in a line."""
+    kinds = [
+        f"{kind} {len(ratios)} times, {math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f} of the count"
+        for kind, ratios in residuals.log_ratios.items()
+    ]
+    of = f"{residuals.num_groups} groups under {residuals.framework}"
+    return f"memory, measured: {'; '.join(kinds)}, in {of}" + (f" ({residuals.origin})" if residuals.origin else "")
+
+
+def _print_missing(found: Calibration, to: Console) -> None:
+    if found.missing:
+        to.print()
+        to.print("what it doesn't know:")
+    for sentence in found.missing:
+        to.print(f"- {sentence}")
+
+
+def _of(spread: Mapping[str, float], name: str) -> str:
+    """A spread in percent."""
+    return f" ± {100 * spread[name]:.0f} %" if name in spread else ""
+
+
+def _rate(value: float, unit: str) -> str:
+    """With a prefix that makes the number readable.
+
+    >>> [_rate(1.57e13, "FLOP/s"), _rate(3e8, "B/s")]
+    ['15.7 TFLOP/s', '0.3 GB/s']
+    """
+    return f"{value / 1e12:.4g} T{unit}" if value >= 1e12 else f"{value / 1e9:.4g} G{unit}"

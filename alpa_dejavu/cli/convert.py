@@ -1,0 +1,109 @@
+"""`alpa-dejavu calibration convert`, and a converted database as tables."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+import click
+
+from alpa_dejavu._util.json_file import peek, write_whole
+from alpa_dejavu.cli.files import check_outputs
+from alpa_dejavu.cli.output import console, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE
+from alpa_dejavu.cli.tables import new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from alpa_dejavu.calibration.database import Database
+
+
+@click.command()
+@click.argument("database", type=PLAN_FILE, metavar="DATABASE.pkl")
+@click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the JSON goes.")
+def convert(database: pathlib.Path, output: pathlib.Path) -> None:
+    """Turns a profiling database of Alpa's, which is a pickle, into JSON.
+
+    A pickle can name any code to run. This one is read without importing or running anything that it names, and a name
+    that no profiling database has ends the conversion.
+    """
+    check_outputs(output)
+    click.echo(
+        f"warning: {database} is a pickle, a kind of file that can run code when it is opened; it is read by a reader "
+        "that runs none and knows numbers and Alpa's results only. Open it with nothing else unless you trust it.",
+        err=True,
+    )
+    from alpa_dejavu.calibration.alpa_pickle import read_alpa_database
+    from alpa_dejavu.calibration.database import converted, database_data
+    from alpa_dejavu.calibration.text import json_text
+
+    found = converted(read_alpa_database(database), database)
+    write_whole(output, json_text(database_data(found)))
+    to = console()
+    to.print(database_table(found))
+    for line in left_out_lines(found):
+        to.print(line)
+    to.print(f"wrote {output}")
+
+
+def database_table(found: Database) -> Table:
+    """A row for each mesh and operator."""
+    columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
+    table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
+    for mesh in found.meshes:
+        for name, dtype in dict.fromkeys((one.name, one.dtype) for one in mesh.series):
+            alike = [one for one in mesh.series if (one.name, one.dtype) == (name, dtype)]
+            sizes = [size for one in alike for size in one.sizes]
+            times = [took for one in alike for took in one.seconds]
+            devices = sorted({len(one.groups[0]) for one in alike if one.groups})
+            ends = [_size(name, end(sizes)) if sizes else "" for end in (min, max)]
+            table.add_row(
+                mesh.cluster, f"{mesh.hosts}x{mesh.devices_per_host}", name, dtype, ", ".join(map(str, devices)),
+                str(len(sizes)), str(sum(len(one.left_out) for one in alike)), *ends,
+                *(seconds(end(times)) if times else "" for end in (min, max)),
+            )  # fmt: skip
+    return table
+
+
+def left_out_lines(found: Database) -> list[str]:
+    """How many rows were left out for which reason, and where the first of them is."""
+    first: dict[str, str] = {}
+    reasons: list[str] = []
+    for mesh in found.meshes:
+        for one in mesh.series:
+            for size, took, why in one.left_out:
+                where = f"{one.name} in {one.dtype} of {_size(one.name, size)} on {mesh.hosts}x{mesh.devices_per_host}"
+                first.setdefault(why, where if took is None else f"{where}, {seconds(took)}")
+                reasons.append(why)
+    return [
+        f"left out: {reasons.count(why)} {why}, the first: {where}; measure again what is needed"
+        for why, where in first.items()
+    ]
+
+
+def _size(name: str, value: float) -> str:
+    return f"{value:.3g} {'FLOP' if name == 'dot' else 'B'}"
+
+
+def is_database(choice: str) -> bool:
+    """Whether this is the file of a converted database; whatever else is wrong with a file is said by its reader."""
+    data = peek(pathlib.Path(choice))
+    return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
+
+
+def show_database(choice: str, plots: pathlib.Path | None) -> None:
+    """Prints what is in a converted database, and draws it."""
+    from alpa_dejavu.calibration.database import read_database
+
+    found = read_database(pathlib.Path(choice))
+    to = console()
+    to.print(f"converted from {found.origin}")
+    to.print(database_table(found))
+    for line in left_out_lines(found):
+        to.print(line)
+    if plots is not None:
+        from alpa_dejavu.calibration.database_plots import draw_database
+
+        for path in draw_database(found, plots):
+            to.print(f"wrote {path}")

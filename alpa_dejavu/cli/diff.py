@@ -1,0 +1,113 @@
+"""`alpa-dejavu diff`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
+from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.plans.difference import differences
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import NoPlanError, Plan, PricedBy
+from alpa_dejavu.simulation.breakdown import breakdown
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.plan_estimate import PlanEstimator
+
+_AGREE = 1e-3
+"""Costs that are so near to what the files say, as a share of a step, are the files'."""
+
+
+@click.command()
+@click.argument("first_path", type=PLAN_FILE, metavar="A.json")
+@click.argument("second_path", type=PLAN_FILE, metavar="B.json")
+@click.option("--model", help="Instead of the plans': a known name, or module:function.")
+@trust_option
+@click.option("--cluster", help="Instead of the plans': a known machine, or a JSON file.")
+def diff(
+    first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, trust_model: bool, cluster: str | None
+) -> None:
+    """Says what two plans differ in, and what each difference costs, which adds up to the whole.
+
+    Plans in between, with some of the differences made, are estimated; a cost is the mean over the orders in which the
+    differences can be made: all of them up to six, 16 that are drawn by a fixed seed beyond.
+    """
+    first, second = read_plan(first_path), read_plan(second_path)
+    refused: list[str] = []
+    with progress().status("estimating the plans in between"):
+        estimators = _estimators(first, second, model, trust_model, cluster)
+        found = differences(first, second, functools.partial(_step_s, estimators, refused))
+    to = console()
+    if not found:
+        to.print("the plans don't differ in what they run")
+    table = new_table(("what",), (), (str(first_path), str(second_path)))
+    table.add_column("costs", justify="right", no_wrap=True)
+    for one in found:
+        table.add_row(one.what, one.first, one.second, "" if one.cost_s is None else _signed(one.cost_s))
+    costs = [one.cost_s for one in found if one.cost_s is not None]
+    if len(costs) > 1:
+        table.add_row("together", "", "", _signed(sum(costs)))
+    if found:
+        to.print(table)
+    for line in _said(first, second, costs, refused):
+        to.print(line, soft_wrap=True)
+    figures = new_table(("of the average device",), (str(first_path), str(second_path), "difference"))
+    parts = [breakdown(plan) for plan in (first, second)]
+    for part in parts[0]:
+        figures.add_row(part, *(seconds(each[part]) for each in parts), _signed(parts[1][part] - parts[0][part]))
+    figures.add_row("iteration", seconds(first.step_s), seconds(second.step_s), _signed(second.step_s - first.step_s))
+    memory = [max(stage.memory_bytes for stage in plan.stages) for plan in (first, second)]
+    figures.add_row("fullest memory", *map(gibibytes, memory), f"{(memory[1] - memory[0]) / 2**30:+.2f} GiB")
+    to.print(figures)
+
+
+def _said(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
+    """What the costs leave out, and where they aren't those of the files."""
+    if refused:
+        without = "costs are means over the orders without them" if costs else "no order is without them, so no costs"
+        yield f"{counted(len(refused), 'plan')} in between can't be estimated, and {without}; the first: {refused[0]}"
+    files = second.step_s - first.step_s
+    if costs and abs(sum(costs) - files) > _AGREE * max(first.step_s, second.step_s):
+        yield (
+            f"the files' own times differ by {_signed(files)}, not {_signed(sum(costs))}: they were priced otherwise "
+            "than is known here"
+        )
+
+
+def _estimators(
+    first: Plan, second: Plan, model: str | None, trust_model: bool, cluster: str | None
+) -> Callable[[PricedBy | None], PlanEstimator]:
+    """Traces the model when a plan is first asked for, and once for each way of pricing."""
+    known = max((first, second), key=lambda plan: (plan.hardware is not None, len(plan.devices_of_hosts)))
+
+    @functools.cache
+    def made(priced_by: PricedBy | None) -> PlanEstimator:
+        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+
+        given = dataclasses.replace(known, priced_by=priced_by)
+        return PlanEstimator(given, model, cluster, trust_model=trust_model)
+
+    return made
+
+
+def _step_s(made: Callable[[PricedBy | None], PlanEstimator], refused: list[str], plan: Plan) -> float:
+    """Seconds by what the plan was priced by; why it can't be estimated is noted."""
+    by = plan.priced_by
+    estimator = made(by and PricedBy(by.latency, by.communication, by.calibration))
+    try:
+        step_s = estimator.estimate(plan).plan.step_s
+    except (NoPlanError, ValueError) as error:
+        refused.append(str(error))
+        raise
+    return step_s if plan.correction is None else step_s * plan.correction.factor
+
+
+def _signed(value: float) -> str:
+    return ("+" if value > 0 else "") + seconds(value)

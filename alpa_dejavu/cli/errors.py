@@ -1,0 +1,109 @@
+"""How a command ends: one message for what the user can mend; a model function's error with its own traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+import sys
+import traceback
+from typing import IO, Any, NoReturn, final
+
+import click
+
+from alpa_dejavu.cli.streams import prepare_streams, printable_lines, to_stdout
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
+"""Modules by which we ask for files: their errors say what is wrong with a path, wherever it is from."""
+
+
+@final
+class ReportingGroup(click.Group):
+    """Commands whose errors are told on stderr; the exit code is then 1 (2 for wrong usage, 130 for an interrupt)."""
+
+    def main(self, *given: Any, **extra: Any) -> NoReturn:
+        """Runs a command line, and ends with its exit code."""
+        try:
+            prepare_streams()
+            code = self._run(*given, **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            code = error.exit_code
+            said = io.StringIO()
+            error.show(said)
+            # Where standard error can't be written either, the exit code says it alone.
+            with contextlib.suppress(OSError):
+                click.echo(printable_lines(said.getvalue()), err=True, nl=False)
+        sys.exit(code)
+
+    def _run(self, *given: Any, **extra: Any) -> int:
+        try:
+            with to_stdout():
+                code = super().main(*given, **extra)
+            return code if isinstance(code, int) else 0
+        except (KeyboardInterrupt, click.Abort):
+            raise Interrupted from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except (Exception, SystemExit) as error:
+            if isinstance(error, OSError) and _files(error)[-1] == click.utils.__file__:
+                # The help of a command couldn't be written.
+                raise
+            raise reported(error) from error
+
+
+@final
+class Interrupted(click.ClickException):
+    """The user has ended the command."""
+
+    exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("Interrupted")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Says so, below the ^C that a terminal shows."""
+        click.echo("\n" * sys.stderr.isatty() + self.message, file=file, err=True)
+
+
+@final
+class ForeignError(click.ClickException):
+    """An error of code that isn't ours: shown as Python shows it, from where our code called it."""
+
+    def __init__(self, error: BaseException, first: int) -> None:
+        super().__init__(str(error))
+        shown = traceback.TracebackException.from_exception(error)
+        del shown.stack[:first]
+        self._text = "".join(shown.format(chain=False))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Writes the traceback to stderr."""
+        click.echo(self._text, file=file, err=True, nl=False)
+
+
+def _files(error: BaseException) -> list[str]:
+    """The file of each call that an error came by, ours first."""
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def reported(error: Exception | SystemExit) -> click.ClickException:
+    """What to show: our own errors as they read, others with their traceback."""
+    files = _files(error)
+    ours = [n for n, file in enumerate(files) if file.startswith(_PACKAGE)]
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and ours and ours[-1] == len(files) - 1:
+        return click.ClickException(f"the package {error.name!r} is missing; `alpa-dejavu doctor` says what to install")
+    if ours and ours[-1] == len(files) - 1 and isinstance(error, (ValueError, TypeError, RuntimeError)):
+        return click.ClickException(str(error))
+    of_path = bool(ours) and all(pathlib.Path(file).stem in _OF_PATHS for file in files[ours[-1] + 1 :])
+    if isinstance(error, OSError) and error.filename is not None and of_path:
+        return click.ClickException(f"{error.filename}: {error.strerror}; give another path")
+    calls = [n for n in ours if n + 1 < len(files) and not files[n + 1].startswith(_PACKAGE)]
+    outside = [n + 1 for n in calls if "click" not in pathlib.Path(files[n + 1]).parts]
+    return ForeignError(error, outside[0] if outside else 0)

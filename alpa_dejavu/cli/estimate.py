@@ -1,0 +1,65 @@
+"""`alpa-dejavu estimate`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
+from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
+from alpa_dejavu.cli.tables import print_planned
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+
+@click.command()
+@click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
+@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@click.option("--cluster", help="Instead of the plan's: a known machine, or a JSON file.")
+@trust_option
+@calibration_option
+@cache_option
+@output_options
+@collector_paused()
+def estimate(
+    plan_path: pathlib.Path,
+    model: str | None,
+    trust_model: bool,
+    cluster: str | None,
+    calibration: str | None,
+    no_cache: bool,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> None:
+    """Says what time and memory a given plan takes; its model is traced, or known from before."""
+    paths = (json_path, python_path, html_path, trace_path)
+    check_outputs(*paths)
+    given = read_plan(plan_path)
+    with progress().status(f"estimating {plan_path}"):
+        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+
+        estimator = PlanEstimator(
+            given, model, cluster, calibration=calibration, cache=False if no_cache else None, trust_model=trust_model
+        )
+        planned = estimator.estimate(given)
+    to = console(takes_stdout(*paths))
+    print_planned(planned, to, "estimated")
+    to.print(f"the file says           {seconds(given.step_s)}")
+    for line in lacking(planned.plan):
+        to.print(line)
+    for path in write_outputs(planned, *paths):
+        to.print(f"wrote {path}")
+
+
+def lacking(plan: Plan) -> list[str]:
+    """A line for each stage that doesn't fit."""
+    return [
+        f"stage {n} doesn't fit into memory: {gibibytes(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
+        for n, stage in enumerate(plan.stages)
+        if stage.memory_bytes > stage.memory_limit_bytes
+    ]

@@ -1,0 +1,95 @@
+"""`alpa-dejavu explain`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
+from alpa_dejavu.cli.tables import new_table, print_plan, print_said
+from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.report.explanation import Explanation
+    from alpa_dejavu.simulation.sensitivity import Sensitivity
+
+_MOST = 16
+"""So many rows say what to speed up first."""
+
+
+@click.command()
+@click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
+@calibration_option
+def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
+    """Says what bounds a plan, what would help, and what to buy or to speed up first.
+
+    With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
+    """
+    plan = read_plan(plan_path)
+    with progress().status(f"explaining {plan_path}"):
+        found, lacking = _explained(plan, plan_path, calibration)
+    to = console()
+    print_plan(plan, to)
+    to.print(f"iteration time {seconds(plan.step_s)}: {found.bound}")
+    print_said(plan, to)
+    for note in found.notes:
+        to.print(note, soft_wrap=True)
+    parts = new_table(("of the average device",), ("time", "share"))
+    for part, time in found.parts.items():
+        parts.add_row(part, seconds(time), f"{100 * time / plan.step_s:.1f} %")
+    to.print(parts)
+    helps = new_table(("what would help",), ("iteration", "saves"))
+    for option in found.what_if:
+        saved = 100 * (1 - option.step_s / plan.step_s)
+        helps.add_row(option.change, seconds(option.step_s), f"{saved:.1f} %")
+    to.print(helps)
+    to.print(sensitivity_table(found.sensitivities))
+    for line in lacking:
+        to.print(line, soft_wrap=True)
+
+
+def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple[Explanation, list[str]]:
+    """With what is kept beside the plan, if it is there; else a sentence about that."""
+    from alpa_dejavu.planning.kept import kept_path, read_kept
+    from alpa_dejavu.report.explanation import explain as explained
+
+    unknown = "what the best plan would be at twice each isn't known"
+    try:
+        if kept_path(path).exists() or calibration is not None:
+            return explained(plan, read_kept(path), calibration=calibration), []
+        lacking = f"{unknown}: {kept_path(path)} isn't there; `alpa-dejavu plan --json FILE` writes it beside the plan"
+    except ValueError as error:
+        if calibration is not None:
+            raise
+        lacking = f"{unknown}: {error}"
+    return explained(plan), [lacking]
+
+
+def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
+    """What saves most first; percents are of the step."""
+    table = new_table(
+        ("what to speed up first",),
+        ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),
+        ("the best plan then",),
+    )
+    for one in found[:_MOST]:
+        table.add_row(
+            one.what,
+            seconds(one.saved_s / 100),
+            f"{one.elasticity:.3f} %",
+            f"{one.worse_elasticity:.3f} %",
+            seconds(one.twice_s),
+            "" if one.best_s is None else seconds(one.best_s),
+            f"{100 * one.gained_s / one.step_s:.1f} %",
+            "" if one.best_s is None else "this plan" if one.best is None else stages_text(one.best),
+        )
+    if len(found) > _MOST:
+        table.add_row(f"and {len(found) - _MOST} more, which save less")
+    return table

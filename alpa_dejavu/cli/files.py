@@ -1,0 +1,145 @@
+"""What files a command writes: their paths are tried before any work, and are written after all is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from alpa_dejavu._util.json_file import check_folder, write_whole
+from alpa_dejavu.cli.streams import write_stdout
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.kept import Kept
+
+OUTPUT = click.Path(path_type=pathlib.Path, dir_okay=False, readable=False, allow_dash=True)
+"""A file that is written, or `-` for standard output."""
+_STDOUT = pathlib.Path("-")
+_TRIED_BYTES = 2**16
+
+
+def check_outputs(*paths: pathlib.Path | None) -> None:
+    """Raises ValueError for a file that can't be written, before anything is planned, and for one that is there twice.
+
+    Each file's folder is tried by a file that is gone again at once; the files themselves are left as they are.
+    """
+    given = [path for path in paths if path is not None]
+    for path in given:
+        if path != _STDOUT:
+            _try(path)
+    real = [path if path == _STDOUT else pathlib.Path(os.path.realpath(path)) for path in given]
+    for n, path in enumerate(given):
+        if real[n] in real[:n]:
+            raise ValueError(f"the output {path} is given twice, but must be given once; give each output its own path")
+
+
+def takes_stdout(*paths: pathlib.Path | None) -> bool:
+    """Whether one of the outputs is standard output: what is for people then goes to standard error."""
+    return _STDOUT in paths
+
+
+def stands_alone(path: pathlib.Path) -> bool:
+    """Whether the output is a stream or a device: what is kept beside a plan has no place then."""
+    return path == _STDOUT or (path.exists() and not path.is_file())
+
+
+def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
+    """Writes an output, a file whole; the files that were written, to be told."""
+    if path == _STDOUT:
+        write_stdout(text)
+        return []
+    write_whole(path, text)
+    return [path]
+
+
+def write_pair(plan: Plan, kept: Kept | None, path: pathlib.Path) -> tuple[list[pathlib.Path], str]:
+    """Writes a plan, and what is kept beside its file; the files that were written, and why nothing is kept."""
+    from alpa_dejavu.planning.kept import write_with_kept
+    from alpa_dejavu.plans.plan_file import plan_text
+
+    if path == _STDOUT:
+        return write_output(path, plan_text(plan)), ""
+    pair = write_with_kept(plan, kept, path)
+    return list(pair.files), pair.lacking
+
+
+def write_outputs(
+    planned: PlanningResult,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> list[pathlib.Path]:
+    """Writes what is asked for, each file whole; the files that were written."""
+    makers: Sequence[tuple[pathlib.Path | None, Callable[[PlanningResult], str]]] = (
+        (json_path, _json), (python_path, _python), (html_path, _html), (trace_path, _trace),
+    )  # fmt: skip
+    return [written for path, text in makers if path is not None for written in write_output(path, text(planned))]
+
+
+def _json(planned: PlanningResult) -> str:
+    from alpa_dejavu.plans.plan_file import plan_text
+
+    return plan_text(planned.plan)
+
+
+def _python(planned: PlanningResult) -> str:
+    from alpa_dejavu.exports.alpa_code import alpa_code
+
+    return alpa_code(planned.plan)
+
+
+def _html(planned: PlanningResult) -> str:
+    from alpa_dejavu.report import html_report
+
+    return html_report(planned)
+
+
+def _trace(planned: PlanningResult) -> str:
+    from alpa_dejavu.report.trace_events import trace_events
+
+    return json.dumps(trace_events(planned.timeline, planned.plan))
+
+
+def _try(path: pathlib.Path) -> None:
+    """Raises ValueError if it is seen that a path couldn't be written.
+
+    A pipe isn't opened, as that would wait for its reader.
+    """
+    try:
+        there = _mode(path)
+        if there is not None and stat.S_ISDIR(there):
+            raise ValueError(f"the output {str(path)!r} is a folder, but must be a file; give a file's name in it")
+        if there is not None and not os.access(path, os.W_OK):
+            raise ValueError(f"{path} can't be written: it is read-only; make it writable, or give another path")
+        if there is None or stat.S_ISREG(there):
+            target = pathlib.Path(os.path.realpath(path))
+            check_folder(target)
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as trial:
+                trial.write(b" " * _TRIED_BYTES)
+        elif stat.S_ISCHR(there):
+            with open(path, "wb", buffering=0) as device:
+                device.write(b"")
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(f"{path} can't be written: {why}; give another path, or make room") from None
+
+
+def _mode(path: pathlib.Path) -> int | None:
+    """Of what is there; None: nothing is, or a link that leads to nothing.
+
+    Raises:
+        OSError: a link that leads back to itself, or a name that can't be one.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None

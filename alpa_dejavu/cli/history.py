@@ -1,0 +1,137 @@
+"""`alpa-dejavu history`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from alpa_dejavu.calibration.history.history_file import history_path
+from alpa_dejavu.cli.output import console, seconds
+from alpa_dejavu.cli.parameters import HISTORY
+from alpa_dejavu.cli.streams import write_stdout
+from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.history import Correction, PastRun
+
+_MOST_STAGES = 3
+
+
+@click.command()
+@click.option("--history", "path", type=HISTORY, metavar="FILE", help="Instead of the usual file of past runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def history(path: pathlib.Path | None, as_json: bool) -> None:
+    """Shows past runs of plans, and how they correct what is predicted now."""
+    from alpa_dejavu.calibration.history import Correction, Store
+    from alpa_dejavu.calibration.history.origin import UNKNOWN
+
+    store = Store(history_path(path))
+    runs = store.runs()
+    corrections = _corrections(runs, Correction.fit(runs))
+    if as_json:
+        data = {
+            "version": 1,
+            "file": str(store.path),
+            "runs": [_run_data(run) for run in runs],
+            "corrections": [
+                {"model": model, "cluster": cluster, **_correction_data(found)} for model, cluster, found in corrections
+            ],
+        }
+        write_stdout(json.dumps(data, indent=2) + "\n")
+        return
+    to = console()
+    if not runs:
+        to.print(f"{store.path} has no runs yet; `alpa-dejavu profile` appends them")
+        return
+    to.print(f"{store.path}: {counted(len(runs), 'run')}")
+    to.print(_runs_table(runs))
+    to.print(_corrections_table(corrections))
+    old = sum(run.origin.calibration == UNKNOWN for run in runs)
+    if old:
+        to.print(
+            f"{counted(old, 'run')} of an older release: by which calibration they were predicted wasn't kept, so "
+            "nothing is corrected by them"
+        )
+
+
+def _corrections(
+    runs: Sequence[PastRun], correction: Correction
+) -> list[tuple[str, str, StepCorrection]]:
+    """For each model and cluster that ran, by one predictor: their names, and what is found for a new plan."""
+    found: dict[Any, list[PastRun]] = {}
+    for run in runs:
+        found.setdefault(run.origin, []).append(run)
+    rows = []
+    for origin, of_origin in found.items():
+        by = correction.typical(origin, [run.plan for run in of_origin])
+        if by.own_runs:
+            last = of_origin[-1].plan
+            rows.append((last.model or f"model {origin.model}", last.cluster, by))
+    return rows
+
+
+def _runs_table(runs: Sequence[PastRun]) -> Table:
+    table = new_table(("when", "model", "cluster"), ("predicted", "measured", "steps", "ratio"), ("plan",))
+    for run in runs:
+        plan = run.plan
+        when = datetime.datetime.fromtimestamp(run.when_s).strftime("%Y-%m-%d %H:%M")
+        figures = seconds(run.predicted_s), seconds(run.measured_s), str(len(run.steps_s)), f"{run.ratio:.3f}"
+        table.add_row(when, plan.model or f"model {run.origin.model}", plan.cluster, *figures, short_plan(plan))
+    return table
+
+
+def _corrections_table(corrections: Sequence[tuple[str, str, StepCorrection]]) -> Table:
+    table = new_table(("a new plan for", "on"), ("is multiplied by", "give or take", "runs", "of its own"))
+    for model, cluster, by in corrections:
+        table.add_row(
+            model, cluster, f"{by.factor:.3f}", f"{100 * by.spread:.1f} %", str(by.runs), str(by.own_runs)
+        )
+    return table
+
+
+def short_plan(plan: Plan) -> str:
+    """Its micro-batches and its first stages."""
+    stages = [_short_stage(stage) for stage in plan.stages[:_MOST_STAGES]]
+    more = len(plan.stages) - len(stages)
+    rest = [f"{counted(more, 'stage')} more"] if more else []
+    return f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}: {', '.join([*stages, *rest])}"
+
+
+def _short_stage(stage: StagePlan) -> str:
+    first, last = stage.layers
+    layers = str(first) if first == last else f"{first}-{last}"
+    extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
+    return " ".join([layers, "on", "x".join(map(str, stage.logical_mesh)), *extra])
+
+
+def _run_data(run: PastRun) -> dict[str, Any]:
+    from alpa_dejavu.plans.plan_file import plan_data
+
+    when = datetime.datetime.fromtimestamp(run.when_s, datetime.timezone.utc)
+    return {
+        "when": when.isoformat(timespec="seconds"),
+        "model": run.plan.model,
+        "model_fingerprint": run.origin.model,
+        "cluster": run.plan.cluster,
+        "cluster_fingerprint": run.origin.cluster,
+        "devices": run.origin.devices,
+        "predictor": run.origin.predictor,
+        "calibration": run.origin.calibration,
+        "predicted_s": run.predicted_s,
+        "measured_s": run.measured_s,
+        "num_steps": len(run.steps_s),
+        "ratio": run.ratio,
+        "versions": dict(run.versions),
+        "plan": plan_data(run.plan),
+    }
+
+
+def _correction_data(by: StepCorrection) -> dict[str, float]:
+    return {"factor": by.factor, "spread": by.spread, "runs": by.runs, "own_runs": by.own_runs}

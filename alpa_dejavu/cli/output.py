@@ -1,0 +1,75 @@
+"""Where commands print, and how figures read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, TextIO, final
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from alpa_dejavu.cli.streams import printable, to_stdout
+
+_WIDTH = 160
+
+
+@final
+class _Console(Console):
+    """Shows text as it is but for its control characters: no markup, no pictures of words, nothing that acts."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """All text that is printed, in tables, too, comes by here."""
+        return super().render_str(printable(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints; what keeps standard output from being written is told in a line."""
+        with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
+            super().print(*objects, **options)
+
+    def status(self, status: Any, **options: Any) -> Status:
+        """As rich has it, but for markup in what is going on."""
+        return super().status(Text(printable(status)), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Leaves it to `print`."""
+        raise
+
+
+def console(aside: bool = False) -> Console:
+    """Of standard output, or of standard error where the former is another's; wide where it isn't a terminal, so that
+    tables keep their rows.
+    """
+    stream = sys.stderr if aside else sys.stdout
+    return _of(stream, width=None if stream.isatty() else _WIDTH)
+
+
+def progress() -> Console:
+    """Of standard error, for what is going on; it shows nothing where that isn't a terminal."""
+    return _of(sys.stderr)
+
+
+def _of(stream: TextIO, width: int | None = None) -> Console:
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
+
+
+def seconds(value: float) -> str:
+    """With a unit that makes the number readable.
+
+    >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0)]
+    ['2.5 s', '12.5 ms', '30 us', '0 s']
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if value == 0 or abs(value) * factor >= 1:
+            return f"{value * factor:.4g} {unit}"
+    return f"{value * 1e6:.4g} us"
+
+
+def gibibytes(value: float) -> str:
+    """In GiB, or MiB where that is less than a hundredth.
+
+    >>> [gibibytes(2**34), gibibytes(2**20)]
+    ['16.00 GiB', '1.00 MiB']
+    """
+    return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 / 100 else f"{value / 2**20:.2f} MiB"

@@ -1,0 +1,85 @@
+"""Parameters that several commands share."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from alpa_dejavu.cli.files import OUTPUT
+from alpa_dejavu.slicing import SLICERS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Count(click.ParamType):
+    """A whole number of at least 1, or "auto"."""
+
+    name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, or "auto" as it is."""
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is neither 'auto' nor a whole number of at least 1", param, ctx)
+        return number
+
+
+def number_or_none(value: int | str) -> int | None:
+    """None for "auto"."""
+    return value if isinstance(value, int) else None
+
+
+PLAN_FILE = click.Path(path_type=pathlib.Path, dir_okay=False)
+"""An existing plan file; reading it says what is wrong with it."""
+
+HISTORY = click.Path(path_type=pathlib.Path, dir_okay=False)
+"""A file of past runs, which may not be there yet."""
+calibration_option = click.option(
+    "--calibration", metavar="NAME|FILE", help="What was measured of the devices: a bundled name (`v100`), or a file."
+)
+memory_margin_option = click.option(
+    "--memory-margin",
+    type=float,
+    metavar="SHARE",
+    help="Of memory: left free where no peak was measured. The default is the machine file's, or 0.05.",
+)
+cache_option = click.option(
+    "--no-cache", is_flag=True, help="Trace the model anew, and keep nothing of it for the next time."
+)
+trust_option = click.option(
+    "--trust-model",
+    is_flag=True,
+    help="Import and call the function that the plan's file names as its model; without it, files run no code.",
+)
+slicer_option = click.option(
+    "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
+)
+communication_option = click.option(
+    "--communication",
+    type=click.Choice(("auto", "links", "alpha-beta", "free")),
+    default="auto",
+    show_default=True,
+    help="By the links of each group of devices, the slowest link of each, or as if it cost nothing; the default is "
+    "the calibration's, or alpha-beta.",
+)
+
+
+def output_options(command: F) -> F:
+    """What a command may write; `-` is standard output."""
+    for name, text in (
+        ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
+        ("--html", "Write a report that opens in a browser without network."),
+        ("--python", "Write the lines of Python that run the plan with Alpa."),
+        ("--json", "Write the plan file, which estimate, explain, diff and DejavuStageOption read."),
+    ):
+        parameter = f"{name.removeprefix('--')}_path"
+        command = click.option(name, parameter, type=OUTPUT, metavar="FILE", help=text)(command)
+    return command

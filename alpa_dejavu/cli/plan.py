@@ -1,0 +1,132 @@
+"""`alpa-dejavu plan`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.calibration.history.history_file import VARIABLE
+from alpa_dejavu.cli.effort import announce, planning_s
+from alpa_dejavu.cli.files import check_outputs, stands_alone, takes_stdout, write_outputs, write_pair
+from alpa_dejavu.cli.output import console, progress
+from alpa_dejavu.cli.parameters import (
+    HISTORY,
+    Count,
+    cache_option,
+    calibration_option,
+    communication_option,
+    memory_margin_option,
+    number_or_none,
+    output_options,
+    slicer_option,
+)
+from alpa_dejavu.cli.tables import print_planned
+from alpa_dejavu.costs.memory_margin import DEFAULT_RISK
+from alpa_dejavu.planning.result import OURS, STRATEGIES
+from alpa_dejavu.planning.task import OBJECTIVES
+from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES, check_sizes
+from alpa_dejavu.problem.run import SCHEDULES
+
+
+@click.command()
+@click.option("--model", required=True, help="A known name (`gpt-39b`), or module:function of your own.")
+@click.option("--cluster", required=True, help="A known machine (`p3.16xlarge`), a JSON file, or `ray`.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="How many machines.")
+@click.option("--batch", required=True, type=click.IntRange(min=1), help="Samples of a training step.")
+@click.option("--micro-batches", type=Count(), default="auto", show_default=True, help="Parts of the batch.")
+@click.option("--layers", type=Count(), default="auto", show_default=True, help="Layers that the model is cut into.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True, help="Of Alpa's.")
+@slicer_option
+@click.option("--risk", type=float, default=DEFAULT_RISK, show_default=True, help="Of running out of memory.")
+@memory_margin_option
+@click.option("--history", type=HISTORY, envvar=VARIABLE, metavar="FILE", help="Correct by the past runs in it.")
+@click.option("--objective", type=click.Choice(OBJECTIVES), default="time", show_default=True, help="What is least.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), default=OURS, show_default=True, help="By whose search.")
+@communication_option
+@calibration_option
+@cache_option
+@output_options
+@collector_paused()
+def plan(
+    model: str,
+    cluster: str,
+    hosts: int,
+    batch: int,
+    micro_batches: int | str,
+    layers: int | str,
+    schedule: str,
+    slicer: str,
+    risk: float,
+    memory_margin: float | None,
+    history: pathlib.Path | None,
+    objective: str,
+    strategy: str,
+    communication: str,
+    calibration: str | None,
+    no_cache: bool,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+    html_path: pathlib.Path | None,
+    trace_path: pathlib.Path | None,
+) -> None:
+    """Finds the best plan for a model on a cluster, without devices.
+
+    A model function takes a batch size and returns a train step and its abstract arguments. With `--objective pareto`
+    the fastest plan is written, and the cheaper ones are listed.
+    """
+    paths = (json_path, python_path, html_path, trace_path)
+    from alpa_dejavu.planning.kept import Kept, kept_path
+
+    beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
+    check_outputs(*paths, beside)
+    asked = f"planning {model} on {hosts} x {cluster}"
+    count, cut = number_or_none(micro_batches), number_or_none(layers)
+    check_sizes(batch, cut, count, hosts)
+    announce(asked, planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer))
+    with progress().status(asked):
+        from alpa_dejavu.planning import plan_model
+
+        planned = plan_model(
+            model,
+            _connected() if cluster == "ray" else cluster,
+            hosts,
+            batch,
+            count,
+            cut,
+            schedule,
+            slicing=slicer,
+            risk=risk,
+            memory_margin=memory_margin,
+            calibration=calibration,
+            history=history,
+            objective=objective,
+            strategy=strategy,
+            communication=communication,
+            cache=False if no_cache else None,
+        )
+    to = console(takes_stdout(*paths))
+    lacking = ""
+    try:
+        print_planned(planned, to)
+        if history is not None and planned.plan.correction is None:
+            to.print(f"not corrected           {history} has no runs on such devices yet")
+    finally:
+        # Where nothing can be printed, what was planned isn't lost.
+        written = write_outputs(planned, None, *paths[1:])
+        if json_path is not None:
+            pair, lacking = write_pair(planned.plan, Kept.of(planned), json_path)
+            written = [*pair, *written]
+    for path in written:
+        to.print(f"wrote {path}")
+    if lacking:
+        to.print(lacking, soft_wrap=True)
+
+
+def _connected() -> Cluster:
+    """The cluster that Ray has."""
+    from alpa_dejavu.alpa.ray_cluster import connected_cluster
+
+    return connected_cluster()

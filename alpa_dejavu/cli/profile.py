@@ -1,0 +1,142 @@
+"""`alpa-dejavu profile`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from alpa_dejavu.calibration.history.history_file import history_path
+from alpa_dejavu.cli.effort import announce
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
+from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
+from alpa_dejavu.cli.stragglers import straggler_lines
+from alpa_dejavu.cli.tables import counted, new_table, print_plan
+from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.simulation.step import StageTimes
+
+_START_S = 30.0
+"""Connecting to Ray, compiling the stages, and starting their workers."""
+
+
+@click.command()
+@click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
+@click.option("--model", help="Instead of the plan's: a known name, or module:function.")
+@trust_option
+@click.option("--steps", type=click.IntRange(min=1), default=10, show_default=True, help="How many are measured.")
+@click.option("--local", type=click.IntRange(min=1), metavar="N", help="Start a cluster of N CPU devices for it.")
+@click.option("--html", "html_path", type=OUTPUT, metavar="FILE", help="Write the report, with what was measured.")
+@click.option("--history", type=HISTORY, metavar="FILE", help="Append what was measured to this file of past runs.")
+@click.option("--no-history", is_flag=True, help="Append it to none.")
+@calibration_option
+def profile(
+    plan_path: pathlib.Path,
+    model: str | None,
+    trust_model: bool,
+    steps: int,
+    local: int | None,
+    html_path: pathlib.Path | None,
+    history: pathlib.Path | None,
+    no_history: bool,
+    calibration: str | None,
+) -> None:
+    """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted.
+
+    What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
+    """
+    from alpa_dejavu.calibration import chosen_calibration
+    from alpa_dejavu.calibration.history import Store
+    from alpa_dejavu.planning.past_run import past_run
+
+    store = None if no_history else Store(history_path(history))
+    if store is not None:
+        store.check()
+    check_outputs(html_path)
+    given = read_plan(plan_path)
+    chosen = trusted_model(given, model, trust_model)
+    if calibration is not None:
+        # A run takes minutes: what can't be read is to be said before it.
+        chosen_calibration(calibration)
+    announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
+    with progress().status(f"running {plan_path}"), _cluster(local):
+        from alpa_dejavu.alpa import connection
+        from alpa_dejavu.alpa import profile as measure
+        from alpa_dejavu.planning.plan_estimate import PlanEstimator
+
+        with connection(given) as cluster:
+            estimator = PlanEstimator(given, chosen, cluster, calibration=calibration)
+            planned = estimator.estimate(given)
+            found = measure(given, planned.timeline.stages, steps, chosen)
+    to = console(takes_stdout(html_path))
+    print_plan(planned.plan, to)
+    to.print(measured_table(planned.plan, planned.timeline.stages, found))
+    for line in measured_lines(given, planned.plan, found):
+        to.print(line)
+    for line in straggler_lines(plan_path, planned.plan, found.computing_steps_s):
+        to.print(line, soft_wrap=True)
+    if store is not None:
+        by = estimator.prices
+        runs = store.append(past_run(planned, found, by.models.latency, by.models.communication, by.calibration))
+        to.print(f"appended to {store.path}, which has {counted(runs, 'run')} now; --no-history leaves it out")
+    if html_path is not None:
+        from alpa_dejavu.report import html_report
+
+        for path in write_output(html_path, html_report(planned, found.timeline)):
+            to.print(f"wrote {path}")
+
+
+@contextlib.contextmanager
+def _cluster(local: int | None) -> Iterator[None]:
+    """A Ray cluster on this machine's CPU if one is asked for."""
+    if local is None:
+        yield
+        return
+    # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from alpa_dejavu.alpa.local_cluster import local_cluster
+
+    with local_cluster(devices=local):
+        yield
+
+
+def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
+    """A row for each stage: seconds of a micro-batch, and of what comes once a step; → stands before the measured ones.
+
+    Measured is what the worker is busy with for a forward or backward, computing it (shown apart) and starting it,
+    sending and receiving.
+    """
+    columns = ("forward", "→", "computing", "backward", "→", "computing", "to next", "→", "once a step", "→")
+    table = new_table(("stage", "layers"), columns)
+    rows = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
+    for n, (stage, ours, theirs, computing) in enumerate(rows):
+        first, last = stage.layers
+        cells = (
+            ours.forward_s, theirs.forward_s, computing[0], ours.backward_s, theirs.backward_s, computing[1],
+            ours.forward_send_s, theirs.forward_send_s, ours.per_step_s, theirs.per_step_s,
+        )  # fmt: skip
+        table.add_row(str(n), str(first) if first == last else f"{first}-{last}", *map(seconds, cells))
+    return table
+
+
+def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
+    """The step as predicted, measured, and simulated from the measured stages."""
+    ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
+    low, high = min(found.steps_s), max(found.steps_s)
+    return [
+        f"iteration time          measured {seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+        f"{seconds(low)} to {seconds(high)})",
+        f"predicted               {seconds(plan.step_s)}: measured is {ratio:.2f} times that",
+        f"the file says           {seconds(given.step_s)}",
+        f"simulated from measured {seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
+    ]

@@ -1,0 +1,103 @@
+"""`alpa-dejavu replan`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import click
+
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_pair
+from alpa_dejavu.cli.output import console, gibibytes, seconds
+from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
+from alpa_dejavu.cli.tables import counted, print_plan, print_said
+from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.problem import Cluster
+
+
+@click.command()
+@click.argument("path", type=PLAN_FILE, metavar="PLAN.json")
+@click.option("--without", multiple=True, metavar="HOST", help="A host that is lost; may be given again.")
+@click.option("--cluster", metavar="NAME|FILE", help="The new cluster: a known machine, or a JSON file.")
+@click.option("--hosts", type=click.IntRange(min=1), help="How many machines of it; by default as many as before.")
+@click.option("--slow", multiple=True, metavar="HOST=FACTOR", help="A host that takes so many times as long.")
+@slicer_option
+@calibration_option
+@memory_margin_option
+@click.option("--json", "json_path", type=OUTPUT, metavar="FILE", help="Write the new plan, and what to keep of it.")
+@click.option("--python", "python_path", type=OUTPUT, metavar="FILE", help="Write the Python that runs it.")
+def replan(
+    path: pathlib.Path,
+    without: tuple[str, ...],
+    cluster: str | None,
+    hosts: int | None,
+    slow: tuple[str, ...],
+    slicer: str,
+    calibration: str | None,
+    memory_margin: float | None,
+    json_path: pathlib.Path | None,
+    python_path: pathlib.Path | None,
+) -> None:
+    """Plans again for a cluster that has changed, in less than a second, and says what moves.
+
+    It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
+    contingency, unless another slicer or memory margin is asked for, which may take longer, too.
+    """
+    from alpa_dejavu.planning.kept import kept_path, read_kept
+    from alpa_dejavu.planning.replanning import fallback
+    from alpa_dejavu.planning.replanning import replan as plan_again
+
+    if not (without or cluster or slow):
+        raise click.UsageError("nothing has changed: give --without, --cluster or --slow")
+    slower = dict(map(_factor, slow))
+    check_outputs(json_path, python_path)
+    before = read_plan(path)
+    as_planned = len(without) == 1 and not cluster and not slow and slicer == "dynamic" and memory_margin is None
+    if as_planned and not kept_path(path).exists():
+        made = fallback(before, without[0])
+    else:
+        kept = read_kept(path)
+        named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
+        made = plan_again(
+            before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration,
+            memory_margin=memory_margin,
+        )  # fmt: skip
+    to = console(takes_stdout(json_path, python_path))
+    print_plan(made.plan, to)
+    to.print(f"iteration time          {seconds(made.plan.step_s)} (before: {seconds(before.step_s)})")
+    moved = made.moves
+    to.print(
+        f"moves                   {gibibytes(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
+        f"{seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
+    )
+    print_said(made.plan, to)
+    ahead = made.plan.planning_s.get("contingencies")
+    more = "" if ahead is None else f" (for the loss of another host in {seconds(ahead)})"
+    to.print(f"planned again in        {seconds(made.seconds)}{more}")
+    if python_path is not None:
+        from alpa_dejavu.exports.alpa_code import alpa_code
+
+        for written in write_output(python_path, alpa_code(made.plan)):
+            to.print(f"wrote {written}")
+    if json_path is not None:
+        files, lacking = write_pair(made.plan, made.kept, json_path)
+        for file in files:
+            to.print(f"wrote {file}")
+        if lacking:
+            to.print(lacking, soft_wrap=True)
+
+
+def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
+    """Of so many hosts, or as many as before; a cluster's file says how many it has."""
+    from alpa_dejavu.clusters import named_cluster
+    from alpa_dejavu.clusters.cluster_file import is_cluster_file
+
+    return named_cluster(cluster, hosts or (1 if is_cluster_file(cluster) else before))
+
+
+def _factor(given: str) -> tuple[str, float]:
+    """Of "HOST=FACTOR"."""
+    host, _, factor = given.rpartition("=")
+    try:
+        return host, float(factor)
+    except ValueError:
+        raise click.BadParameter(f"{given!r} isn't HOST=FACTOR, such as host-1=1.5", param_hint="--slow") from None

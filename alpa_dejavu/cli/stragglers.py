@@ -1,0 +1,50 @@
+"""What `alpa-dejavu profile` says of hosts that are slow."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from alpa_dejavu.cli.output import gibibytes, seconds
+from alpa_dejavu.problem import Plan
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.straggler import Straggler
+
+_LEAST_STEPS = 5
+
+
+def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[str]:
+    """The hosts that stand out, and the plan that would be chosen now, if what it takes is kept beside the plan.
+
+    Nothing where too little was measured: few steps, or a stage that seems to compute nothing.
+
+    Args:
+        path: of the plan's file.
+        plan: as it is predicted on the cluster that it ran on.
+        steps_s: what each stage computed for in each step, shape (steps, S).
+    """
+    from alpa_dejavu.planning.straggler import stragglers
+
+    if len(steps_s) < _LEAST_STEPS or min(map(min, steps_s)) <= 0:
+        return []
+    found = stragglers(plan, steps_s, least_steps=_LEAST_STEPS)
+    return [*(f"{'straggler':<24}{one}" for one in found), *(_around(path, plan, found) if found else [])]
+
+
+def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[str]:
+    from alpa_dejavu.planning.kept import kept_path, read_kept
+    from alpa_dejavu.planning.straggler import planned_around
+    from alpa_dejavu.problem import NoPlanError
+
+    if not kept_path(path).exists():
+        return []
+    options = " ".join(f"--slow {host}={one.factor:.2f}" for one in found for host in one.hosts)
+    try:
+        made = planned_around(plan, read_kept(path), found)
+    except (NoPlanError, ValueError) as error:
+        return [f"{'planned around it':<24}no: {error}"]
+    moved = f"{gibibytes(made.moves.num_bytes)} move in {seconds(made.moves.seconds)}"
+    what = f"{seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
+    return [f"{'planned around it':<24}{what}"]

@@ -1,0 +1,124 @@
+"""A cluster that has changed: hosts are lost, one has become slower, or devices or links are faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.problem import Cluster, Device, Link, counted_name
+
+__all__ = ["fair_ratio", "faster_devices", "faster_links", "slowed", "slower", "without"]
+
+_FAIR = 1.5
+
+
+def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
+    """The cluster without some of its hosts.
+
+    Devices that are parts of one CPU share it among fewer.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, or no host would be left.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> without(named_cluster("p3.16xlarge", 4), ["p3.16xlarge-1"]).name
+    '3 x p3.16xlarge'
+    """
+    names = [host.name for host in cluster.hosts]
+    for name in hosts:
+        if name not in names:
+            raise ValueError(f"cluster {cluster.name} has no host {name!r}{near(name, names)}; it has {_some(names)}")
+    left = [n for n, name in enumerate(names) if name not in hosts]
+    if not left:
+        raise ValueError(f"cluster {cluster.name} has only {_some(names)}: nothing is left without them")
+    part = cluster.part(left)
+    kept = part.hosts
+    if cluster.shared:
+        fewer = part.num_devices / cluster.num_devices
+        kept = tuple(dataclasses.replace(host, device=slower(host.device, fewer)) for host in kept)
+    name = counted_name(len(left), cluster.machine) if cluster.machine else cluster.name
+    return dataclasses.replace(part, name=name, hosts=kept)
+
+
+def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
+    """The cluster with one host's devices taking so many times as long.
+
+    Raises:
+        ValueError: a host that the cluster hasn't, or a factor that isn't a finite number above 0.
+    """
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"host {host} is {factor!r} times as slow, but that must be a finite number above 0")
+    names = [each.name for each in cluster.hosts]
+    if host not in names:
+        raise ValueError(f"cluster {cluster.name} has no host {host!r}{near(host, names)}; it has {_some(names)}")
+    hosts = tuple(
+        dataclasses.replace(each, device=slower(each.device, factor), slowdown=factor * each.slowdown)
+        if each.name == host
+        else each
+        for each in cluster.hosts
+    )
+    return dataclasses.replace(cluster, hosts=hosts)
+
+
+def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
+    """The cluster with devices of this name computing so many times as fast, and for each new device the old one."""
+    new: dict[Device, Device] = {}
+    hosts = []
+    for each in cluster.hosts:
+        device = slower(each.device, 1 / factor) if each.device.name == name else each.device
+        new |= {device: each.device} if device is not each.device else {}
+        hosts.append(dataclasses.replace(each, device=device))
+    return dataclasses.replace(cluster, hosts=tuple(hosts)), new
+
+
+def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:
+    """The cluster with the links between these hosts, by their index, carrying so many times the bytes per second.
+
+    So does what they share with other links; latencies stay.
+    """
+    faster = frozenset(ends)
+    links = tuple(
+        tuple(_carrying(link, factor) if (a, b) in faster else link for b, link in enumerate(row))
+        for a, row in enumerate(cluster.links)
+    )
+    over = {medium for a, b in ends for medium in cluster.links[a][b].shares}
+    media = {medium: rate * factor if medium in over else rate for medium, rate in cluster.media.items()}
+    return dataclasses.replace(cluster, links=links, media=media)
+
+
+def _carrying(link: Link, factor: float) -> Link:
+    names = ("bytes_per_s", "send_bytes_per_s", "pair_bytes_per_s")
+    known = {name: getattr(link, name) for name in names}
+    return dataclasses.replace(link, **{name: rate * factor for name, rate in known.items() if rate is not None})
+
+
+def fair_ratio(before: Cluster, after: Cluster) -> float:
+    """How many times as long a step may take after a change, before something else than the devices' rates is at fault.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
+    2.25
+    """
+    rates = [sum(host.num_devices * host.device.rate("float32") for host in each.hosts) for each in (before, after)]
+    return _FAIR * rates[0] / rates[1]
+
+
+def slower(device: Device, factor: float) -> Device:
+    """The device, if everything takes it so many times as long."""
+    return dataclasses.replace(
+        device,
+        flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},
+        vector_flop_per_s=device.vector_flop_per_s / factor,
+        memory_bytes_per_s=device.memory_bytes_per_s / factor,
+        dilated_flop_per_s=None if device.dilated_flop_per_s is None else device.dilated_flop_per_s / factor,
+        strided=None if device.strided is None else device.strided.scaled(1 / factor),
+        kernel_s=device.kernel_s * factor,
+        dispatch_s=device.dispatch_s * factor,
+        step_s=device.step_s * factor,
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])} ... {names[-1]} ({len(names)} hosts)"

@@ -1,0 +1,190 @@
+"""Files of whole clusters: hosts of any machine types, and a link for every pair of them in both directions."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from alpa_dejavu._util.json_file import peek, read_checked
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.clusters import machine_file as machine_file
+from alpa_dejavu.clusters.cpu_probe import measured_cpu
+from alpa_dejavu.problem import Cluster, Device, Host, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.clusters.machine_format import MachineData
+
+REMEDY = "schemas/cluster-1.json says what each key may be, and `write_cluster` writes a right one"
+EVERY = "*"
+_FIGURES = {"latency_s", "bytes_per_s", "send_latency_s", "send_bytes_per_s", "pair_bytes_per_s"}
+_SECONDS = ("kernel_s", "dispatch_s", "step_s")
+_PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "strided")
+
+
+def is_cluster_file(name: str) -> bool:
+    """Whether a name is that of a file which lists hosts; what else is wrong with it, reading it says."""
+    if name in machine_file.known_machines():
+        return False
+    data = peek(pathlib.Path(name))
+    return isinstance(data, dict) and "hosts" in data
+
+
+def read_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """A cluster from a file.
+
+    Raises:
+        ValueError: there is no such file, or what is wrong with it: a pair of hosts without a link, a host that is
+            there twice, an unknown unit, a rate that can't be.
+    """
+    return _File(pathlib.Path(path)).cluster()
+
+
+@final
+class _File:
+    """A file with what its places in the text are."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        from alpa_dejavu.clusters.cluster_format import ClusterData
+
+        file = read_checked(path, ClusterData, REMEDY)
+        self.path, self.data, self.wrong = path, file.data, file.problem
+
+    def cluster(self) -> Cluster:
+        self._names = [host["name"] for host in self.data["hosts"]]
+        for n, name in enumerate(self._names):
+            if name in self._names[:n]:
+                raise self.wrong(("hosts", n, "name"), f"the host {name!r} is there twice; give each its own name")
+        machines = [self._machine(n) for n in range(len(self._names))]
+        hosts, within = self._hosts(machines)
+        links = self._links(within)
+        media = {name: machine_file.si(rate) for name, rate in self.data.get("media", {}).items()}
+        used = {medium for row in links for link in row for medium in link.shares}
+        unused = sorted(set(media) - used)
+        if unused:
+            said = f"the medium {unused[0]!r} is shared by no link{near(unused[0], used)}"
+            raise self.wrong(("media", unused[0]), said)
+        local = all(machine is not None and machine["device"] is None for machine in machines)
+        cores = self.data.get("cores", os.cpu_count() if local else None)
+        try:
+            cluster = Cluster(self.data["name"], hosts, links, cores, media)
+            cluster.check_rates()
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}; {REMEDY}") from None
+        return cluster
+
+    def _machine(self, n: int) -> MachineData | None:
+        """What a host's machine type says; a file of it may lie beside this one."""
+        host = self.data["hosts"][n]
+        name, own = host.get("machine"), {"device", "devices", "within"} - set(host)
+        if name is None:
+            if own:
+                said = f"the host {host['name']!r} has neither a machine nor {', '.join(sorted(own))} of its own"
+                raise self.wrong(("hosts", n), said)
+            return None
+        if "device" in host:
+            said = f"the host {host['name']!r} has both a machine and a device; leave one out"
+            raise self.wrong(("hosts", n, "device"), said)
+        beside = self.path.parent / name
+        known = name in machine_file.known_machines() or not os.path.isfile(beside)
+        try:
+            machine = machine_file.read_machine(name if known else str(beside))
+        except ValueError as error:
+            raise self.wrong(("hosts", n, "machine"), str(error)) from None
+        most, _ = machine_file.devices_and_hosts(machine)
+        if host.get("devices", 1) > (most or host.get("devices", 1)):
+            said = f"the host {host['name']!r} has {host['devices']} devices, but a {name} has {most}"
+            raise self.wrong(("hosts", n, "devices"), said)
+        return machine
+
+    def _hosts(self, machines: Sequence[MachineData | None]) -> tuple[tuple[Host, ...], list[Link]]:
+        """The hosts, and the links within them."""
+        hosts, within = [], []
+        measured = [machine is not None and machine["device"] is None for machine in machines]
+        counts: list[int] = [
+            host.get("devices")
+            or machine_file.devices_and_hosts(machine or {"devices_per_host": None})[0]
+            or os.cpu_count()
+            or 1
+            for host, machine in zip(self.data["hosts"], machines, strict=True)
+        ]
+        local = sum(count for count, here in zip(counts, measured, strict=True) if here)
+        for n, (said, machine) in enumerate(zip(self.data["hosts"], machines, strict=True)):
+            try:
+                device = measured_cpu(local) if measured[n] else _device(said if machine is None else machine)
+                inside: Mapping[str, Any] = said if "within" in said or machine is None else machine
+                within.append(link_of(inside["within"]))
+                price, margin = (
+                    read(said if name in said or machine is None else machine)
+                    for name, read in (
+                        ("price_per_hour", machine_file.price),
+                        ("memory_margin", machine_file.memory_margin),
+                    )
+                )
+                hosts.append(Host(said["name"], device, counts[n], price, margin))
+            except ValueError as error:
+                raise self.wrong(("hosts", n), f"the host {said['name']!r}: {error}") from None
+        return tuple(hosts), within
+
+    def _links(self, within: Sequence[Link]) -> tuple[tuple[Link, ...], ...]:
+        """Of all pairs; the last entry that speaks of a pair counts."""
+        found: dict[tuple[int, int], Link] = {(n, n): link for n, link in enumerate(within)}
+        for n, entry in enumerate(self.data["links"]):
+            ends = self._ends(n, "from"), self._ends(n, "to")
+            ways = [ends, ends[::-1]] if entry.get("both_ways", False) else [ends]
+            pairs = [(a, b) for sources, targets in ways for a in sources for b in targets if a != b]
+            if not pairs:
+                said = f"links[{n}] goes from {entry['from']!r} to itself; the link within a host is its key 'within'"
+                raise self.wrong(("links", n), said)
+            for a, b in pairs:
+                names = self._names[a], self._names[b]
+                try:
+                    found[a, b] = link_of(entry, *names)
+                except ValueError as error:
+                    said = f"the link from {names[0]!r} to {names[1]!r}: {error}"
+                    raise self.wrong(("links", n), said) from None
+        for a, here in enumerate(self._names):
+            for b, there in enumerate(self._names):
+                if (a, b) not in found:
+                    said = f"links has none from {here!r} to {there!r}; add it, or a first one from and to {EVERY!r}"
+                    raise self.wrong(("links",), said)
+        every = range(len(within))
+        return tuple(tuple(found[a, b] for b in every) for a in every)
+
+    def _ends(self, n: int, key: str) -> list[int]:
+        """The hosts that one end of an entry speaks of."""
+        entry: Mapping[str, Any] = self.data["links"][n]
+        given = entry[key]
+        machines = [host.get("machine") for host in self.data["hosts"]]
+        ends: list[int] = []
+        for name in [given] if isinstance(given, str) else given:
+            listed = self._names if name in self._names else machines
+            these = [m for m, other in enumerate(listed) if name in (other, EVERY)]
+            if not these:
+                known = sorted({*self._names, *filter(None, machines)})
+                said = f"links[{n}].{key} names {name!r}{near(name, known)}, which is no host (known are {known})"
+                raise self.wrong(("links", n, key), said)
+            ends += these
+        return list(dict.fromkeys(ends))
+
+
+def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> Link:
+    """A link; in the names of what it shares, {from} and {to} stand for the hosts."""
+    shares = figures.get("shares", ())
+    named = (shares,) if isinstance(shares, str) else shares
+    return dataclasses.replace(
+        machine_file.link({name: figure for name, figure in figures.items() if name in _FIGURES}),
+        shares=tuple(name.replace("{from}", source).replace("{to}", target) for name in named),
+    )
+
+
+def _device(said: Mapping[str, Any]) -> Device:
+    """Of a machine file, or of a host with a device of its own."""
+    figures = said["device"]
+    more = {name: figures[name] for name in _PLAIN if name in figures}
+    if "dilated_flop_per_s" in figures:
+        more["dilated_flop_per_s"] = machine_file.si(figures["dilated_flop_per_s"])
+    given = machine_file.device({**{name: {"value": 0, "unit": "s"} for name in _SECONDS}, **figures})
+    return Device.of({**dataclasses.asdict(given), **more})

@@ -1,0 +1,156 @@
+"""Files of whole clusters, version 1, as a declared type: every key, its units, and what it must be.
+
+Figures of links may be any numbers here: which hosts' link can't be so is said by who makes the links.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    MOST,
+    WHOLE,
+    Given,
+    GivenPositive,
+    Source,
+    Text,
+    Words,
+    at_most,
+    file_format,
+    listed,
+    said,
+    whole,
+)
+from alpa_dejavu.clusters.device_format import SmallProducts, Strided
+from alpa_dejavu.clusters.machine_format import (
+    BYTES_PER_S,
+    SECONDS,
+    BytesFigure,
+    BytesPerSUnit,
+    FlopPerSFigure,
+    MemoryMarginFigure,
+    PriceData,
+    SecondsUnit,
+)
+from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS
+
+
+class AnySecondsData(TypedDict):
+    """A time with its unit and its source."""
+
+    value: Given
+    unit: SecondsUnit
+    source: Source
+
+
+class AnyBytesPerSData(TypedDict):
+    """A rate of bytes with its unit and its source."""
+
+    value: Given
+    unit: BytesPerSUnit
+    source: Source
+
+
+_Seconds: TypeAlias = Annotated[AnySecondsData, said(SECONDS)]
+_BytesPerS: TypeAlias = Annotated[AnyBytesPerSData, said(BYTES_PER_S)]
+_Shares: TypeAlias = Annotated[
+    Text | Annotated[list[Text], listed("")], said("a name, or a list of names, of what the link shares with others")
+]
+_Ends: TypeAlias = Annotated[
+    Text | Annotated[list[Text], listed("", min_length=1)],
+    said("a host's name, a machine type that hosts name, \"*\" for all hosts, or a list of these"),
+]
+
+
+class OwnDeviceData(TypedDict):
+    """A device of a host of no machine type, as `Device` has it."""
+
+    name: Text
+    memory_bytes: BytesFigure
+    flop_per_s: Annotated[dict[str, FlopPerSFigure], said("an object of rates by dtype"), at_most(100)]
+    vector_flop_per_s: FlopPerSFigure
+    memory_bytes_per_s: _BytesPerS
+    kernel_s: NotRequired[_Seconds]
+    dispatch_s: NotRequired[_Seconds]
+    step_s: NotRequired[_Seconds]
+    small_products: NotRequired[SmallProducts]
+    transcendental_flop: NotRequired[GivenPositive]
+    dilated_flop_per_s: NotRequired[FlopPerSFigure]
+    strided: NotRequired[Strided]
+    crowding: NotRequired[GivenPositive]
+    origin: NotRequired[Words]
+
+
+class WithinData(TypedDict):
+    """The link within a host."""
+
+    latency_s: _Seconds
+    bytes_per_s: _BytesPerS
+    send_latency_s: NotRequired[_Seconds]
+    send_bytes_per_s: NotRequired[_BytesPerS]
+    pair_bytes_per_s: NotRequired[_BytesPerS]
+    shares: NotRequired[_Shares]
+
+
+class HostData(TypedDict):
+    """A host: of a machine type, or with a device, devices and a link within of its own."""
+
+    name: Text
+    machine: NotRequired[
+        Annotated[str, said("a known machine type, or the path of its file", min_length=1, max_length=4096)]
+    ]
+    devices: NotRequired[Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]]
+    price_per_hour: NotRequired[
+        Annotated[
+            PriceData, said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}')
+        ]
+    ]
+    memory_margin: NotRequired[MemoryMarginFigure]
+    device: NotRequired[Annotated[OwnDeviceData, said("an object with the figures of a device")]]
+    within: NotRequired[Annotated[WithinData, said("an object with the figures of the link within a host")]]
+
+
+LinkEntryData = TypedDict(
+    "LinkEntryData",
+    {
+        "from": _Ends,
+        "to": _Ends,
+        "both_ways": NotRequired[
+            Annotated[bool, said("true (it goes from `to` to `from` as well) or false")]
+        ],
+        "latency_s": _Seconds,
+        "bytes_per_s": _BytesPerS,
+        "send_latency_s": NotRequired[_Seconds],
+        "send_bytes_per_s": NotRequired[_BytesPerS],
+        "pair_bytes_per_s": NotRequired[_BytesPerS],
+        "shares": NotRequired[_Shares],
+    },
+)
+"""A link in one direction, or in both, between each of some hosts and each of others."""
+
+
+@file_format
+class ClusterData(TypedDict):
+    """A cluster: hosts, and a link for each pair of them in both directions."""
+
+    version: Annotated[Literal[1], said("1, the version of cluster files that this release reads"), WHOLE]
+    name: Text
+    cores: NotRequired[
+        Annotated[
+            Annotated[int, whole("", 1, MOST), WHOLE] | None,
+            said("the cores of the one CPU that all devices are parts of, or null"),
+        ]
+    ]
+    hosts: Annotated[
+        list[Annotated[HostData, said("an object: a host with a machine type, or with a device, devices and within")]],
+        listed(f"a list of hosts, at most {MOST_HOSTS}", min_length=1, max_length=MOST_HOSTS),
+    ]
+    media: NotRequired[
+        Annotated[dict[str, _BytesPerS], said("an object of rates by the names that links share"), at_most(10_000)]
+    ]
+    links: Annotated[
+        list[Annotated[LinkEntryData, said("an object with the ends and the figures of a link")]],
+        listed("a list of links"),
+    ]

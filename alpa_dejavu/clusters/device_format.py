@@ -1,0 +1,28 @@
+"""What cluster files and calibrations declare alike of a device."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from typing_extensions import TypedDict
+
+from alpa_dejavu._util.format_fields import GivenPositive, said
+
+
+class SmallProductsData(TypedDict):
+    """Products that don't reach the device's rate, as `SmallProducts` has them."""
+
+    below_flop: GivenPositive
+    share: GivenPositive
+
+
+class StridedData(TypedDict):
+    """Reads against the order in memory, as `StridedReads` has them."""
+
+    bytes_per_s: GivenPositive
+    cached_bytes_per_s: GivenPositive
+    cached_bytes: GivenPositive
+
+
+SmallProducts: TypeAlias = Annotated[SmallProductsData, said("an object with below_flop and share")]
+Strided: TypeAlias = Annotated[StridedData, said("an object with bytes_per_s, cached_bytes_per_s and cached_bytes")]

@@ -1,0 +1,134 @@
+"""Reading a machine file: its figures in SI units, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from alpa_dejavu._util.json_file import read_checked
+from alpa_dejavu._util.near_names import near
+from alpa_dejavu.problem import Device, Link
+
+if TYPE_CHECKING:
+    from alpa_dejavu.clusters.machine_format import MachineData
+
+FOLDER = pathlib.Path(__file__).parent
+REMEDY = f"the files in {FOLDER} are right ones, and schemas/machine-1.json says what each key may be"
+UNITS: Mapping[str, float] = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "bytes": 1.0,
+    "kB": 1e3,
+    "KiB": 2.0**10,
+    "MB": 1e6,
+    "MiB": 2.0**20,
+    "GB": 1e9,
+    "GiB": 2.0**30,
+    "TB": 1e12,
+    "TiB": 2.0**40,
+    "bytes/s": 1.0,
+    "MB/s": 1e6,
+    "GB/s": 1e9,
+    "GiB/s": 2.0**30,
+    "TB/s": 1e12,
+    "Mbit/s": 1e6 / 8,
+    "Gbit/s": 1e9 / 8,
+    "Tbit/s": 1e12 / 8,
+    "FLOP/s": 1.0,
+    "GFLOP/s": 1e9,
+    "TFLOP/s": 1e12,
+    "PFLOP/s": 1e15,
+    "USD/hour": 1.0,
+    "1": 1.0,
+    "%": 0.01,
+}
+
+
+def known_machines() -> list[str]:
+    """The names of all machine types ("local-cpu" has links alone: its devices are measured here).
+
+    >>> "p3.16xlarge" in known_machines()
+    True
+    """
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def read_machine(name: str) -> MachineData:
+    """What a machine type's file, or a file of the user's, says.
+
+    Raises:
+        ValueError: no such machine or file, or what is wrong with it, in which line.
+    """
+    if name in known_machines():
+        # These are checked when they change, by a test: the checker takes longer to import than all else here.
+        known: MachineData = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        return known
+    if not os.path.isfile(name):
+        raise ValueError(
+            f"there is no machine {name!r}{near(name, known_machines())} (known are {', '.join(known_machines())}); "
+            "or give the path of a JSON file"
+        )
+    from alpa_dejavu.clusters.machine_format import MachineData
+
+    file = read_checked(pathlib.Path(name), MachineData, REMEDY)
+    data = file.data
+    shape = data["devices_per_host"]
+    if isinstance(shape, list) and len(set(shape)) > 1:
+        said = f"devices_per_host is {shape}, an asymmetric shape, but Alpa needs equally many devices on every host"
+        raise file.problem(("devices_per_host",), said)
+    margin = memory_margin(data)
+    if margin is not None and margin >= 1:
+        said = f"memory_margin is {margin:g} of the memory, but must be below 1"
+        raise file.problem(("memory_margin",), said)
+    return data
+
+
+def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Devices of each host, and how many hosts there are, as far as the file says so."""
+    shape = data["devices_per_host"]
+    if isinstance(shape, list):
+        return int(shape[0]), len(shape)
+    return (None if shape is None else int(shape)), None
+
+
+def price(data: Mapping[str, Any]) -> float | None:
+    """Returns the price per hour of a whole machine; None where its file has none."""
+    figure = data.get("price_per_hour")
+    return None if figure is None else si(figure)
+
+
+def memory_margin(data: Mapping[str, Any]) -> float | None:
+    """Returns the share of the memory that plans leave free; None where the file has none."""
+    figure = data.get("memory_margin")
+    return None if figure is None else si(figure)
+
+
+def link(figures: Mapping[str, Any]) -> Link:
+    """Returns the link of a file's figures, in SI units."""
+    found: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
+    return Link(**found)
+
+
+def device(figures: Mapping[str, Any]) -> Device:
+    """Returns the device of a file's figures, in SI units."""
+    return Device(
+        name=figures["name"],
+        flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
+        memory_bytes=si(figures["memory_bytes"]),
+        vector_flop_per_s=si(figures["vector_flop_per_s"]),
+        memory_bytes_per_s=si(figures["memory_bytes_per_s"]),
+        kernel_s=si(figures["kernel_s"]),
+        dispatch_s=si(figures["dispatch_s"]),
+        step_s=si(figures["step_s"]),
+        origin=figures["memory_bytes_per_s"]["source"],
+    )
+
+
+def si(figure: Mapping[str, Any]) -> float:
+    """Returns a figure in its SI unit."""
+    return float(figure["value"]) * UNITS[figure["unit"]]

@@ -1,0 +1,158 @@
+"""Machine files, version 1, as a declared type: every key, its units, and what it must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    WHOLE,
+    GivenNotNegative,
+    GivenPositive,
+    Source,
+    Text,
+    file_format,
+    listed,
+    said,
+    whole,
+)
+from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST
+
+SECONDS = 'an object such as {"value": 1, "unit": "s", "source": "where it is from"}'
+BYTES_PER_S = 'an object such as {"value": 1, "unit": "bytes/s", "source": "where it is from"}'
+SecondsUnit: TypeAlias = Annotated[Literal["s", "ms", "us", "ns"], said("one of the units s, ms, us, ns")]
+BytesPerSUnit: TypeAlias = Annotated[
+    Literal["bytes/s", "MB/s", "GB/s", "GiB/s", "TB/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    said("one of the units bytes/s, MB/s, GB/s, GiB/s, TB/s, Mbit/s, Gbit/s, Tbit/s"),
+]
+
+
+class SecondsData(TypedDict):
+    """A time with its unit and its source."""
+
+    value: GivenNotNegative
+    unit: SecondsUnit
+    source: Source
+
+
+class BytesData(TypedDict):
+    """A size of memory with its unit and its source."""
+
+    value: GivenPositive
+    unit: Annotated[
+        Literal["bytes", "kB", "KiB", "MB", "MiB", "GB", "GiB", "TB", "TiB"],
+        said("one of the units bytes, kB, KiB, MB, MiB, GB, GiB, TB, TiB"),
+    ]
+    source: Source
+
+
+class BytesPerSData(TypedDict):
+    """A rate of bytes with its unit and its source."""
+
+    value: GivenPositive
+    unit: BytesPerSUnit
+    source: Source
+
+
+class FlopPerSData(TypedDict):
+    """A rate of operations with its unit and its source."""
+
+    value: GivenPositive
+    unit: Annotated[
+        Literal["FLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"],
+        said("one of the units FLOP/s, GFLOP/s, TFLOP/s, PFLOP/s"),
+    ]
+    source: Source
+
+
+class PriceData(TypedDict):
+    """A price with its unit and its source."""
+
+    value: GivenNotNegative
+    unit: Annotated[Literal["USD/hour"], said("the unit USD/hour")]
+    source: Source
+
+
+class MemoryMarginData(TypedDict):
+    """The share of the memory that plans leave free."""
+
+    value: GivenNotNegative
+    unit: Annotated[Literal["%", "1"], said("one of the units %, 1")]
+    source: Source
+
+
+SecondsFigure: TypeAlias = Annotated[SecondsData, said(SECONDS)]
+BytesFigure: TypeAlias = Annotated[
+    BytesData, said('an object such as {"value": 1, "unit": "bytes", "source": "where it is from"}')
+]
+BytesPerSFigure: TypeAlias = Annotated[BytesPerSData, said(BYTES_PER_S)]
+FlopPerSFigure: TypeAlias = Annotated[
+    FlopPerSData, said('an object such as {"value": 1, "unit": "FLOP/s", "source": "where it is from"}')
+]
+MemoryMarginFigure: TypeAlias = Annotated[
+    MemoryMarginData, said('an object such as {"value": 5, "unit": "%", "source": "where it is from"}')
+]
+
+
+class RatesData(TypedDict):
+    """Rates of matrix products by dtype; "float32" stands in for those that aren't there."""
+
+    float8: NotRequired[FlopPerSFigure]
+    float16: NotRequired[FlopPerSFigure]
+    bfloat16: NotRequired[FlopPerSFigure]
+    float32: FlopPerSFigure
+    float64: NotRequired[FlopPerSFigure]
+    int8: NotRequired[FlopPerSFigure]
+
+
+class DeviceData(TypedDict):
+    """A device, as `Device` has it."""
+
+    name: Text
+    memory_bytes: BytesFigure
+    flop_per_s: Annotated[RatesData, said("an object of rates by dtype")]
+    vector_flop_per_s: FlopPerSFigure
+    memory_bytes_per_s: BytesPerSFigure
+    kernel_s: SecondsFigure
+    dispatch_s: SecondsFigure
+    step_s: SecondsFigure
+
+
+class LinkData(TypedDict):
+    """A link, as `Link` has it."""
+
+    latency_s: SecondsFigure
+    bytes_per_s: BytesPerSFigure
+    send_latency_s: NotRequired[SecondsFigure]
+    send_bytes_per_s: NotRequired[BytesPerSFigure]
+    pair_bytes_per_s: NotRequired[BytesPerSFigure]
+
+
+_Devices: TypeAlias = Annotated[int, whole("a whole number above 0", 1, MOST_DEVICES_PER_HOST), WHOLE]
+_Link: TypeAlias = Annotated[LinkData, said("an object with the figures of a link")]
+
+
+@file_format
+class MachineData(TypedDict):
+    """A machine type: its devices, and the links within a host and between two."""
+
+    version: Annotated[Literal[1], said("1, the version of machine files that this release reads"), WHOLE]
+    name: Text
+    accelerator_type: NotRequired[Annotated[str | None, said("Ray's name of the device, or null")]]
+    devices_per_host: Annotated[
+        _Devices | Annotated[list[_Devices], listed("", min_length=1)] | None,
+        said("a whole number above 0, a list of one for each host, or null: as many as this machine has cores"),
+    ]
+    price_per_hour: NotRequired[
+        Annotated[
+            PriceData | None,
+            said('an object such as {"value": 1, "unit": "USD/hour", "source": "where it is from"}, or null'),
+        ]
+    ]
+    memory_margin: NotRequired[MemoryMarginFigure]
+    device: Annotated[
+        DeviceData | None, said("an object with the figures of a device, or null: this machine's CPU is measured")
+    ]
+    within: _Link
+    between: _Link

@@ -1,0 +1,182 @@
+"""Which hosts each stage is on.
+
+Where hosts are alike, by Alpa's own rule, since Alpa places the stages of a finished plan by it. Where they aren't, the
+search has said of which kinds a stage's hosts are; which of that kind is then free to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
+from alpa_dejavu.clusters.slow_inside import slow_inside, takes_part_of_several
+from alpa_dejavu.problem import Cluster, NoPlanError, SearchSpace, StageChoice, StagePlan, Submesh
+
+__all__ = ["alpas_hosts", "devices_of_kinds", "kinds_of_sites", "packings", "packs", "place", "place_stages", "site_of"]
+
+
+def place(
+    submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
+) -> list[tuple[int, ...]]:
+    """For each stage's submesh the indices of its hosts: the largest, of equal ones the last, takes the first hosts.
+
+    Args:
+        submeshes: of the stages, in their order.
+        cluster: whose hosts they take.
+        kinds: for each stage the kind (`host_kinds`) of each of its hosts; None: any. A stage's hosts of one kind are
+            then as near to each other in the cluster's order as can be, and parts of hosts fill those that others
+            have begun.
+
+    Where links within hosts are slower than those between, neighbouring stages are on different hosts if they can be.
+
+    Raises:
+        NoPlanError: the submeshes don't fill the hosts.
+
+    References:
+        Alpa's `get_sliced_virtual_submeshes`.
+    """
+    free = [host.num_devices for host in cluster.hosts]
+    placed: list[tuple[int, ...]] = [()] * len(submeshes)
+    apart = slow_inside(cluster)
+    for n in _in_turn(submeshes):
+        wanted = submeshes[n]
+        fitting = [host for host, left in enumerate(free) if left >= wanted.devices_per_host]
+        if apart:
+            near = {host for stage in placed[max(n - 1, 0) : n + 2] for host in stage}
+            fitting.sort(key=lambda host: (host in near, -free[host], host))
+        chosen = (
+            sorted(fitting[: wanted.num_hosts])
+            if kinds is None
+            else _of_kinds(fitting, kinds[n], free, cluster, apart)
+        )
+        if len(chosen) < wanted.num_hosts:
+            shapes = [(s.num_hosts, s.devices_per_host) for s in submeshes]
+            raise NoPlanError(
+                f"the submeshes {shapes} don't fit the hosts of cluster {cluster.name} "
+                f"({[host.num_devices for host in cluster.hosts]} devices); choose submeshes that fill its hosts"
+            )
+        placed[n] = tuple(chosen)
+        for host in placed[n]:
+            free[host] -= wanted.devices_per_host
+    return placed
+
+
+def alpas_hosts(
+    submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
+) -> list[tuple[int, ...]] | None:
+    """For each stage's submesh the hosts that Alpa gives it by itself, on equal hosts; None where it refuses.
+
+    It fills one host after the other, and takes part of no host but the one that it is at. `place` goes back to hosts
+    that have room left, and else does the same.
+
+    References:
+        Alpa's `get_sliced_virtual_submeshes`.
+    """
+    placed: list[tuple[int, ...]] = [()] * len(submeshes)
+    host = taken = 0
+    for n in _in_turn(submeshes):
+        wanted = submeshes[n]
+        part = wanted.devices_per_host < devices_per_host
+        if taken + wanted.devices_per_host > devices_per_host or (part and wanted.num_hosts > 1):
+            return None
+        placed[n] = tuple(range(host, host + wanted.num_hosts))
+        taken += wanted.devices_per_host
+        if taken == devices_per_host:
+            host, taken = host + wanted.num_hosts, 0
+    return placed if (host, taken) == (num_hosts, 0) else None
+
+
+def _in_turn(submeshes: Sequence[Submesh]) -> list[int]:
+    """In which order stages take hosts."""
+    return sorted(range(len(submeshes)), key=lambda n: (submeshes[n].num_devices, n), reverse=True)
+
+
+def _of_kinds(
+    fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster, first: bool
+) -> list[int]:
+    """Of the hosts that have room, as many of each kind as are wanted, the first ones or those near each other; fewer
+    where there aren't so many.
+    """
+    kinds, found = kinds_of(cluster), list[int]()
+    for kind in dict.fromkeys(wanted):
+        count = list(wanted).count(kind)
+        there = [host for host in fitting if kinds[host] == kind]
+        if first:
+            found += there[:count]
+            continue
+        rows = [there[start : start + count] for start in range(len(there) - count + 1)]
+        if rows:
+            spread = [(sum(free[host] for host in row), row[-1] - row[0], row[0]) for row in rows]
+            found += rows[spread.index(min(spread))]
+    return found
+
+
+def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
+    """For each stage of a slicing the indices of its hosts.
+
+    Raises:
+        NoPlanError: they don't fit; see `packs`.
+    """
+    kinds = None
+    if space.hosts is not None:
+        of_hosts = kinds_of(cluster)
+        kinds = [[of_hosts[host] for host in space.hosts[stage.submesh]] for stage in stages]
+    return place([space.submeshes[stage.submesh] for stage in stages], cluster, kinds)
+
+
+def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
+    """Which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
+
+    Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
+    alike hosts those are all that don't take parts of several.
+    """
+    found = np.ones(len(space.submeshes), dtype=np.bool_)
+    for s, submesh in enumerate(space.submeshes):
+        found[s] = space.hosts is not None or not takes_part_of_several(submesh, cluster)
+        part = submesh.devices_per_host
+        for host in () if space.hosts is None else space.hosts[s]:
+            whole = cluster.hosts[host].num_devices
+            nested = submesh.num_hosts == 1 and part.bit_count() == 1 and whole % part == 0
+            found[s] &= nested or part == whole
+    return found
+
+
+def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
+    """Sets of submeshes that fill hosts in any mixture, each of shape (S,): host by host and, of alike ones, across."""
+    by_hosts = packs(space, cluster)
+    if space.hosts is not None:
+        return [by_hosts]
+    whole = np.array([submesh.num_devices in (1, cluster.num_devices) for submesh in space.submeshes])
+    return [by_hosts, whole | ~by_hosts]
+
+
+def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
+    """How many devices of each kind of host a submesh takes, shape (S, K)."""
+    assert space.hosts is not None, "asked where hosts are unlike"
+    kinds = np.array(kinds_of(cluster))
+    counts = [np.bincount(kinds[list(hosts)], minlength=int(kinds.max()) + 1) for hosts in space.hosts]
+    per_host = [submesh.devices_per_host for submesh in space.submeshes]
+    return np.asarray(np.array(counts) * np.array(per_host)[:, None], dtype=np.int64)
+
+
+def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[np.int64]:
+    """How many devices there are of each kind of host: of all hosts, or of so many of each kind; shape (K,)."""
+    members = members_of_kinds(cluster)
+    each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
+    return np.asarray(each * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
+
+
+def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
+    """The index of a plan's stage among the space's submeshes, by its shape and the kinds of its hosts."""
+    if space.hosts is None:
+        return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None
+    kinds = kinds_of(cluster)
+    named = {host.name: kind for host, kind in zip(cluster.hosts, kinds, strict=True)}
+    wanted = sorted(named.get(name, -1) for name in stage.hosts)
+    for s, (submesh, hosts) in enumerate(zip(space.submeshes, space.hosts, strict=True)):
+        if submesh == stage.submesh and sorted(kinds[host] for host in hosts) == wanted:
+            return s
+    return None

@@ -1,0 +1,194 @@
+"""What a stage may be: submeshes of a cluster, and logical views of them with remat and a ZeRO level."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from alpa_dejavu.clusters._unlike_submeshes import Site, sites
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside, takes_part_of_several
+from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, SearchSpace, Submesh
+
+__all__ = ["fitting", "on_sites", "search_space", "submeshes"]
+
+_FORCED = {"force_batch_dim_to_mesh_dim": 0}
+_OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
+"""Of Alpa's auto-sharding pass, by ZeRO level."""
+
+
+def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
+    """Parts of a host, then whole hosts; where hosts have unlike numbers of devices, those of each kind of host.
+
+    Where links within hosts are slower than those between them, parts of several hosts come too.
+
+    Args:
+        cluster: its hosts.
+        kind: "power_of_two" (1, 2, 4 ... devices, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or
+            "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
+
+    Raises:
+        ValueError: an unknown kind.
+
+    References:
+        Zheng et al., Alpa, OSDI 2022, section 5.2: why these fill every cluster.
+
+    >>> from alpa_dejavu.clusters import named_cluster
+    >>> [(s.num_hosts, s.devices_per_host) for s in submeshes(named_cluster("p3.16xlarge", 2))]
+    [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8)]
+    """
+    devices = {host.num_devices for host in cluster.hosts}
+    if len(devices) > 1:
+        return tuple(dict.fromkeys(submesh for submesh, _ in _sites(cluster, kind)))
+    most, hosts = devices.pop(), len(cluster.hosts)
+    several = _several(hosts, kind)
+    whole = [*several, hosts] if hosts > 1 else []
+    shapes = dict.fromkeys([*((1, n) for n in _parts(most)), *((n, most) for n in whole)])
+    across = across_hosts(cluster, _parts(most), several) if slow_inside(cluster) else []
+    return (*(Submesh(*shape) for shape in shapes), *across)
+
+
+def _parts(devices: int) -> list[int]:
+    """How many of a host's devices a stage may take."""
+    return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n == devices]
+
+
+def _several(hosts: int, kind: str) -> list[int]:
+    """How many of some hosts, but one, a stage may take."""
+    several = {
+        "power_of_two": [n for n in range(2, hosts + 1) if n.bit_count() == 1],
+        "small_power_of_two": [n for n in (2, 4) if n <= hosts],
+        "all": list(range(2, hosts + 1)),
+    }
+    if kind not in several:
+        raise ValueError(f"submeshes is {kind!r}; choose one of {', '.join(map(repr, several))}")
+    return several[kind]
+
+
+def _sites(cluster: Cluster, kind: str) -> tuple[Site, ...]:
+    """Submeshes with the kinds of their hosts; all hosts of a kind are among them, but for "small_power_of_two"."""
+
+    def several(hosts: int) -> list[int]:
+        small = kind == "small_power_of_two"
+        return [*dict.fromkeys([*_several(hosts, kind), *([] if small else [hosts])])]
+
+    return sites(cluster, _parts, several)
+
+
+def search_space(
+    cluster: Cluster,
+    micro_batch: int,
+    kind: str = "power_of_two",
+    remat: Sequence[str] = ("none",),
+    zero: Sequence[int] = (0,),
+    imbalance: float = math.inf,
+) -> SearchSpace:
+    """Every split of every submesh into data and tensor parallelism, with every remat and ZeRO level.
+
+    Tensor-parallel devices are in one host, but for stages on parts of several hosts, and there are no more
+    data-parallel ones than a micro-batch divides among. Where it divides among all devices they are offered in a row,
+    too, for the auto-sharding pass to cut what it likes: experts of a mixture among them. ZeRO levels above 0 are
+    offered where there are data-parallel devices to share.
+    On hosts of unlike kinds (`host_kinds`) a submesh stands once for each choice of kinds of hosts that it may be on.
+
+    Args:
+        cluster: its hosts.
+        micro_batch: samples.
+        kind: of submeshes, as `submeshes` takes it.
+        remat: of "none" and "layer".
+        zero: of 0, 2 and 3.
+        imbalance: as `SearchSpace.allowed_imbalance`.
+
+    Raises:
+        ValueError: as `submeshes` does.
+    """
+    unlike = max(kinds_of(cluster)) > 0
+
+    def along(submesh: Submesh) -> int:
+        across = not unlike and takes_part_of_several(submesh, cluster)
+        return submesh.num_devices if across else submesh.devices_per_host
+
+    of_shape = functools.cache(lambda submesh: _configs(submesh, micro_batch, remat, zero, unlike, along(submesh)))
+    if not unlike:
+        choices = submeshes(cluster, kind)
+        return SearchSpace(choices, _even([of_shape(submesh) for submesh in choices]), imbalance)
+    found = [site for site in _sites(cluster, kind) if of_shape(site[0])]
+    rows = _even([of_shape(submesh) for submesh, _ in found])
+    return SearchSpace(tuple(s for s, _ in found), rows, imbalance, tuple(hosts for _, hosts in found))
+
+
+def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
+    """The space with each submesh once for each choice of kinds of hosts that it may be on.
+
+    Args:
+        space: of submeshes that may be anywhere, as Alpa offers them.
+        cluster: its hosts; where they are alike, the space stays as it is.
+
+    Raises:
+        NoPlanError: the cluster hasn't the hosts for any submesh.
+    """
+    if max(kinds_of(cluster)) == 0:
+        return space
+    rows = dict(zip(space.submeshes, space.configs, strict=True))
+    found = [site for site in _sites(cluster, "all") if site[0] in rows]
+    if not found:
+        raise _none_of(space, cluster)
+    chosen, hosts = zip(*found, strict=True)
+    return SearchSpace(chosen, tuple(rows[submesh] for submesh in chosen), space.allowed_imbalance, hosts)
+
+
+def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
+    """The part of a space that a cluster has the hosts for.
+
+    Args:
+        space: of submeshes that may be anywhere, as Alpa offers them.
+        cluster: its hosts.
+
+    Raises:
+        NoPlanError: there is no such part.
+    """
+    devices = sorted((host.num_devices for host in cluster.hosts), reverse=True)
+    chosen = [
+        s
+        for s, submesh in enumerate(space.submeshes)
+        if submesh.num_hosts <= len(devices) and submesh.devices_per_host <= devices[submesh.num_hosts - 1]
+    ]
+    if not chosen:
+        raise _none_of(space, cluster)
+    return space.part(chosen)
+
+
+def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:
+    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in space.submeshes]
+    return NoPlanError(f"none of the submeshes {shapes} is on hosts of {cluster.name}; give shapes of its hosts")
+
+
+def _configs(
+    submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool, most: int
+) -> list[MeshConfig]:
+    """Of one submesh, with at most so many tensor-parallel devices; on unlike hosts, no such group leaves a host."""
+    size = submesh.num_devices
+    splits = [
+        (size // along, along)
+        for along in range(1, most + 1)
+        if size % along == 0
+        and micro_batch % (size // along) == 0
+        and not (unlike and submesh.devices_per_host % along)
+    ]
+    meshes = [(split, _FORCED) for split in splits]
+    if (size, 1) in splits and size > 1:
+        meshes.append(((size, 1), {}))
+    return [
+        MeshConfig(mesh, *mesh, options={**batch, **_OPTIONS[level]}, remat=again, zero=level)
+        for mesh, batch in meshes
+        for again in remat
+        for level in zero
+        if level == 0 or mesh[0] > 1
+    ]
+
+
+def _even(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | None, ...], ...]:
+    """Rows of the same length."""
+    width = max(1, *map(len, rows))
+    return tuple((*row, *[None] * (width - len(row))) for row in rows)

@@ -1,0 +1,49 @@
+"""Which ranges of layers may be a stage on a submesh, by Alpa's rules."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import range_sum
+from alpa_dejavu.costs.stage_costs import slowest_device
+from alpa_dejavu.problem import Cluster, Model, SearchSpace, Submesh
+
+__all__ = ["allowed_ranges"]
+
+
+def allowed_ranges(
+    model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
+) -> NDArray[np.bool_]:
+    """By Alpa's rules: the whole cluster is for all layers alone; shares of work and devices may differ only so much.
+
+    Args:
+        model: the layers.
+        submesh: that the ranges are to be on.
+        cluster: its hosts.
+        space: that the submesh is of.
+        place: its index there.
+
+    Returns:
+        Shape (L, L); nothing below the diagonal.
+    """
+    num_layers, imbalance = model.num_layers, space.allowed_imbalance
+    allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
+    if submesh.num_devices == cluster.num_devices:
+        allowed[:] = False
+        allowed[0, num_layers - 1] = True
+    if np.isfinite(imbalance):
+        work = range_sum([layer.forward.product_flop + layer.backward.product_flop for layer in model.layers])
+        share = work / max(work[0, -1], 1.0)
+        devices = _rate(cluster, space, place)
+        allowed &= (devices <= share * (1 + imbalance)) & (devices >= share / (1 + imbalance))
+    return allowed
+
+
+def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
+    """What a submesh computes, as a share of what all hosts do: by its devices, if hosts are alike."""
+    devices = space.submeshes[submesh].num_devices
+    if space.hosts is None:
+        return devices / cluster.num_devices
+    whole = sum(host.num_devices * host.device.rate("float32") for host in cluster.hosts)
+    return devices * slowest_device([cluster.hosts[host] for host in space.hosts[submesh]]).rate("float32") / whole

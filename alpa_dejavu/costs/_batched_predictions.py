@@ -1,0 +1,88 @@
+"""Predictions of many at a time: operators of all layers in a few calls, sizes of a collective in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.costs.latency import Latency, LatencyModel
+from alpa_dejavu.problem import Device, Operators
+
+__all__ = ["SentSeconds", "latencies"]
+
+_AT_A_TIME = 1 << 16
+_Key = tuple[str, tuple[int, ...], int]
+"""Collective, hosts of the group, and groups at a time."""
+
+
+def latencies(model: LatencyModel, many: Sequence[Operators], device: Device) -> list[Latency]:
+    """What a model says of each of some operators, asked of a great many together."""
+    found: list[Latency] = []
+    for part in _parts(many):
+        whole = model.predict(Operators.joined(part), device)
+        ends = np.cumsum([len(one) for one in part]).tolist()
+        found += [
+            Latency(whole.mean_s[start:end], whole.spread_s[start:end])
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+    return found
+
+
+def _parts(many: Sequence[Operators]) -> list[list[Operators]]:
+    """In order, not many more than `_AT_A_TIME` operators in each."""
+    parts: list[list[Operators]] = []
+    room = 0
+    for one in many:
+        if room <= 0:
+            parts.append([])
+            room = _AT_A_TIME
+        parts[-1].append(one)
+        room -= len(one)
+    return parts
+
+
+@final
+class SentSeconds:
+    """What a model says of collectives on one cluster: each size of a collective in a group is asked for once."""
+
+    def __init__(self, model: CommunicationModel) -> None:
+        self._model = model
+        self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
+
+    def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
+        """Asks the model for all of it that isn't known, one call for each collective in a group."""
+        sizes: dict[_Key, list[FloatArray]] = {}
+        groups: dict[_Key, Group] = {}
+        for collective, num_bytes, group in wanted:
+            key = collective, group.hosts, group.concurrent
+            sizes.setdefault(key, []).append(num_bytes.ravel())
+            groups[key] = group
+        for key, parts in sizes.items():
+            known, seconds = self._known.get(key, (np.zeros(0), np.zeros(0)))
+            new = np.setdiff1d(np.concatenate(parts), known)
+            if len(new):
+                whole = np.concatenate([known, new])
+                all_seconds = np.concatenate([seconds, self._model.seconds(key[0], new, groups[key])])
+                order = np.argsort(whole)
+                self._known[key] = whole[order], all_seconds[order]
+
+    def seconds(self, collective: str, num_bytes: FloatArray, group: Group) -> FloatArray:
+        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        key = collective, group.hosts, group.concurrent
+        found = self._looked_up(key, num_bytes)
+        if found is None:
+            self.ask([(collective, num_bytes, group)])
+            found = self._looked_up(key, num_bytes)
+        assert found is not None, "it was asked for just now"
+        return found
+
+    def _looked_up(self, key: _Key, num_bytes: FloatArray) -> FloatArray | None:
+        if key not in self._known:
+            return None if num_bytes.size else np.zeros_like(num_bytes)
+        sizes, seconds = self._known[key]
+        places = np.minimum(np.searchsorted(sizes, num_bytes), len(sizes) - 1)
+        return seconds[places] if (sizes[places] == num_bytes).all() else None

@@ -1,0 +1,42 @@
+"""Seconds that collectives and sends take: models of one method, chosen by name."""
+
+from __future__ import annotations
+
+from alpa_dejavu._util.by_name import name_of, resolve
+from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
+from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._free import Free
+from alpa_dejavu.costs.communication._links import Links
+from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
+
+__all__ = [
+    "COLLECTIVES",
+    "AlphaBeta",
+    "CommunicationModel",
+    "Free",
+    "Group",
+    "Links",
+    "MeasuredAlphaBeta",
+    "communication_model",
+    "communication_name",
+]
+
+_KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Links}
+
+
+def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
+    """The model of a name ("alpha-beta", "links", "free"; "auto" is the default, alpha-beta), or the given one.
+
+    >>> communication_model("free")
+    Free()
+    """
+    return resolve("communication model", choice, _KNOWN, CommunicationModel)  # type: ignore[type-abstract]
+
+
+def communication_name(model: CommunicationModel) -> str:
+    """The name that `communication_model` takes for a model; the name of its class, if there is none.
+
+    >>> communication_name(Links())
+    'links'
+    """
+    return name_of(model, _KNOWN)

@@ -1,0 +1,84 @@
+"""Fitted collectives as a communication model of the planner."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
+from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._collectives import Array, Collectives
+from alpa_dejavu.costs.communication._fitted import FittedCollectives
+from alpa_dejavu.costs.communication._links import Links
+from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
+from alpa_dejavu.costs.left_out_errors import Seconds
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LearnedCommunication(CommunicationModel):
+    """Collectives by what was measured within hosts and across them; sends by an alpha-beta model.
+
+    The fit knows launches, hops, and what a library reaches of a link's rate; the rate itself is the cluster's.
+
+    Attributes:
+        within: fitted to groups inside one host.
+        across: fitted to groups that span hosts; None: those go by the alpha-beta model.
+        rest: the alpha-beta model, on the slowest link or on the links of the group.
+    """
+
+    within: FittedCollectives
+    across: FittedCollectives | None = None
+    rest: AlphaBeta | MeasuredAlphaBeta | Links = dataclasses.field(default_factory=AlphaBeta)
+
+    def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
+        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        if collective not in COLLECTIVES:
+            raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
+        sizes = np.asarray(num_bytes, dtype=np.float64)
+        predicted = self._predicted(collective, sizes, group)
+        if predicted is None:
+            return self.rest.seconds(collective, sizes, group)
+        return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
+
+    def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """The ends of 90 % intervals in seconds, and whether such groups were fitted, in the shape of `num_bytes`."""
+        sizes = np.asarray(num_bytes, dtype=np.float64)
+        predicted = self._predicted(collective, sizes, group)
+        if predicted is None and isinstance(self.rest, MeasuredAlphaBeta):
+            lower, upper, known = self.rest.interval(collective, sizes, group)
+            if known.all():
+                return lower, upper, known
+        if predicted is None:
+            seconds = self.seconds(collective, sizes, group)
+            return seconds / 2, seconds * 2, np.zeros(sizes.shape, dtype=np.bool_)
+        lower, upper = (
+            np.where(sizes > 0, end.reshape(sizes.shape), 0.0) for end in (predicted.lower, predicted.upper)
+        )
+        return lower, upper, predicted.in_domain.reshape(sizes.shape)
+
+    def _predicted(self, collective: str, sizes: Array, group: Group) -> Seconds | None:
+        hosts = len(set(group.hosts))
+        fitted = self.within if hosts == 1 else self.across
+        if fitted is None or collective == "send" or group.size == 1:
+            return None
+        link = group.cluster.slowest_link(group.hosts)
+        # One device holds so much of an all-to-all; the fit counts what all hold together.
+        whole = sizes * (group.size if collective == "all_to_all" else 1)
+        flat = np.maximum(whole.ravel(), 1.0)
+
+        def column(value: float) -> Array:
+            return np.full(flat.size, value)
+
+        rows = Collectives(
+            name=np.full(flat.size, collective),
+            num_bytes=flat,
+            size=column(group.size),
+            hosts=column(hosts),
+            sharing=column(group.concurrent if hosts > 1 else 1),
+            lanes=column(link.group_bytes_per_s(group.size)),
+        )
+        return fitted.predict(rows)

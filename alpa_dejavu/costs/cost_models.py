@@ -1,0 +1,42 @@
+"""By which models costs are predicted: of operators' latency and of communication."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.costs.communication import CommunicationModel, communication_model
+from alpa_dejavu.costs.latency import LatencyModel, latency_model
+
+__all__ = ["CostModels"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CostModels:
+    """A latency model and a communication model, which always go together.
+
+    Attributes:
+        latency: of operators on a device.
+        communication: of collectives among devices and sends between them.
+    """
+
+    latency: LatencyModel
+    communication: CommunicationModel
+
+    @classmethod
+    def named(
+        cls, latency: str | LatencyModel = "analytic", communication: str | CommunicationModel = "alpha-beta"
+    ) -> CostModels:
+        """The models of these names, or the given ones.
+
+        Raises:
+            ValueError: a name is unknown.
+            TypeError: something is neither a name nor a model.
+        """
+        return cls(latency_model(latency), communication_model(communication))
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The models' types, by which files say what they were made with."""
+        return type(self.latency).__name__, type(self.communication).__name__

@@ -1,0 +1,200 @@
+"""Interstage transfer: what crosses the cuts between stages, and what that takes.
+
+Of two stages the one that has fewer hosts (in one host: devices) says how many shares of a tensor go at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import types
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.ties import rounded
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
+from alpa_dejavu.clusters.placement import kinds_of_sites
+from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.problem import Cluster, Model, SearchSpace
+
+__all__ = ["CutBytes", "InterstageTable", "InterstageTransfer"]
+
+_Ends = tuple[int, int]
+"""A host that sends forward and one that receives; the same one: they are in one host."""
+_ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class CutBytes:
+    """Bytes and number of tensors that one micro-batch sends across the cut before each layer, each of shape (L,).
+
+    That is all that was made before the cut and is used behind it, forward and backward; nothing before layer 0.
+    """
+
+    forward_bytes: FloatArray
+    forward_tensors: FloatArray
+    backward_bytes: FloatArray
+    backward_tensors: FloatArray
+
+    @classmethod
+    def of(cls, model: Model) -> CutBytes:
+        """By the tensors of a model."""
+        num_layers = model.num_layers
+        steps = np.zeros((4, num_layers + 1))
+        for tensor in model.tensors:
+            if tensor.role != "activation" or not tensor.users:
+                continue
+            made = model.layer_of(tensor.producer)
+            users = [model.layer_of(position) for position in tensor.users]
+            back = tensor.producer >= num_layers
+            start, end = (min(users) + 1, made + 1) if back else (made + 1, max(users) + 1)
+            if start < end:
+                row = 2 * back
+                steps[row : row + 2, start] += tensor.num_bytes, 1.0
+                steps[row : row + 2, end] -= tensor.num_bytes, 1.0
+        found = np.cumsum(steps, axis=1)[:, :num_layers]
+        found[::2][found[1::2] < 0.5] = 0.0  # roundoff may leave a byte where no tensor is
+        return cls(*found)
+
+    @property
+    def largest(self) -> float:
+        """Bytes of the largest tensor, of those that cross a cut together the mean."""
+        ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
+        return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class InterstageTable:
+    """Seconds of one micro-batch from a stage on each of S submeshes to the next on each other, by D kinds of links.
+
+    Attributes:
+        links: shape (S, S), the kind of link from a stage on one submesh to the next stage on another.
+        forward_s, backward_s: shape (L, D), across the cut before each layer.
+        ends: of each kind of link, a host that sends forward and one that receives.
+        shares: shape (D,), how many shares of a tensor go at a time.
+    """
+
+    links: NDArray[np.int64]
+    forward_s: FloatArray
+    backward_s: FloatArray
+    ends: tuple[_Ends, ...]
+    shares: NDArray[np.int64]
+
+    def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
+        """Forward and backward across the cut before a layer, between stages on two submeshes."""
+        link = self.links[before, after]
+        return float(self.forward_s[layer, link]), float(self.backward_s[layer, link])
+
+    def of(self, submeshes: Sequence[int]) -> InterstageTable:
+        """The table of some of the submeshes."""
+        return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
+
+
+@final
+class InterstageTransfer:
+    """Prices of what crosses between the stages of a model on a cluster.
+
+    Args:
+        model: whose tensors cross.
+        cluster: its links.
+        communication: predicts sends.
+        factors: by which sends within a host, and those between hosts, take longer than is predicted.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        communication: CommunicationModel,
+        factors: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        self.model, self.bytes = model, CutBytes.of(model)
+        self._cluster, self._communication, self._factors = cluster, communication, factors
+        self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
+
+    def scaled(self, within: float, between: float) -> InterstageTransfer:
+        """The prices where all sends within a host, and between hosts, take so many times what is predicted."""
+        return InterstageTransfer(self.model, self._cluster, self._communication, (within, between))
+
+    def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
+        """One way and across each cut, where so many shares go at a time, and so many pipelines send; shape (2, L).
+
+        The first row is forward, over the link between the ends, the second backward, over the one that leads back.
+        """
+        key = ends, shares, at_a_time
+        if key not in self._known:
+            sent = self.bytes
+            ahead = self._sent(sent.forward_bytes, sent.forward_tensors, ends, shares, at_a_time)
+            back = self._sent(sent.backward_bytes, sent.backward_tensors, ends[::-1], shares, at_a_time)
+            self._known[key] = rounded(np.stack([ahead, back]) * self._factors[ends[0] != ends[1]])
+        return self._known[key]
+
+    def _sent(self, num_bytes: FloatArray, tensors: FloatArray, ends: _Ends, shares: int, at_a_time: int) -> FloatArray:
+        each = num_bytes / np.maximum(tensors, 1) / shares
+        return np.asarray(tensors * self._communication.seconds("send", each, Group(self._cluster, ends, at_a_time)))
+
+    def between(
+        self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE
+    ) -> tuple[float, float]:
+        """Forward and backward across the cut before a layer, between stages whose devices' hosts are known.
+
+        All pairs of hosts take part; each way the slowest of them is waited for. `at_a_time` says how many pipelines
+        send from one host to another, where there are several.
+        """
+        kinds, sending, receiving = kinds_of(self._cluster), set(before), set(after)
+        inside = len(sending | receiving) == 1
+        shares = min(len(before), len(after)) if inside else min(len(sending), len(receiving))
+        unlike: dict[tuple[int, int, bool, int], _Ends] = {}
+        for a, b in itertools.product(sorted(sending), sorted(receiving)):
+            many = at_a_time.get((a, b), 1)
+            unlike.setdefault((kinds[a], kinds[b], a == b, many), (a, b))
+        found = [self.seconds(ends, shares, many)[:, layer] for (*_, many), ends in unlike.items()]
+        forward, backward = np.max(found, axis=0).tolist()
+        return forward, backward
+
+    def table(self, space: SearchSpace) -> InterstageTable:
+        """What crosses between stages on any two submeshes of a search space.
+
+        Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
+        that the space names.
+        """
+        ends, slowest = self._links(space)
+        inside = np.array([a == b for a, b in ends])[slowest]
+        hosts, devices = (
+            np.array([getattr(submesh, name) for submesh in space.submeshes]) for name in ("num_hosts", "num_devices")
+        )
+        inside &= np.maximum.outer(hosts, hosts) == 1
+        shares = np.where(inside, np.minimum.outer(devices, devices), np.minimum.outer(hosts, hosts))
+        found, links = np.unique(np.stack([slowest, shares], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
+        seconds = np.array([self.seconds(ends[n], share) for n, share in found.tolist()])
+        return InterstageTable(
+            links=np.reshape(links, slowest.shape).astype(np.int64),
+            forward_s=np.ascontiguousarray(seconds[:, 0].T),
+            backward_s=np.ascontiguousarray(seconds[:, 1].T),
+            ends=tuple(ends[n] for n in found[:, 0].tolist()),
+            shares=found[:, 1],
+        )
+
+    def _links(self, space: SearchSpace) -> tuple[list[_Ends], NDArray[np.int64]]:
+        """Pairs of hosts, and which of them is the slowest between any two submeshes, shape (S, S)."""
+        slowest = np.zeros((len(space.submeshes),) * 2, dtype=np.int64)
+        if space.hosts is None:
+            hosts, there = np.array([submesh.num_hosts for submesh in space.submeshes]), len(self._cluster.hosts)
+            within, between = (0, 0), (0, min(1, there - 1))
+            together = np.add.outer(hosts, hosts) > there
+            slower = self.seconds(within, 1).sum() > self.seconds(between, 1).sum()
+            return [between, within], np.where(together & slower, 1, 0)
+        members, uses = members_of_kinds(self._cluster), kinds_of_sites(space, self._cluster) > 0
+        choices = list(itertools.product(range(len(members)), repeat=2))
+        ends = [(members[a][0], members[b][min(a == b, len(members[b]) - 1)]) for a, b in choices]
+        alone = [float(self.seconds(pair, 1).sum()) for pair in ends]
+        for n in np.argsort(alone, kind="stable").tolist():
+            a, b = choices[n]
+            slowest[np.ix_(uses[:, a], uses[:, b])] = n
+        return ends, slowest

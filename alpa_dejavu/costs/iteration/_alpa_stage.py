@@ -1,0 +1,77 @@
+"""A stage of a GPT under Alpa, one micro-batch, rematerialised by layer: its seconds, and XLA's peak of memory.
+
+References:
+    Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning, OSDI 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.costs.iteration._hierarchical import Array, Deviation, Parameter, Physics, Rows
+from alpa_dejavu.costs.iteration._links import ring_share
+
+__all__ = ["AlpaStage", "AlpaStagePeak"]
+
+_HALF = 2.0
+_ALIKE = {"log_dp": 0.7, "log_tp": 0.7, "log_samples": 1.0}
+
+
+@final
+class AlpaStage(Physics):
+    """Forward and backward seconds.
+
+    Columns: samples (of a micro-batch), tokens (of a sample), hidden, vocabulary, blocks, heads (0 or 1), dp, tp,
+    log_dp, log_tp, log_samples.
+    """
+
+    parameters = (
+        Parameter("flop_per_s", 4e13, 1.0),
+        Parameter("head_flop_per_s", 4e13, 1.0),
+        Parameter("exchange_bytes_per_s", 3e10, 1.0),
+        Parameter("ring_bytes_per_s", 3e10, 1.0),
+        Parameter("start_s", 2e-3, 1.0),
+    )
+    deviations = (Deviation("stage", _ALIKE, 0.05, 0.02),)
+
+    def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
+        """The logarithm of the seconds. A rematerialised block is computed four times (forward twice, backward)."""
+        tokens, hidden = rows["samples"] * rows["tokens"] / rows["dp"], rows["hidden"]
+        block = 4 * tokens * (24 * hidden**2 + 4 * rows["tokens"] * hidden) / values["flop_per_s"]
+        head = 3 * tokens * 2 * hidden * rows["vocabulary"] / values["head_flop_per_s"]
+        exchanged = 6 * _HALF * tokens * hidden * ring_share(rows["tp"]) / values["exchange_bytes_per_s"]
+        ring = 12 * hidden**2 / rows["tp"] * _HALF * ring_share(rows["dp"]) / values["ring_bytes_per_s"]
+        computed = (rows["blocks"] * block + rows["heads"] * head) / rows["tp"]
+        return np.log(computed + rows["blocks"] * (exchanged + ring) + values["start_s"]) + deviations["stage"]
+
+
+@final
+class AlpaStagePeak(Physics):
+    """The larger of forward's and backward's peak bytes of a device.
+
+    Columns: those of `AlpaStage`, blocks_per_layer, layers, parameters.
+    """
+
+    parameters = (
+        Parameter("bytes_per_parameter", 16.0, 0.4),
+        Parameter("block_bytes_per_element", 34.0, 0.5),
+        Parameter("boundary_bytes_per_element", 2.0, 0.7),
+        Parameter("score_bytes", 5.0, 0.7),
+        Parameter("logit_bytes", 8.0, 0.7),
+        Parameter("start_bytes", 1e8, 1.0),
+    )
+    deviations = (Deviation("peak", _ALIKE, 0.08, 0.03),)
+
+    def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
+        """The logarithm of the bytes: states, what layers keep, and one layer while it is computed again."""
+        samples = rows["samples"] / rows["dp"]
+        elements = samples * rows["tokens"] * rows["hidden"]
+        scores = samples * 32 * rows["tokens"] ** 2 * values["score_bytes"]
+        one_layer = rows["blocks_per_layer"] * (elements * values["block_bytes_per_element"] + scores) / rows["tp"]
+        kept = rows["layers"] * elements * values["boundary_bytes_per_element"]
+        logits = rows["heads"] * samples * rows["tokens"] * rows["vocabulary"] * values["logit_bytes"] / rows["tp"]
+        states = rows["parameters"] / rows["tp"] * values["bytes_per_parameter"]
+        return np.log(states + one_layer + kept + logits + values["start_bytes"]) + deviations["peak"]

@@ -1,0 +1,37 @@
+"""Seconds that operators take on a device: models of one method, chosen by name."""
+
+from __future__ import annotations
+
+from alpa_dejavu._util.by_name import name_of, resolve
+from alpa_dejavu.costs.latency._analytic import AnalyticLatency
+from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._measured_roofline import MeasuredRoofline
+
+__all__ = [
+    "AnalyticLatency",
+    "Latency",
+    "LatencyModel",
+    "MeasuredRoofline",
+    "latency_model",
+    "latency_name",
+]
+
+_KNOWN = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
+
+
+def latency_model(choice: str | LatencyModel) -> LatencyModel:
+    """The model of a name ("analytic"; "auto" is the default, the same), or the given one.
+
+    >>> latency_model("analytic")
+    AnalyticLatency()
+    """
+    return resolve("latency model", choice, _KNOWN, LatencyModel)  # type: ignore[type-abstract]
+
+
+def latency_name(model: LatencyModel) -> str:
+    """The name that `latency_model` takes for a model; the name of its class, if there is none.
+
+    >>> latency_name(AnalyticLatency())
+    'analytic'
+    """
+    return name_of(model, _KNOWN)

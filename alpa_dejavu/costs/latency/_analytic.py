@@ -1,0 +1,61 @@
+"""The roofline: an operator takes as long as its operations or its memory traffic, whichever takes longer."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.problem import Device, Operators
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AnalyticLatency(LatencyModel):
+    """The roofline on a device's figures: the null model, which knows nothing but peaks.
+
+    Each operator that writes to memory also pays the start of a kernel, and a device may say what compiled programs
+    don't reach of its peaks. The spread is zero: it can't say how sure it is.
+
+    References:
+        Williams, Waterman and Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
+    """
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Seconds of each operator."""
+        parts = roofline_parts(operators, device)
+        mean = (np.maximum(parts.work_s, parts.traffic_s) + parts.start_s + parts.strided_s) * operators.count
+        return Latency(mean, np.zeros_like(mean))
+
+
+@final
+class RooflineParts(NamedTuple):
+    """What each operator's seconds are made of, each time it runs: the longer of the first two, and the other two."""
+
+    work_s: NDArray[np.float64]
+    traffic_s: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    strided_s: NDArray[np.float64]
+
+
+def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
+    """The parts on a device; of those that it says nothing of, nothing."""
+    rate = np.full(len(operators), device.vector_flop_per_s)
+    products = operators.dtype[operators.is_product].tolist()
+    rate[operators.is_product] = [device.rate(dtype) for dtype in products]
+    work = operators.flop + device.transcendental_flop * operators.transcendental
+    traffic = operators.read_bytes + operators.written_bytes
+    small = device.small_products
+    if small is not None:
+        rate[operators.is_single & (operators.flop < small.below_flop)] *= small.share
+    if device.dilated_flop_per_s is not None:
+        rate[operators.is_dilated] = device.dilated_flop_per_s
+    strided, strided_s = device.strided, np.zeros(len(operators))
+    if strided is not None:
+        cached = operators.strided_bytes < strided.cached_bytes
+        strided_s = operators.strided_bytes / np.where(cached, strided.cached_bytes_per_s, strided.bytes_per_s)
+    start_s = np.where(operators.written_bytes > 0, device.kernel_s, 0.0)
+    return RooflineParts(work / rate, traffic / device.memory_bytes_per_s, start_s, strided_s)

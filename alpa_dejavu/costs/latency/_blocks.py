@@ -1,0 +1,151 @@
+"""Forward and backward of a whole layer of a transformer on a GPU, alone or shared among GPUs of a host.
+
+A layer's seconds are those of its products, of its traffic and of what its devices exchange, each over what the data
+sheet promises, and not under those of its launches. What the framework reaches of each promise is fitted; a GPU that
+was measured on other models has its own deviations, one that wasn't has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alpa_dejavu.costs.left_out_errors import Array, Seconds, interval_ends, left_out_errors
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs.fitted_format import LayersData, SharedLayersData
+
+_LOSS = 0.08
+_FOLDS = 6
+_SHARED = {
+    "floor_s": 2e-3,
+    "block_products": 1.2,
+    "block_traffic": 10.0,
+    "block_exchange": 2.0,
+    "head_products": 1.2,
+    "head_traffic": 8.0,
+    "head_exchange": 0.5,
+    "message_s": 2e-4,
+    "through_host": 2.0,
+    "tensor_cores": 1.2,
+}
+_WEIGHTS = np.array([0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0])
+"""What is fitted for all GPUs, its first value, and how firmly that is held: programs don't exceed a data sheet."""
+_TERMS = ("products", "traffic", "exchange")
+# How far a GPU's own products, traffic and exchange are from all GPUs' (standard deviations of logarithms).
+_DEVIATIONS = np.array([0.4, 0.15, 0.3])
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Blocks:
+    """Layers as columns, all of shape (layers,); each figure is of one device.
+
+    Attributes:
+        gpu: the name of the chip.
+        is_head: whether it is something else than a block of attention and products: the loss, or a normalisation.
+        products_s: seconds of forward's and backward's products at the data sheet's rate.
+        traffic_s: seconds of the activations that are kept for backward, written once, at the memory's rate.
+        exchange_s: seconds of the tensor that tensor parallelism sums, once, at the links' rate.
+        messages: devices that share the layer, less one.
+        through_host: whether what devices exchange goes through the host's memory, for want of links of their own.
+        tensor_cores: whether the rate is that of tensor cores, of which programs reach less.
+    """
+
+    gpu: NDArray[np.str_]
+    is_head: NDArray[np.bool_]
+    products_s: Array
+    traffic_s: Array
+    exchange_s: Array
+    messages: Array
+    through_host: NDArray[np.bool_]
+    tensor_cores: NDArray[np.bool_]
+
+    def take(self, index: NDArray[np.bool_]) -> Blocks:
+        """Some of them."""
+        return Blocks(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.gpu)
+
+
+@final
+class BlockModel:
+    """Layers of transformers by three rates and a floor."""
+
+    def fit(self, blocks: Blocks, seconds: ArrayLike, groups: ArrayLike) -> BlockModel:
+        """Fits to measured seconds; the interval holds for groups that weren't seen, by `groups`' labels.
+
+        Raises:
+            ValueError: seconds aren't finite and above zero.
+        """
+        measured = np.asarray(seconds, dtype=np.float64)
+        if not (np.isfinite(measured) & (measured > 0)).all():
+            raise ValueError("layers: seconds must be finite and above zero; leave out what wasn't measured")
+        self._point = _Point().fit(blocks, measured)
+        fold = np.unique(np.asarray(groups), return_inverse=True)[1] % _FOLDS
+        errors = left_out_errors(lambda some, seconds: _Point().fit(some, seconds), blocks, measured, fold, self._point)
+        self._ends = interval_ends(errors)
+        return self
+
+    def predict(self, blocks: Blocks) -> Seconds:
+        """Seconds of each; in the domain are those whose GPU was fitted."""
+        return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
+
+    def state(self) -> LayersData:
+        """As JSON's types: logarithms of slowdowns and of seconds, of all GPUs, and each one's deviations from them."""
+        shared, own = self._point.values_[: len(_SHARED)].tolist(), self._point.values_[len(_SHARED) :]
+        of_gpu = dict(zip(self._point.gpus, own.reshape(-1, len(_TERMS)).tolist(), strict=True))
+        shared_by_name = cast("SharedLayersData", dict(zip(_SHARED, shared, strict=True)))
+        return {"shared": shared_by_name, "deviations": of_gpu, "ends": self._ends.tolist()}
+
+    @classmethod
+    def of_state(cls, state: LayersData) -> BlockModel:
+        """From what `state` gave."""
+        made, own = cls(), state["deviations"]
+        shared: Mapping[str, Any] = state["shared"]
+        made._point, made._ends = _Point(), np.array(state["ends"], dtype=np.float64)
+        made._point.gpus = sorted(own)
+        deviations = (number for gpu in made._point.gpus for number in own[gpu])
+        made._point.values_ = np.array([*(shared[name] for name in _SHARED), *deviations], dtype=np.float64)
+        return made
+
+
+@final
+class _Point:
+    """The means."""
+
+    def fit(self, blocks: Blocks, seconds: Array) -> _Point:
+        from scipy.optimize import least_squares
+
+        self.gpus = sorted(set(blocks.gpu.tolist()))
+        target = np.log(seconds)
+        own = len(_TERMS) * len(self.gpus)
+        guess = np.r_[np.log(list(_SHARED.values())), np.zeros(own)]
+        weights = np.r_[_WEIGHTS, np.tile(1 / _DEVIATIONS, len(self.gpus))]
+
+        def residuals(values: Array) -> Array:
+            return np.r_[self._log_s(values, blocks) - target, _LOSS * weights * (values - guess)]
+
+        self.values_ = least_squares(residuals, guess, loss="cauchy", f_scale=_LOSS, max_nfev=40).x
+        return self
+
+    def log_seconds(self, blocks: Blocks) -> Array:
+        return self._log_s(self.values_, blocks)
+
+    def _log_s(self, values: Array, blocks: Blocks) -> Array:
+        floor, *shared = values[: len(_SHARED)]
+        of_layer, of_head, message = np.array(shared[:3]), np.array(shared[3:6]), shared[6]
+        own = np.vstack([values[len(_SHARED) :].reshape(len(self.gpus), len(_TERMS)), np.zeros(len(_TERMS))])
+        codes = [self.gpus.index(name) if name in self.gpus else len(self.gpus) for name in blocks.gpu.tolist()]
+        slowdown = np.exp(np.where(blocks.is_head[:, None], of_head, of_layer) + own[codes])
+        slowdown[:, 0] *= np.where(blocks.tensor_cores, np.exp(shared[8]), 1.0)
+        slowdown[:, 2] *= np.where(blocks.through_host, np.exp(shared[7]), 1.0)
+        parts = np.stack([blocks.products_s, blocks.traffic_s, blocks.exchange_s], axis=1) * slowdown
+        work = np.log(parts.sum(axis=1) + np.exp(message) * blocks.messages)
+        start = floor + np.where(blocks.is_head, -1.5, 0.0)
+        return np.asarray(np.logaddexp(3 * work, 3 * start) / 3)

@@ -1,0 +1,115 @@
+"""Learned kernels as a latency model of the planner: operators are looked at as the kernels that they are like."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.costs.latency._adapted import AdaptedKernels
+from alpa_dejavu.costs.latency._analytic import AnalyticLatency
+from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.costs.latency._kernels import Array, DataSheet
+from alpa_dejavu.costs.latency._known_kernels import KernelSeconds, KnownKernels
+from alpa_dejavu.costs.latency._operator_kernels import DistinctKernels, OperatorKernels
+from alpa_dejavu.costs.latency._products import ProductCurve
+from alpa_dejavu.problem import Device, Operators
+
+_OF_INTERVAL = 2 * 1.6449
+"""A 90 % interval's width in standard deviations, if errors were normal."""
+_UNKNOWN = 0.5
+"""The spread, as a share of the roofline, on a device that has no data sheet."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LearnedLatency(LatencyModel):
+    """A fitted model of kernels, for devices whose data sheet is known by their name; the roofline for all others.
+
+    Compiled programs start kernels in `Device.kernel_s`; the floor that the model learned with (a launch from Python)
+    is replaced by it. No operator is predicted to take less than its roofline. A kernel is predicted once, in however
+    many layers it is.
+
+    Attributes:
+        model: a fitted `KernelModel`, or `AdaptedKernels`: then `sheets` is of the one GPU that they are adapted to.
+        sheets: by the names of devices.
+        products: by the names of devices and dtypes, how products measured there differ from what the model says.
+
+    Raises ValueError for adapted kernels and more than one sheet.
+    """
+
+    model: KernelSeconds
+    sheets: Mapping[str, DataSheet]
+    products: Mapping[str, Mapping[str, ProductCurve]] = dataclasses.field(default_factory=dict)
+    _kernels: OperatorKernels = dataclasses.field(default_factory=OperatorKernels, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, AdaptedKernels) and len(self.sheets) > 1:
+            raise ValueError(f"learned latency: the model is adapted to one GPU, but sheets has {sorted(self.sheets)}")
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Seconds of each operator, and one standard deviation."""
+        floor = AnalyticLatency().predict(operators, device).mean_s
+        if device.name not in self.sheets or not len(operators):
+            return Latency(floor, _UNKNOWN * floor)
+        kernels = self._kernels.of(operators, device, self.sheets[device.name])
+        seconds, launch_s = self._known.predict(kernels.divided)
+        work = np.maximum(seconds.mean - launch_s, 0.0)
+        # Divided work may fall on a worse shape of tiles, but the division that a library makes isn't slower than none.
+        cut = np.flatnonzero(kernels.divided.flop < kernels.whole.flop)
+        undivided, launch_s = self._known.predict(kernels.whole.take(cut))
+        work[cut] = np.minimum(work[cut], np.maximum(undivided.mean - launch_s, 0.0))
+        work *= self._own_products(operators, device, kernels)
+        relative = (seconds.upper - seconds.lower) / seconds.mean / _OF_INTERVAL
+        starts = operators.written_bytes > 0
+        once = np.where(starts, work[kernels.of_operators], 0.0) * operators.count
+        mean = np.maximum(once + device.kernel_s * operators.count * starts, floor)
+        return Latency(mean, mean * relative[kernels.of_operators])
+
+    def in_domain(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
+        """Whether each operator, on this device, is like what the model was fitted on."""
+        if device.name not in self.sheets or not len(operators):
+            return np.zeros(len(operators), dtype=np.bool_)
+        kernels = self._kernels.of(operators, device, self.sheets[device.name])
+        return self._known.predict(kernels.divided)[0].in_domain[kernels.of_operators]
+
+    def draws(self, operators: Operators, device: Device, count: int, rng: np.random.Generator) -> Array:
+        """Seconds of all operators together, `count` times, of shape (count, operators).
+
+        Operators of one class on one device err together: of the variance of the logarithm the share that the fit
+        found to be common to a group is drawn once for each class, the rest for each operator.
+        """
+        predicted = self.predict(operators, device)
+        sigma = np.log1p(np.divide(predicted.spread_s, predicted.mean_s, where=predicted.mean_s > 0))
+        if device.name in self.sheets and len(operators):
+            kernels = self._kernels.of(operators, device, self.sheets[device.name])
+            kinds = kernels.divided.kind[kernels.of_operators]
+        else:
+            kinds = np.full(len(operators), "map")
+        names, codes = np.unique(kinds, return_inverse=True)
+        common = np.array([self.model.common_variance.get(str(name), 1.0) for name in names])
+        together = rng.standard_normal((count, len(names)))[:, codes]
+        alone = rng.standard_normal((count, len(operators)))
+        error = np.sqrt(common[codes]) * together + np.sqrt(1 - common[codes]) * alone
+        return np.asarray(predicted.mean_s * np.exp(sigma * error))
+
+    def common_share(self, product: bool) -> float:
+        """Of the variance of an operator's error, the share that all of its class have in common."""
+        return self.model.common_variance.get("product" if product else "map", 1.0)
+
+    @cached_property
+    def _known(self) -> KnownKernels:
+        return KnownKernels(self.model)
+
+    def _own_products(self, operators: Operators, device: Device, kernels: DistinctKernels) -> Array:
+        """What each kernel's seconds are multiplied with for the device's own sake."""
+        factor = np.ones(len(kernels.first))
+        product, dtype = kernels.divided.kind == "product", operators.dtype[kernels.first]
+        for name, curve in self.products.get(device.name, {}).items():
+            chosen = product & (dtype == name)
+            factor[chosen] = curve.factor(np.maximum(operators.flop[kernels.first[chosen]], 1.0))
+        return factor

@@ -1,0 +1,87 @@
+"""The roofline on figures that were measured, with how far each of them may be off."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.costs.latency._analytic import roofline_parts
+from alpa_dejavu.costs.latency._base import Latency, LatencyModel
+from alpa_dejavu.problem import Device, Operators
+
+_UNMEASURED = math.log(2) / 1.6449
+"""Of a figure that has no spread: within a factor of two with 90 %."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class MeasuredRoofline(LatencyModel):
+    """The roofline, whose error is that of the figures: one that bounds several operators makes all of them err.
+
+    Attributes:
+        spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
+            `Device`'s field (of a rate by dtype "flop_per_s[float32]").
+        own: of an operator beside that: how far it is from the roofline of any figures.
+        spread_from: whose the spread is, in a few words.
+    """
+
+    spread: Mapping[str, Mapping[str, float]]
+    own: float
+    spread_from: str
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Seconds of each operator, and one standard deviation."""
+        work_s, traffic_s, start_s, strided_s = roofline_parts(operators, device)
+        bound_s = np.maximum(work_s, traffic_s)
+        once_s = bound_s + start_s + strided_s
+        memory, start = (self.figure_spread(device, name) for name in ("memory_bytes_per_s", "kernel_s"))
+        of_bound = np.where(work_s >= traffic_s, self._of_work(operators, device), memory)
+        off_s = np.hypot(np.hypot(bound_s * of_bound, start_s * start), strided_s * self._of_strided(operators, device))
+        relative = np.divide(off_s, once_s, out=np.zeros_like(once_s), where=once_s > 0)
+        mean = once_s * operators.count
+        return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
+
+    def common_share(self, product: bool) -> float:
+        """Of the variance of an operator's error, the share that all of its class have in common: the figures'.
+
+        That of the figure which bounds most of the class: the rate of products, the memory's of all others.
+        """
+        figure = "flop_per_s[float32]" if product else "memory_bytes_per_s"
+        common = float(np.mean([known.get(figure, _UNMEASURED) ** 2 for known in self.spread.values()] or [0.0]))
+        whole = common + self.own**2
+        return common / whole if whole > 0 else 1.0
+
+    def figure_spread(self, device: Device, figure: str) -> float:
+        """Standard deviation of the logarithm of a device's figure."""
+        return self.spread.get(device.name, {}).get(figure, _UNMEASURED)
+
+    def _of_work(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of what each operator's operations take."""
+        names = ("flop_per_s[float32]", "vector_flop_per_s", "transcendental_flop", "small_products")
+        single, vector, transcendental, small = (self.figure_spread(device, name) for name in names)
+        found = np.where(operators.is_product, single, vector)
+        for name, value in self.spread.get(device.name, {}).items():
+            if name.startswith("flop_per_s["):
+                found[operators.is_product & (operators.dtype == name[len("flop_per_s[") : -1])] = value
+        slow = device.transcendental_flop * operators.transcendental
+        share = np.divide(slow, operators.flop + slow, out=np.zeros_like(slow), where=slow > 0)
+        found = np.hypot(found, share * transcendental)
+        if device.small_products is not None:
+            few = operators.is_single & (operators.flop < device.small_products.below_flop)
+            found = np.where(few, np.hypot(found, small), found)
+        if device.dilated_flop_per_s is not None:
+            found[operators.is_dilated] = self.figure_spread(device, "dilated_flop_per_s")
+        return np.asarray(found)
+
+    def _of_strided(self, operators: Operators, device: Device) -> NDArray[np.float64]:
+        """Standard deviation of the logarithm of what reading against the order in memory takes."""
+        names = ("strided[cached_bytes_per_s]", "strided[bytes_per_s]")
+        cached, uncached = (self.figure_spread(device, name) for name in names)
+        if device.strided is None:
+            return np.zeros(len(operators))
+        return np.where(operators.strided_bytes < device.strided.cached_bytes, cached, uncached)

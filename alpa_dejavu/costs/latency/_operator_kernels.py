@@ -1,0 +1,143 @@
+"""Operators as the kernels that they are like: products by their shapes, all others by their traffic."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.costs.latency._kernels import CLASSES, Array, DataSheet, Kernels
+from alpa_dejavu.problem import Device, Operator, Operators
+
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8": 1}
+_STREAM, _STREAM_BYTES = "relu", 8.0
+"""What stands for an operator that streams, and what it moves for each element."""
+_MOST_KNOWN = 1 << 18
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class DistinctKernels:
+    """The kernels of some operators, each of them once.
+
+    Attributes:
+        divided: what one device runs.
+        whole: what it would run if products weren't divided.
+        first: the place of the first operator that runs each, shape (kernels,).
+        of_operators: the place of each operator's kernel, shape (operators,).
+    """
+
+    divided: Kernels
+    whole: Kernels
+    first: NDArray[np.intp]
+    of_operators: NDArray[np.intp]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What a record is on any device, undivided; of one that isn't a product, `flop` and all sizes are 1."""
+
+    op: str
+    dtype: str
+    batch: float
+    m: float
+    n: float
+    k: float
+    flop: float
+
+
+@final
+class OperatorKernels:
+    """Kernels of records on devices; a record's shape is looked at once."""
+
+    def __init__(self) -> None:
+        # The number of each record's shape, by the record's id; the records are kept, so that it stays theirs.
+        self._known: dict[int, int] = {}
+        self._kept: list[Operator] = []
+        self._numbers: dict[_Shape, int] = {}
+
+    def of(self, operators: Operators, device: Device, sheet: DataSheet) -> DistinctKernels:
+        """What one device runs of some operators, one or more."""
+        numbers, known = self._numbers_of(operators.records), list(self._numbers)
+        used = np.flatnonzero(np.bincount(numbers))
+        place = np.searchsorted(used, numbers)
+        whole, flop = _undivided([known[number] for number in used.tolist()], device, sheet)
+        traffic = operators.read_bytes + operators.written_bytes
+        # A kernel is told by its record's shape, and by the share of a product or the traffic of anything else.
+        figures = np.where((whole.kind == "product")[place], operators.flop, traffic)
+        values, value = np.unique(figures, return_inverse=True)
+        _, first, of_operators = np.unique(place * len(values) + value, return_index=True, return_inverse=True)
+        whole, share = whole.take(place[first]), operators.flop[first] / flop[place[first]]
+        return DistinctKernels(_divided(whole, share, traffic[first]), whole, first, of_operators)
+
+    def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
+        """The number of each record's shape."""
+        if len(self._kept) > _MOST_KNOWN:
+            self._known, self._kept, self._numbers = {}, [], {}
+        numbers = np.array([self._known.get(id(record), -1) for record in records], dtype=np.intp)
+        for place in np.flatnonzero(numbers < 0).tolist():
+            record = records[place]
+            if id(record) not in self._known:
+                self._kept.append(record)
+                self._known[id(record)] = self._numbers.setdefault(_shape(record), len(self._numbers))
+            numbers[place] = self._known[id(record)]
+        return numbers
+
+
+def _shape(record: Operator) -> _Shape:
+    found = record.product_sizes
+    if found is None:
+        return _Shape(_STREAM, record.dtype, 1.0, 1.0, 1.0, 1.0, 1.0)
+    batch, rows, others, inner = found
+    return _Shape("linear" if batch == 1 else "bmm", record.dtype, batch, max(rows, 1.0), others, inner, record.flop)
+
+
+def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tuple[Kernels, Array]:
+    """Kernels of whole records, and the operations of those that are products (of others 1)."""
+    products = [CLASSES.get(shape.op) == "product" for shape in shapes]
+    pairs = list(zip(shapes, products, strict=True))
+    rates = [device.rate(shape.dtype if product else "float32") for shape, product in pairs]
+    widths = np.array([_BYTES.get(shape.dtype, 4) if product else 4 for shape, product in pairs], dtype=np.float64)
+    of_rate = {each: _sustained(sheet, each) for each in set(rates)}
+    same, narrower = np.ones(len(shapes)), 4 / widths
+
+    def column(name: str) -> Array:
+        return np.array([getattr(shape, name) for shape in shapes], dtype=np.float64)
+
+    kernels = Kernels(
+        op=np.array([shape.op for shape in shapes], dtype=np.str_),
+        batch=column("batch"),
+        m=column("m"),
+        n=column("n"),
+        k=column("k"),
+        gpu=np.zeros(len(shapes), dtype=np.int64),
+        rate=np.array(rates),
+        sustained=np.array([of_rate[each] for each in rates]),
+        # Kernels count four bytes of each number: narrower ones go faster and take less of the cache.
+        bandwidth=sheet.memory_bytes_per_s * narrower,
+        num_sm=sheet.num_sm * same,
+        l2_bytes=sheet.l2_cache_bytes * narrower,
+    )
+    return kernels, column("flop")
+
+
+def _divided(whole: Kernels, share: Array, traffic: Array) -> Kernels:
+    """Of products in a batch each device has some, whole; of others it has some rows. What streams, by its traffic."""
+    product = whole.kind == "product"
+    batch = np.where(whole.batch > 1, np.maximum(whole.batch * share, 1.0), 1.0)
+    return dataclasses.replace(
+        whole,
+        batch=batch,
+        m=np.where(product, np.maximum(whole.m * share * whole.batch / batch, 1.0), 1.0),
+        n=np.where(product, whole.n, np.maximum(traffic / _STREAM_BYTES, 1.0)),
+    )
+
+
+def _sustained(sheet: DataSheet, rate: float) -> float:
+    """What a rate comes to: a sheet's power is reckoned for single precision; tensor cores take far less."""
+    power_w = None if rate > sheet.flop_per_s else sheet.power_w
+    return dataclasses.replace(sheet, flop_per_s=rate, power_w=power_w).sustained_flop_per_s

@@ -1,0 +1,52 @@
+"""How a device's own products differ from what a model of many GPUs' kernels says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.costs.latency._kernels import Array
+
+_CENTRE_FLOP = 1e11
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ProductCurve:
+    """Seconds of products over predicted ones: exp(level + slope x + bend x²), with x = log10(flop / 1e11).
+
+    Attributes:
+        level, slope, bend: fitted.
+        least_flop, most_flop: of what was fitted; smaller and larger products are off as those are.
+    """
+
+    level: float
+    slope: float
+    bend: float
+    least_flop: float
+    most_flop: float
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in dataclasses.astuple(self)):
+            raise ValueError(f"curve of products: {self} has a figure that isn't finite; fit it again")
+        if not 0 < self.least_flop <= self.most_flop:
+            raise ValueError(f"curve of products: least_flop is {self.least_flop}, most_flop {self.most_flop}")
+
+    @classmethod
+    def fit(cls, flop: Array, ratio: Array) -> ProductCurve:
+        """By least squares of logarithms; three products of unlike size at least.
+
+        >>> curve = ProductCurve.fit(np.array([1e10, 1e11, 1e12]), np.array([2.0, 1.0, 2.0]))
+        >>> curve.factor(np.array([1e9, 1e11])).round(6).tolist()
+        [2.0, 1.0]
+        """
+        bend, slope, level = np.polyfit(np.log10(flop / _CENTRE_FLOP), np.log(ratio), 2).tolist()
+        return cls(level, slope, bend, float(flop.min()), float(flop.max()))
+
+    def factor(self, flop: Array) -> Array:
+        """What predicted seconds of products are multiplied with."""
+        x = np.log10(np.clip(flop, self.least_flop, self.most_flop) / _CENTRE_FLOP)
+        return np.asarray(np.exp(self.level + self.slope * x + self.bend * x**2))

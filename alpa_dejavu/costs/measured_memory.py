@@ -1,0 +1,124 @@
+"""Measured peaks of stages in place of the count, and what they say of the stages that weren't measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
+from alpa_dejavu.costs.memory_margin import ALPA, KINDS, MemoryMargin, MemoryResiduals
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.problem import Run, StageChoice, checks
+
+__all__ = ["StageMeasurement", "log_ratio", "margin_with", "with_peaks"]
+
+_FEWEST = 3
+"""Peaks of a run that say something of its other stages where nothing else does."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageMeasurement:
+    """A stage measured alone on its submesh.
+
+    Attributes:
+        seconds: of its forward and backward for one micro-batch.
+        peak_bytes: on each device, with one micro-batch in flight; None where nothing tells it.
+
+    Raises ValueError for what isn't positive.
+    """
+
+    seconds: float
+    peak_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("measured stage", "seconds", self.seconds)
+        if self.peak_bytes is not None:
+            checks.positive("measured stage", "peak_bytes", self.peak_bytes)
+
+
+def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float) -> float | None:
+    """The logarithm of a stage's measured over its counted bytes; None where nothing is counted.
+
+    Args:
+        table: by the count alone.
+        run: that it was made for.
+        stage: that was measured.
+        peak_bytes: as `StageMeasurement` has it.
+    """
+    memory = table.memory[stage.submesh][stage.config]
+    assert memory is not None, "a stage that was measured is one that the search space offers"
+    counted = float(memory.peak(min(run.in_flight(0), 1))[stage.first, stage.last])
+    return math.log(peak_bytes / counted) if counted > 0 else None
+
+
+def with_peaks(
+    table: CostTable, run: Run, log_ratios: Mapping[StageChoice, float], margin: MemoryMargin
+) -> CostTable:
+    """The table with what measured stages keep, and how many may follow them; others go by the count and the margin.
+
+    A measured stage's kinds of bytes are off alike: its peak is known, not what it is made of.
+
+    Args:
+        table: by the count alone.
+        run: that it was made for.
+        log_ratios: of measured stages, as `log_ratio` gives them.
+        margin: for the stages that weren't measured.
+    """
+    room = table.max_n_succ_stages.copy()
+    usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
+    memory: list[tuple[StageMemory | None, ...]] = []
+    for s, row in enumerate(table.memory):
+        kept: list[StageMemory | None] = []
+        for c, counted in enumerate(row):
+            if counted is None:
+                kept.append(None)
+                continue
+            own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
+            found = _with_own(counted, own)
+            kept.append(found)
+            room[:, :, s, c] = successors_that_fit(margin.needed(counted), float(usable[s]), run)
+            if own:
+                known = successors_that_fit(found, float(table.memory_limit_bytes[s]), run)
+                for stage in own:
+                    room[stage.entry] = known[stage.first, stage.last]
+        memory.append(tuple(kept))
+    return dataclasses.replace(table, memory=tuple(memory), max_n_succ_stages=room, usable_bytes=usable, margin=margin)
+
+
+def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
+    """With so many times the count where it was measured."""
+    if not log_ratios:
+        return counted
+    kinds = {kind: getattr(counted, kind).copy() for kind in KINDS}
+    for stage, ratio in log_ratios.items():
+        for values in kinds.values():
+            values[stage.first, stage.last] *= math.exp(ratio)
+    return StageMemory(**kinds)
+
+
+def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMargin:
+    """The margin by the residuals that were given and those of stages that were measured now.
+
+    Without given ones, three are needed for a spread; each of them then stands for a group, since what they are to tell
+    is how far other stages of the same model are off.
+
+    >>> margin_with(MemoryMargin(), [0.1, 0.2]).residuals is None
+    True
+    >>> margin_with(MemoryMargin(), [0.1, 0.2, 0.3]).residuals.num_groups
+    3
+    """
+    given, own, of_run = margin.residuals, tuple(log_ratios), "stages measured while planning"
+    if not own or (given is None and len(own) < _FEWEST):
+        return margin
+    if given is None:
+        return dataclasses.replace(margin, residuals=MemoryResiduals({"peak": own}, len(own), of_run))
+    together = MemoryResiduals(
+        {kind: (*ratios, *own) for kind, ratios in given.log_ratios.items()},
+        given.num_groups + 1,
+        f"{given.origin}, and {of_run}" if given.origin else of_run,
+        ALPA if given.is_ours else f"{given.framework} and {ALPA}",
+    )
+    return dataclasses.replace(margin, residuals=together)

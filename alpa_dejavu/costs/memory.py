@@ -1,0 +1,131 @@
+"""What a stage keeps in memory, for all ranges of layers at once, and how many stages may follow it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray, range_max, touched_sum
+from alpa_dejavu.problem import MemoryShares, Model, Run
+from alpa_dejavu.problem.slicing_problem import NO_LIMIT
+
+__all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelMemory:
+    """Bytes of the whole (unsharded) tensors for layers i..j, each of shape (L, L).
+
+    `activations` are those of one micro-batch that wait for its backward; `layer_inputs` what its layers alone take in
+    from others; `temporaries` the largest layer's while it computes, `remat_temporaries` the same where its backward
+    computes its activations again.
+    """
+
+    parameters: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    layer_inputs: FloatArray
+    temporaries: FloatArray
+    remat_temporaries: FloatArray
+
+    @classmethod
+    def of(cls, model: Model) -> ModelMemory:
+        """Counts each tensor once for each range of layers, however many of its layers use it."""
+        num_layers = model.num_layers
+
+        def held(*roles: str) -> FloatArray:
+            return touched_sum(num_layers, _users(model, roles, first_position=0))
+
+        parameters, gradients = held("parameter"), held("gradient")
+        if model.training and not gradients.any():
+            gradients = touched_sum(num_layers, _users(model, ("parameter",), first_position=num_layers))
+        waiting = touched_sum(num_layers, _users(model, ("activation", "input"), first_position=num_layers))
+        layers = model.layers
+        temporaries = [max(layer.forward_temporary_bytes, layer.backward_temporary_bytes) for layer in layers]
+        again = [both + own for both, own in zip(temporaries, np.diag(waiting).tolist(), strict=True)]
+        return cls(
+            parameters,
+            gradients,
+            held("optimizer"),
+            waiting,
+            touched_sum(num_layers, _inputs(model)),
+            range_max(temporaries),
+            range_max(again),
+        )
+
+
+def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
+    """What layers take in forward from other layers and from outside, where a backward follows."""
+    for tensor in model.tensors if model.training else ():
+        if tensor.role in ("activation", "input") and tensor.producer < model.num_layers:
+            users = [user for user in tensor.users if tensor.producer < user < model.num_layers]
+            if users:
+                yield tensor.num_bytes, 0, users
+
+
+def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterable[tuple[float, int, list[int]]]:
+    """The tensors of some roles with the layers that use them from a position on, of what exists before it."""
+    last = 2 * model.num_layers - 1
+    for tensor in model.tensors:
+        if tensor.role in roles and tensor.producer < max(first_position, 1):
+            users = sorted({min(position, last - position) for position in tensor.users if position >= first_position})
+            if users:
+                yield tensor.num_bytes, 0, users
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class StageMemory:
+    """Bytes on each device for layers i..j, each of shape (L, L).
+
+    `resident` is there all the time, `per_micro_batch` for each micro-batch in flight, `temporary` while computing.
+    """
+
+    resident: FloatArray
+    per_micro_batch: FloatArray
+    temporary: FloatArray
+
+    def peak(self, in_flight: int) -> FloatArray:
+        """With so many micro-batches in flight."""
+        return self.resident + self.temporary + self.per_micro_batch * in_flight
+
+
+def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
+    """What each device keeps of a stage, given its share of the whole tensors.
+
+    With `remat` a layer keeps what it takes in alone, and computes the rest again before its backward.
+    """
+    kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
+    computing = memory.remat_temporaries if remat else memory.temporaries
+    return StageMemory(
+        resident=memory.parameters * shares.parameters
+        + memory.gradients * shares.gradients
+        + memory.optimizer * shares.optimizer,
+        per_micro_batch=kept,
+        temporary=computing * shares.temporaries,
+    )
+
+
+def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
+    """How many stages may follow layers i..j before memory is full: Alpa's `max_n_succ_stages`, -1 if not even none.
+
+    Shape (L, L). A stage of a pipeline of S that is followed by n others keeps min(n+1, B) micro-batches in 1F1B,
+    min(2n+1, B) in the overlap-friendly one, B in GPipe and none in inference.
+    """
+    free = limit_bytes - stage.resident - stage.temporary
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fitting = np.where(stage.per_micro_batch > 0, np.floor(free / stage.per_micro_batch), np.inf)
+    fitting = np.where(free < 0, -1.0, fitting)
+    if run.schedule == "inference":
+        followed = np.where(fitting >= 0, NO_LIMIT, -1)
+    elif run.schedule == "gpipe":
+        followed = np.where(fitting >= run.num_micro_batches, NO_LIMIT, -1)
+    else:
+        step = 1 if run.schedule == "1f1b" else 2
+        followed = np.where(fitting >= run.num_micro_batches, NO_LIMIT, np.floor((fitting - 1) / step))
+    return np.clip(followed, -1, NO_LIMIT).astype(np.int64)

@@ -1,0 +1,244 @@
+"""How much more memory than the analytic count a plan must leave, so that the risk of running out is a chosen one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.memory import StageMemory
+from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
+
+__all__ = [
+    "ALPA", "COUNTED", "DEFAULT_MARGIN", "DEFAULT_RISK", "KINDS", "UNMEASURED", "MemoryMargin", "MemoryResiduals",
+    "counted_bytes", "with_memory_note",
+]  # fmt: skip
+
+ALPA = "Alpa"
+"""The framework that plans run under."""
+DEFAULT_RISK = 0.01
+DEFAULT_MARGIN = 0.05
+"""The share of a device's memory that is left free where nothing tells how far the count is off."""
+KINDS = ("resident", "per_micro_batch", "temporary")
+"""What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
+_STEEPEST, _LEAST = 50.0, 1e-6
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MemoryResiduals:
+    """Measured peaks of memory against the count.
+
+    Attributes:
+        log_ratios: logarithms of measured over counted bytes, by `KINDS`; under "peak", of whole peaks, for the kinds
+            that have none of their own.
+        num_groups: how many of them are independent: models, or clusters.
+        origin: what was measured.
+        framework: that ran while it was measured. What a framework keeps besides the count (a context, buffers, what
+            its allocator wastes) is its own, so of another one's residuals the spread around the count is taken and no
+            mean, and however many there are, they don't make the risk under Alpa known.
+
+    Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, no group, or no name of
+    a framework.
+    """
+
+    log_ratios: Mapping[str, Sequence[float]] = dataclasses.field(hash=False)
+    num_groups: int
+    origin: str = ""
+    framework: str = ALPA
+
+    def __post_init__(self) -> None:
+        for kind, ratios in self.log_ratios.items():
+            if kind not in (*KINDS, "peak"):
+                raise ValueError(f"memory residuals: there is no kind {kind!r}; choose among {(*KINDS, 'peak')}")
+            if len(ratios) < 2 or not np.isfinite(ratios).all():
+                raise ValueError(f"memory residuals: {kind} has {list(ratios)}, but must have two finite logarithms")
+        if "peak" not in self.log_ratios and set(self.log_ratios) != set(KINDS):
+            known = sorted(self.log_ratios)
+            raise ValueError(f"memory residuals: has {known}, but needs each of {KINDS}, or 'peak' for the others")
+        if self.num_groups < 1:
+            raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
+        if not self.framework:
+            raise ValueError("memory residuals: framework is empty, but must name what ran while peaks were measured")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether they are of the framework that plans run under."""
+        return self.framework == ALPA
+
+    def of(self, kind: str) -> FloatArray:
+        """Of a kind."""
+        return np.asarray(self.log_ratios.get(kind, self.log_ratios.get("peak", ())), dtype=np.float64)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class MemoryMargin:
+    """The correction of the analytic count, and what is left free for its spread.
+
+    Errors of the kinds go together: a stage that needs more activations than counted needs more temporaries too.
+
+    Attributes:
+        risk: of running out of memory that a plan may have.
+        residuals: None: nothing was measured, and the risk is unknown; the count is taken as it is, and a share of the
+            memory is left free. With them the margin is theirs alone.
+        free_share: that share; None: each host's own, or `DEFAULT_MARGIN` where it has none.
+    """
+
+    risk: float = DEFAULT_RISK
+    residuals: MemoryResiduals | None = None
+    free_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.risk < 0.5:
+            raise ValueError(f"memory: risk is {self.risk!r}, but must be above 0 and below 0.5; the default is 0.01")
+        if self.free_share is not None:
+            checks.share("memory", "memory_margin", self.free_share)
+
+    def free_share_of(self, host: Host) -> float:
+        """The share of its devices' memory that stages leave free whose peaks weren't measured."""
+        if self.residuals is not None:
+            return 0.0
+        chosen = host.memory_margin if self.free_share is None else self.free_share
+        return DEFAULT_MARGIN if chosen is None else chosen
+
+    def usable_bytes(self, host: Host) -> float:
+        """What such stages may take of each of its devices."""
+        return host.device.memory_bytes * (1 - self.free_share_of(host))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough was measured, under Alpa, to know a risk as small as the chosen one."""
+        return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
+
+    def note(self, hosts: Iterable[Host] = ()) -> str:
+        """A sentence for a report on a plan on some hosts: the chosen risk, what is known of it, and what was done."""
+        if self.residuals is None:
+            free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
+            left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
+            return (
+                "nothing says how far measured peaks of memory are from the analytic count, so the risk of running out "
+                f"is unknown, not the chosen {self.risk:.2%}: {left}"
+            )
+        note = f"plans are taken under a risk of {self.risk:.2%} of running out of memory"
+        return note if self.is_known else f"{note}; {self._doubt}"
+
+    @property
+    def _doubt(self) -> str:
+        """Why the risk isn't known, and what is done."""
+        assert self.residuals is not None, "asked where something was measured"
+        of, reasons = self.residuals, []
+        if self._fewest < self._wanted:
+            reasons.append(f"are too few to know a risk that small ({self._wanted} are needed)")
+        if not of.is_ours:
+            reasons.append(f"are of {of.framework}, which says nothing of what Alpa itself keeps besides the count")
+        return (
+            f"{self._fewest} residuals in {of.num_groups} groups{f' ({of.origin})' if of.origin else ''} "
+            f"{' and '.join(reasons)}, so the margin is that of Student's t with {self._freedom} degrees of freedom"
+        )
+
+    def needed(self, stage: StageMemory) -> StageMemory:
+        """What stages stay below with the chosen risk, in place of the analytic bytes."""
+        if self.residuals is None:
+            return stage
+        points, more = self._tails
+        at = float(np.interp(-self.risk, -more, points))
+        return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in KINDS})
+
+    def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
+        """Whether a stage of so many analytic bytes by `KINDS` may be on each device of some hosts."""
+        needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in KINDS}))
+        return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
+
+    def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
+        """Of running out with so many analytic bytes by `KINDS`; None where nothing was measured."""
+        if self.residuals is None:
+            return None
+        points, more = self._tails
+        peaks = sum((counted_bytes[kind] * self._factor(kind, points) for kind in KINDS), np.zeros_like(points))
+        return float(np.interp(limit_bytes, peaks, more))
+
+    def _factor(self, kind: str, at: FloatArray | float) -> FloatArray:
+        """Of bytes, so many standard deviations above the middle."""
+        mean, spread = self._fits[kind]
+        return np.asarray(np.exp(np.clip(mean + spread * np.asarray(at), -_STEEPEST, _STEEPEST)))
+
+    @cached_property
+    def _fits(self) -> dict[str, tuple[float, float]]:
+        """Mean, and spread of a new one, of the logarithm of each kind's ratio."""
+        assert self.residuals is not None, "asked where something was measured"
+        found = {}
+        for kind in KINDS:
+            ratios = self.residuals.of(kind)
+            if self.residuals.is_ours:
+                mean, spread = float(ratios.mean()), float(ratios.std(ddof=1)) * math.sqrt(1 + 1 / len(ratios))
+            else:
+                mean, spread = 0.0, math.sqrt(float((ratios**2).mean()))
+            found[kind] = mean, max(spread, _LEAST)
+        return found
+
+    @cached_property
+    def _tails(self) -> tuple[FloatArray, FloatArray]:
+        from alpa_dejavu.costs.iteration._risk import students_t
+
+        return students_t(self._freedom)
+
+    @property
+    def _fewest(self) -> int:
+        assert self.residuals is not None, "asked where something was measured"
+        return min(len(self.residuals.of(kind)) for kind in KINDS)
+
+    @property
+    def _wanted(self) -> int:
+        return math.ceil(1 / self.risk)
+
+    @property
+    def _freedom(self) -> int:
+        """Degrees of freedom: independent groups less one, and two at most where the risk can't be known."""
+        assert self.residuals is not None, "asked where something was measured"
+        freedom = max(self.residuals.num_groups - 1, 1)
+        return freedom if self.is_known else min(freedom, 2)
+
+
+COUNTED = MemoryMargin(free_share=0.0)
+"""The analytic count as it is: for plans that are given. Those that are chosen leave a margin."""
+UNMEASURED = MemoryMargin()
+"""What plans are chosen by where nothing was measured and nothing else is asked for."""
+
+
+def counted_bytes(stage: StagePlan) -> dict[str, float]:
+    """The analytic bytes of a plan's stage, by `KINDS`."""
+    return {
+        "resident": stage.resident_bytes,
+        "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
+        "temporary": stage.temporary_bytes,
+    }
+
+
+def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
+    """The plan with what is known of its risk of running out of memory.
+
+    Args:
+        plan: the plan.
+        margin: that its stages were taken by.
+        cluster: that it is for.
+        measured: the numbers of the stages whose own peaks were measured: for them the count, and its error, don't
+            matter.
+    """
+    risks = [
+        margin.probability(counted_bytes(stage), stage.memory_limit_bytes)
+        for n, stage in enumerate(plan.stages)
+        if n not in measured
+    ]
+    known = [risk for risk in risks if risk is not None]
+    fullest = "this plan's fullest stage" if not measured else "the fullest of this plan's other stages"
+    peaks = f"; the peaks of {len(measured)} of this plan's {len(plan.stages)} stages were measured" if measured else ""
+    said = f"; {fullest} has one of {max(known):.2g}" if known else ""
+    used = {name for stage in plan.stages for name in stage.hosts}
+    note = margin.note(host for host in cluster.hosts if host.name in used)
+    return dataclasses.replace(plan, notes=(*plan.notes, note + peaks + said))

@@ -1,0 +1,40 @@
+"""Cost tables where layers cost other shares of what they were predicted to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.table import CostTable
+
+__all__ = ["own_seconds", "with_layer_factors"]
+
+_NAMES = ("compute_forward_s", "compute_backward_s", "update_s")
+
+
+def own_seconds(table: CostTable) -> FloatArray:
+    """What each layer's operators compute forward, backward and once a step, shape (3, L, S, C).
+
+    Without the start of a computation, and what a step costs a stage besides.
+    """
+    devices = [each.kinds[0] for each in table.devices]
+    start_s, step_s = (np.array([[getattr(device, name)] for device in devices]) for name in ("dispatch_s", "step_s"))
+    alone = [np.moveaxis(np.diagonal(getattr(table, name)), -1, 0) for name in _NAMES]
+    return np.maximum([alone[0] - start_s, alone[1] - start_s, alone[2] - step_s], 0.0)
+
+
+def with_layer_factors(table: CostTable, factors: ArrayLike) -> CostTable:
+    """The table where the operators of each layer take `factors`, of shape (L,), times as long; collectives stay."""
+    more = own_seconds(table) * (np.asarray(factors, dtype=np.float64) - 1)[:, None, None]
+    before = np.concatenate([np.zeros_like(more[:, :1]), np.cumsum(more, axis=1)], axis=1)
+    size = more.shape[1]
+    inside = np.triu(np.ones((size, size), dtype=np.bool_))[..., None, None]
+    changed: dict[str, Any] = {}
+    for name, ends in zip(_NAMES, before, strict=True):
+        added = ends[None, 1:] - ends[:-1, None]
+        changed[name] = np.where(inside, np.maximum(getattr(table, name) + added, 0.0), getattr(table, name))
+    return dataclasses.replace(table, **changed)

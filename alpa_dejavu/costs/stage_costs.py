@@ -1,0 +1,311 @@
+"""What a stage takes: each kind of work, for all ranges of layers at once, on the very devices that the stage is on."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterable, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu._util.ties import rounded
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
+from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.interstage import InterstageTransfer
+from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
+from alpa_dejavu.problem import PHASES, Cluster, Device, Division, Exchange, Host, MeshConfig, Model, Operators, Submesh
+
+__all__ = ["KINDS", "StageCostModel", "StageDevices", "slowest_device"]
+
+KINDS = (
+    "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
+    "synchronisation_s", "update_s",
+)  # fmt: skip
+"""What `StageCostModel.seconds` gives, in this order: of one micro-batch, but for the last two, once a step."""
+
+_Mesh = tuple[int, int, int, bool]
+"""What tells divisions apart: a config but for its remat."""
+_Predicted = dict[int, tuple[Operators, Latency, float]]
+
+
+def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
+    """The device that a stage on all of these hosts waits for: of the lowest rate."""
+    return min((host.device for host in hosts), key=lambda device: device.rate(dtype))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class StageDevices:
+    """The devices of a stage, or others for which all takes the same.
+
+    Attributes:
+        hosts: of each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
+        kinds: the unlike devices among them, the slowest first.
+    """
+
+    hosts: tuple[int, ...]
+    kinds: tuple[Device, ...]
+
+
+@final
+class StageCostModel:
+    """What stages of a model take on a cluster: what they compute, send among their devices, and do once a step.
+
+    What crosses from stage to stage is priced by `interstage`. A stage takes as long as its slowest device and its
+    slowest group of devices. What doesn't depend on the mesh is computed once.
+    """
+
+    def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
+        self.model, self.cluster, self.models = model, cluster, models
+        self.interstage = InterstageTransfer(model, cluster, models.communication)
+        self._whole = ModelMemory.of(model)
+        self._divisions: dict[_Mesh, Division] = {}
+        self._predicted: dict[Device, _Predicted] = {}
+        self._like: dict[tuple[object, ...], StageDevices] = {}
+        self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
+        self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
+        self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
+        self._together: dict[tuple[_Mesh, str], Sequence[Exchange]] = {}
+        self._sent_s = SentSeconds(models.communication)
+
+    def on(self, hosts: Sequence[int]) -> StageDevices:
+        """Devices on these hosts, each device's named; the same object for hosts on which all takes the same."""
+        kinds, hosts = kinds_of(self.cluster), tuple(hosts)
+        places = list(dict.fromkeys(hosts))
+        first = {kinds[host]: host for host in reversed(places)}
+        last = {kinds[host]: host for host in places}
+        number = {host: n for n, host in enumerate(places)}
+        classes = {kind: n for n, kind in enumerate(first)}
+        key = (
+            tuple(number[host] for host in hosts),
+            tuple(classes[kinds[host]] for host in places),
+            tuple((self.cluster.hosts[host].device, self.cluster.hosts[host].num_devices) for host in first.values()),
+            tuple(self.cluster.links[host][host] for host in first.values()),
+            tuple(self.cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
+        )
+        return self._known(key, hosts, places)
+
+    def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
+        """The devices of a submesh on these hosts; None: on any, so that every kind of device may be among them."""
+        chosen = range(submesh.num_hosts) if hosts is None else hosts
+        each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
+        return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self.cluster.hosts)))
+
+    def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
+        if key not in self._like:
+            devices = dict.fromkeys(self.cluster.hosts[host].device for host in places)
+            self._like[key] = StageDevices(hosts, tuple(sorted(devices, key=lambda each: each.rate(self._usual_dtype))))
+        return self._like[key]
+
+    @functools.cached_property
+    def _usual_dtype(self) -> str:
+        """The dtype of most of the products' operations."""
+        work: dict[str, float] = {"float32": 0.0}
+        for layer in self.model.layers:
+            operators = layer.forward
+            flop = operators.flop * operators.count * operators.is_product
+            for dtype in set(operators.dtype.tolist()):
+                work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
+        return max(work, key=lambda dtype: work[dtype])
+
+    def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
+        """Predicts together what the prices of some stages need; without it they come one by one."""
+        meshes = {(devices, _mesh(config)): config for devices, config in choices}
+        wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
+        for (devices, mesh), config in meshes.items():
+            for device in devices.kinds:
+                wanted.setdefault(device, {})[mesh] = config
+        for device, configs in wanted.items():
+            self._predict(device, configs.values())
+        self._sent_s.ask(
+            (one.kind, one.num_bytes, group)
+            for (devices, _), config in meshes.items()
+            for one in self._all_sent(config)
+            for group in self.groups(devices, config, one.axis)
+        )
+
+    def _predict(self, device: Device, configs: Iterable[MeshConfig]) -> None:
+        known, wanted = self._predicted.setdefault(device, {}), dict[int, Operators]()
+        for config in configs:
+            division = self.division(config)
+            asked = (division.operators(n, phase) for n in range(len(division.variants)) for phase in PHASES)
+            wanted |= {id(one): one for one in asked if id(one) not in known}
+        found = latencies(self.models.latency, list(wanted.values()), device)
+        for one, latency in zip(wanted.values(), found, strict=True):
+            known[id(one)] = one, latency, latency.total_s
+
+    def _all_sent(self, config: MeshConfig) -> list[Exchange]:
+        """What the devices of any stage send, all phases together, alike layers once."""
+        division = self.division(config)
+        every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
+        distinct = {id(exchanges): exchanges for exchanges in every}
+        combined = (self._combined_of(config, phase) for phase in PHASES)
+        return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
+
+    def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
+        """Seconds by `KINDS`, shape (len(KINDS), L, L), rounded: layers alike make entries alike wherever they are."""
+        forward, backward, update = self.computed_s(devices, config)
+        ahead, back = self._collective_s(devices, config)
+        once = self._combined_s(devices, config, "step")
+        return rounded(np.stack([forward, backward, ahead, back, once, update]))
+
+    def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
+        """What the slowest device computes forward, backward and once a step, shape (3, L, L)."""
+        return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
+
+    def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
+        key = device, _mesh(config), config.remat
+        if key not in self._computed:
+            update = self._summed(config, self._operators_s(device, config, "step")) + device.step_s
+            self._computed[key] = np.stack([*self._compute_s(device, config), update])
+        return self._computed[key]
+
+    def memory(self, config: MeshConfig) -> StageMemory:
+        """What each device keeps."""
+        return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer")
+
+    @property
+    def gradient_bytes(self) -> FloatArray:
+        """Of all trained parameters of layers i..j, shape (L, L)."""
+        return self._whole.gradients
+
+    def division(self, config: MeshConfig) -> Division:
+        """What each device computes, sends and keeps."""
+        key = _mesh(config)
+        if key not in self._divisions:
+            sharding = self.model.sharding
+            self._divisions[key] = (
+                EvenDivision(self.model, self._whole, *key[:3])
+                if sharding is None
+                else sharding.on(self.model.layers, config)
+            )
+        return self._divisions[key]
+
+    def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
+        """Seconds of each layer's operators on one device; by variant."""
+        division, known = self.division(config), self._predicted.setdefault(device, {})
+        every = [division.operators(n, phase) for n in range(len(division.variants))]
+        alone = np.array([self._priced(known, one, device)[2] for one in every])
+        return alone * self.crowding(device, config)
+
+    def crowding(self, device: Device, config: MeshConfig) -> float:
+        """How many times longer operators take than on a device alone."""
+        return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
+
+    def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
+        """Alike layers share their operators."""
+        if id(operators) not in known:
+            latency = self.models.latency.predict(operators, device)
+            known[id(operators)] = operators, latency, latency.total_s
+        return known[id(operators)]
+
+    def latency_of(self, operators: Operators, device: Device) -> Latency:
+        """The latency of operators that a division has, on a device."""
+        return self._priced(self._predicted.setdefault(device, {}), operators, device)[1]
+
+    def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
+        """All layers' operators divided among the devices, and the start of the computations."""
+        start, forward = device.dispatch_s, self._operators_s(device, config, "forward")
+        if not self.model.training:
+            return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
+        backward = self._operators_s(device, config, "backward")
+        if config.remat == "layer":
+            backward = self._again(config, backward, forward)
+        return self._summed(config, forward) + start, self._summed(config, backward) + start
+
+    def _again(self, config: MeshConfig, backward: FloatArray, forward: FloatArray) -> FloatArray:
+        """Backward with the forward pass before it, where there is a backward pass."""
+        return backward + forward * self.trains(config)
+
+    def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
+        """Whether each variant has a backward pass."""
+        layers = self.model.layers
+        return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
+
+    def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
+        """Of all stages, from what the layers' variants take."""
+        return stage_sum(values, self.division(config).of_stages)
+
+    def _collective_s(self, devices: StageDevices, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
+        """What the devices of a stage send each other for each micro-batch."""
+        forward = self._exchanges_s(devices, config, "forward")
+        ahead = self._summed(config, forward) + self._combined_s(devices, config, "forward")
+        if not self.model.training:
+            return ahead, np.zeros_like(ahead)
+        backward = self._exchanges_s(devices, config, "backward")
+        if config.remat == "layer":
+            backward = self._again(config, backward, forward)
+        return ahead, self._summed(config, backward) + self._combined_s(devices, config, "backward")
+
+    def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Of each layer, one exchange after the other; by variant."""
+        division, known = self.division(config), dict[int, tuple[Sequence[Exchange], float]]()
+        found = np.zeros(len(division.variants))
+        for n in range(len(found)):
+            exchanges = division.exchanges(n, phase)
+            if id(exchanges) not in known:
+                total = sum(float(self.sent_s(devices, config, one) @ one.counts) for one in exchanges)
+                known[id(exchanges)] = exchanges, total  # they are kept, so that their ids stay theirs
+            found[n] = known[id(exchanges)][1]
+        return found
+
+    def _combined_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Of each range of layers, all sent as one."""
+        total = np.zeros_like(self._whole.parameters)
+        return sum((seconds for _, seconds in self.combined(devices, config, phase)), total)
+
+    def combined(self, devices: StageDevices, config: MeshConfig, phase: str) -> list[tuple[Exchange, FloatArray]]:
+        """What each range of layers sends as one, with its seconds, of shape (L, L)."""
+        key = devices, _mesh(config), phase
+        if key not in self._sent:
+            exchanges = self._combined_of(config, phase)
+            self._sent[key] = [(one, self.sent_s(devices, config, one) * one.counts) for one in exchanges]
+        return self._sent[key]
+
+    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[Exchange]:
+        key = _mesh(config), phase
+        if key not in self._together:
+            self._together[key] = self.division(config).combined(phase)
+        return self._together[key]
+
+    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: Exchange) -> FloatArray:
+        """Each of some collectives, in the slowest group along an axis; all groups are at it at a time."""
+        groups = self.groups(devices, config, exchange.axis)
+        return functools.reduce(
+            np.maximum, (self._sent_s.seconds(exchange.kind, exchange.num_bytes, group) for group in groups)
+        )
+
+    def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
+        """The devices along an axis of a logical mesh (0: data-parallel, 1: tensor-parallel): a group of each kind.
+
+        Groups on hosts of the same kinds take equally long.
+        """
+        key = devices, config.tensor_parallel, axis
+        if key not in self._groups:
+            hosts, along = devices.hosts, config.tensor_parallel
+            rows = [hosts[n : n + along] for n in range(0, len(hosts), along)]
+            every = list(zip(*rows, strict=True)) if axis == 0 else rows
+            kinds, found = kinds_of(self.cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
+            for group in dict.fromkeys(every):
+                number = {host: n for n, host in enumerate(dict.fromkeys(group))}
+                found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
+            at_a_time = len(every) * self._abreast(hosts)
+            self._groups[key] = [Group(self.cluster, group, at_a_time) for group in found.values()]
+        return self._groups[key]
+
+    def _abreast(self, hosts: tuple[int, ...]) -> int:
+        """How many stages like one share its hosts, if it is on several: their groups are at it at the same time."""
+        taken = collections.Counter(hosts)
+        return min(self.cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
+
+
+def _mesh(config: MeshConfig) -> _Mesh:
+    return config.data_parallel, config.tensor_parallel, config.zero, config.batch_forced

@@ -1,0 +1,270 @@
+"""The cost table: every range of layers on every submesh with every config, by prefix sums and array operations.
+
+An entry is what one micro-batch costs forward and backward. What a stage costs once a step stands beside it. What
+crosses from stage to stage stands apart, since that depends on both. On unlike hosts a submesh stands with those that
+it is on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.clusters.placement import devices_of_kinds, kinds_of_sites
+from alpa_dejavu.costs._allowed_ranges import allowed_ranges
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
+from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
+from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
+from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel, StageDevices
+from alpa_dejavu.problem import Cluster, MeshConfig, Model, Run, SearchSpace, Sites, SlicingProblem, StageChoice
+
+__all__ = ["CostTable", "cost_table"]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class CostTable:
+    """Arrays of shape (L, L, S, C); entry (i, j, s, c) is about layers i..j on submesh s with config c.
+
+    Attributes:
+        compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
+        collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
+        synchronisation_s, update_s: once a step: of gradients; the optimizer, and what the runtime adds.
+        offered: whether the search may take the entry.
+        max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
+        memory: of submesh s with config c, None where there is no such config.
+        memory_limit_bytes: of each device of submesh s, shape (S,).
+        usable_bytes: what the margin leaves of it for stages whose peaks weren't measured, shape (S,).
+        stage_costs: what the entries are made of; None where they were made otherwise.
+        devices: of each submesh, as `stage_costs` knows them.
+        transfer: what crosses from stage to stage; None: nothing.
+        interstage: the same from any submesh to any other.
+        margin: by which `max_n_succ_stages` reckons with more memory than the analytic count, or leaves some free.
+    """
+
+    compute_forward_s: FloatArray
+    compute_backward_s: FloatArray
+    collective_forward_s: FloatArray
+    collective_backward_s: FloatArray
+    synchronisation_s: FloatArray
+    update_s: FloatArray
+    offered: NDArray[np.bool_]
+    max_n_succ_stages: NDArray[np.int64]
+    memory: tuple[tuple[StageMemory | None, ...], ...]
+    memory_limit_bytes: FloatArray
+    usable_bytes: FloatArray
+    stage_costs: StageCostModel | None = None
+    devices: tuple[StageDevices, ...] = ()
+    transfer: InterstageTransfer | None = None
+    interstage: InterstageTable | None = None
+    margin: MemoryMargin = COUNTED
+
+    @property
+    def compute_s(self) -> FloatArray:
+        """Operators, forward and backward."""
+        return self.compute_forward_s + self.compute_backward_s
+
+    @property
+    def collective_s(self) -> FloatArray:
+        """Collectives, forward and backward."""
+        return self.collective_forward_s + self.collective_backward_s
+
+    @property
+    def per_step_s(self) -> FloatArray:
+        """What comes once a step."""
+        return self.synchronisation_s + self.update_s
+
+    @property
+    def costs_s(self) -> FloatArray:
+        """Computing and collectives of one micro-batch: infinite where not offered, or where memory doesn't do."""
+        return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
+
+    @property
+    def compute_costs_s(self) -> FloatArray:
+        """Alpa's `compute_cost`: `costs_s` with what a stage would take in from one on a submesh like its own."""
+        return self.costs_s + self._crossing_alike_s()[:-1, None, :, None]
+
+    def _crossing_alike_s(self) -> FloatArray:
+        """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
+        num_layers, _, num_submeshes, _ = self.offered.shape
+        crossing = np.zeros((num_layers + 1, num_submeshes))
+        if self.interstage is not None:
+            alike = np.diagonal(self.interstage.links)
+            crossing[:-1] = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
+        return crossing
+
+    def with_transfer(self, transfer: InterstageTransfer, space: SearchSpace) -> CostTable:
+        """The table with other prices of what crosses from stage to stage; `space` is its own."""
+        return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
+
+    def with_memory(self, factor: float, run: Run) -> CostTable:
+        """The table as if devices had `factor` times the memory; `run` is its own."""
+        room = self.max_n_succ_stages.copy()
+        for s, row in enumerate(self.memory):
+            for c, stage in enumerate(row):
+                if stage is not None:
+                    usable = factor * float(self.usable_bytes[s])
+                    room[:, :, s, c] = successors_that_fit(self.margin.needed(stage), usable, run)
+        return dataclasses.replace(self, max_n_succ_stages=room)
+
+    def taken_s(
+        self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
+    ) -> list[tuple[float, float]]:
+        """Seconds that each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
+
+        Args:
+            stages: of a slicing.
+            space: of the table.
+            hosts: of each stage; None: any of their submeshes' kinds, and where there are several hosts, others than
+                their neighbours'.
+        """
+        crossed = [(0.0, 0.0)]
+        if self.interstage is None:
+            crossed += [(0.0, 0.0)] * (len(stages) - 1)
+        elif hosts is None or self.transfer is None:
+            for one, other in itertools.pairwise(stages):
+                crossed.append(self.interstage.seconds(other.first, one.submesh, other.submesh))
+        else:
+            each = [space.submeshes[stage.submesh].devices_per_host for stage in stages]
+            places = [[host for host in on for _ in range(n)] for on, n in zip(hosts, each, strict=True)]
+            for stage, (before, after) in zip(stages[1:], itertools.pairwise(places), strict=True):
+                crossed.append(self.transfer.between(stage.first, before, after))
+        return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
+
+    def part(self, submeshes: Sequence[int]) -> CostTable:
+        """The table of some of its submeshes, by their index."""
+        chosen = list(submeshes)
+        columns = {name: getattr(self, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
+        return dataclasses.replace(
+            self,
+            **columns,
+            memory=tuple(self.memory[s] for s in chosen),
+            memory_limit_bytes=self.memory_limit_bytes[chosen],
+            usable_bytes=self.usable_bytes[chosen],
+            devices=tuple(self.devices[s] for s in chosen),
+            interstage=self.interstage and self.interstage.of(chosen),
+        )
+
+    def slicing_problem(
+        self,
+        cluster: Cluster,
+        space: SearchSpace,
+        run: Run,
+        hosts: Sequence[int] | None = None,
+        senders_wait: bool = False,
+    ) -> SlicingProblem:
+        """The problem that a slicer is asked.
+
+        On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
+
+        What crosses a cut counts once, for the stage behind it. `senders_wait`: for the stage before it, too, as if the
+        next stage were on a submesh like its own; so much of a stage's time is taken where transfers aren't buffered.
+
+        Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
+        seconds are those of all of them computing at a time, so all of them are used. What a micro-batch waits for
+        between stages is hidden by the work on others, except while the pipeline fills and drains: once a step it
+        counts in full.
+        """
+        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
+        objective = "inference" if run.schedule == "inference" else "training"
+        known = space.hosts is not None
+        available = devices_of_kinds(cluster, hosts)
+        available = available if known else available.sum(keepdims=True)
+        share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
+        costs = self.costs_s
+        if senders_wait:
+            costs = costs + self._crossing_alike_s()[None, 1:, :, None]
+        return SlicingProblem(
+            costs_s=costs * share,
+            submesh_sizes=sizes,
+            num_devices=int(available.sum()),
+            num_micro_batches=run.num_micro_batches,
+            max_n_succ_stages=self.max_n_succ_stages,
+            per_step_s=self.per_step_s * share,
+            devices="at most" if known and not cluster.shared else "exactly",
+            objective="work" if cluster.shared else objective,
+            sites=None if self.interstage is None else self._sites(self.interstage, cluster, space, run, available),
+        )
+
+    def _sites(
+        self, table: InterstageTable, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
+    ) -> Sites:
+        """Where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
+        links, seconds = table.links, table.forward_s + table.backward_s
+        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
+        if cluster.shared:
+            share = sizes / cluster.num_devices
+            counted = share + (1 - share) / run.num_micro_batches
+            seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
+            links = links * len(share) + np.arange(len(share))
+        uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
+        return Sites(uses, available, links, seconds)
+
+
+def cost_table(
+    model: Model,
+    cluster: Cluster,
+    space: SearchSpace,
+    run: Run,
+    models: CostModels,
+    margin: MemoryMargin = COUNTED,
+) -> CostTable:
+    """The table of a model on a cluster; see `CostTable`.
+
+    Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory: of the hosts of their
+    submesh where the space names them, else of all.
+    """
+    costs = StageCostModel(model, cluster, models)
+    named = space.hosts or [None] * len(space.submeshes)
+    devices = tuple(costs.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
+    limits, usable = _memory_limits(cluster, space, margin)
+    shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
+    seconds = np.zeros((len(KINDS), *shape))
+    room = np.full(shape, -1, dtype=np.int64)
+    offered = np.zeros(shape, dtype=np.bool_)
+    memory: list[tuple[StageMemory | None, ...]] = []
+    known: dict[tuple[StageDevices, float, float], int] = {}
+    costs.prepare(_choices(space, devices))
+    for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
+        allowed = allowed_ranges(model, submesh, cluster, space, s)
+        like = known.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
+        if like < s and space.configs[like] == configs:
+            memory.append(memory[like])
+            seconds[..., s, :], room[:, :, s] = seconds[..., like, :], room[:, :, like]
+            offered[:, :, s, [config is not None for config in configs]] = allowed[:, :, None]
+            continue
+        kept = [None if config is None else costs.memory(config) for config in configs]
+        memory.append(tuple(kept))
+        for c, (config, stage) in enumerate(zip(configs, kept, strict=True)):
+            if config is None or stage is None:
+                continue
+            offered[:, :, s, c] = allowed
+            seconds[..., s, c] = costs.seconds(devices[s], config)
+            room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable[s]), run)
+    priced = dict(zip(KINDS, seconds, strict=True))
+    return CostTable(
+        **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
+        usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
+        transfer=costs.interstage, interstage=costs.interstage.table(space),
+    )  # fmt: skip
+
+
+def _choices(space: SearchSpace, devices: Sequence[StageDevices]) -> Iterator[tuple[StageDevices, MeshConfig]]:
+    for on, configs in zip(devices, space.configs, strict=True):
+        yield from ((on, config) for config in configs if config is not None)
+
+
+def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:
+    """The memory that each submesh's smallest device has, and that the margin leaves of one; each of shape (S,)."""
+    every = range(len(cluster.hosts))
+    used = [every] * len(space.submeshes) if space.hosts is None else space.hosts
+    has, leaves = [host.device.memory_bytes for host in cluster.hosts], list(map(margin.usable_bytes, cluster.hosts))
+    least = [(min(has[host] for host in hosts), min(leaves[host] for host in hosts)) for hosts in used]
+    return np.array([has for has, _ in least]), np.array([leaves for _, leaves in least])

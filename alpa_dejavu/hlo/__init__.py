@@ -1,7 +1,0 @@
-"""Reading, editing and writing HLO modules: pure functions from one `HloModuleProto` to the next."""
-
-from alpa_dejavu.hlo._schema import HloModuleProto
-from alpa_dejavu.hlo.inline import inline_calls
-from alpa_dejavu.hlo.simplify import simplify
-
-__all__ = ["HloModuleProto", "inline_calls", "simplify"]

@@ -1,0 +1,123 @@
+"""The searches behind clustering equations into layers, as compiled loops: starts are tried in ascending order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.compiled import compiled
+
+__all__ = ["reachable", "search"]
+
+IntArray = NDArray[np.int64]
+SingleArray = NDArray[np.float32]
+_TOLERANCE = 1 + 1e-4
+
+
+@compiled(
+    "(i8[::1], i8[::1], i8[::1], b1, f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], i8[::1], "
+    "f4[:,::1], f4[:,::1], f4[:,::1], i4[:,::1])"
+)
+def search(
+    begins: IntArray,
+    ends: IntArray,
+    ahead: IntArray,
+    within: bool,
+    sizes: NDArray[np.float64],
+    first_users: IntArray,
+    made: IntArray,
+    takings: IntArray,
+    taken_values: IntArray,
+    next_users: IntArray,
+    most: SingleArray,
+    total: SingleArray,
+    uneven: SingleArray,
+    start: NDArray[np.int32],
+) -> None:
+    """Fills the tables of the best ways to cut the first r of N equations into q of Q layers, at index [r, q].
+
+    A way wins if it takes fewer bytes at most, or altogether, or about as many and is more even; in what order ways are
+    tried is part of the rule, as are the single-precision numbers.
+
+    Args:
+        begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
+        ends: see `begins`.
+        ahead: the least number of layers that the equations from each one on can be cut into, shape (N + 1,).
+        within: whether layers that aren't allowed are left out.
+        sizes: bytes of V values, shape (V,).
+        first_users: the first equation that takes each value, -1 for none, shape (V,).
+        made: equation k makes the values made[k] to made[k + 1], shape (N + 1,).
+        takings: equation k takes the values at takings[k] to takings[k + 1] of the next two, shape (N + 1,).
+        taken_values: values, in the order of the equations that take them.
+        next_users: for each of these the next equation that takes it, -1 for none.
+        most: a table of what any layer takes at most, shape (N + 1, Q + 1), filled with infinities.
+        total: likewise of what all layers take.
+        uneven: likewise of how uneven their numbers of equations are.
+        start: likewise of where the last layer starts, filled with -1.
+    """
+    num, num_layers = len(begins), most.shape[1] - 1
+    enough = np.full(most.shape, np.inf)
+    arriving = np.zeros(num + 1)
+    taken = np.zeros(num + 1, dtype=np.float32)
+    most[0, 0] = 0.0
+    total[0, 0] = 0.0
+    uneven[:, 0] = 0.0
+    for k in range(num):
+        first, last = begins[k], min(ends[k], num + 1)
+        lowest, highest = (first, last) if within else (k + 1, num + 1)
+        stop = num_layers
+        if within:
+            stop = min(num_layers, num_layers + 1 - ahead[k])
+        if lowest < highest:
+            bytes_so_far = 0.0
+            for end in range(k + 1, highest):
+                bytes_so_far += arriving[end]
+                taken[end] = bytes_so_far if first <= end < last else np.inf
+            for end in range(lowest, highest):
+                for before in range(stop):
+                    if within and not np.isfinite(most[k, before]):
+                        continue
+                    q = before + 1
+                    here = max(most[k, before], taken[end])
+                    if here > enough[end, q]:
+                        continue
+                    sum_here = total[k, before] + taken[end]
+                    uneven_here = uneven[k, before] + k**2 / q - end**2 / (q + 1) + (end - k) ** 2
+                    near = sum_here <= np.float64(total[end, q]) * _TOLERANCE and uneven_here < uneven[end, q]
+                    if here < most[end, q] or sum_here < total[end, q] or near:
+                        most[end, q] = here
+                        enough[end, q] = np.float64(here) * _TOLERANCE
+                        total[end, q] = sum_here
+                        uneven[end, q] = uneven_here
+                        start[end, q] = k
+        for n in range(takings[k], takings[k + 1]):
+            size = sizes[taken_values[n]]
+            arriving[k + 1] -= size
+            if next_users[n] >= 0:
+                arriving[next_users[n] + 1] += size
+        for value in range(made[k], made[k + 1]):
+            if first_users[value] >= 0:
+                arriving[first_users[value] + 1] += sizes[value]
+
+
+@compiled("(i8[::1], i8[::1], i8)")
+def reachable(begins: IntArray, ends: IntArray, num_layers: int) -> bool:
+    """Whether all equations can be cut into that many layers.
+
+    Args:
+        begins: as `search` takes it.
+        ends: likewise.
+        num_layers: Q.
+    """
+    num = len(begins)
+    ways = np.zeros((num + 2, num_layers + 2), dtype=np.int64)
+    ways[0, 0], ways[1, 0] = 1, -1
+    for start in range(num + 1):
+        for q in range(num_layers + 1):
+            if start:
+                ways[start, q] += ways[start - 1, q]
+            if start < num and ways[start, q] > 0 and begins[start] < min(ends[start], num + 1):
+                # Each end in the range has one way more: what is added where it begins is taken off where it ends.
+                ways[begins[start], q + 1] += 1
+                ways[min(ends[start], num + 1), q + 1] -= 1
+    return bool(ways[num, num_layers] > 0)

@@ -1,0 +1,138 @@
+"""One layer's jaxpr as operator records, with what stays inside it and what a tensor-parallel group must exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import final
+
+from jax import core
+
+from alpa_dejavu.layers.features._batch import made_from, made_into
+from alpa_dejavu.layers.features._strided import Strided
+from alpa_dejavu.layers.features.flatten import Flattener, Step, Value
+from alpa_dejavu.layers.features.fusion import Fusion
+from alpa_dejavu.layers.features.operator_kinds import ALIASES, flop_of, kind_of
+from alpa_dejavu.problem import Operator, Operators
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerFeatures:
+    """What one jaxpr computes.
+
+    Attributes:
+        operators: of one run; what only renames a value has no record.
+        temporary_bytes: the peak of what is neither operand nor result.
+        exchanged_bytes: for each product with a parameter, what a tensor-parallel group adds up: the smaller one of the
+            product's activation and its result, an activation that enters several products once. For a transformer
+            block that is Megatron's four all-reduces of the hidden state.
+
+    References:
+        Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism, 2019.
+    """
+
+    operators: Operators
+    temporary_bytes: float
+    exchanged_bytes: tuple[float, ...]
+
+
+def layer_features(
+    jaxpr: core.Jaxpr,
+    parameters: Collection[core.Var] = (),
+    accumulators: Collection[core.Var] = (),
+    gradients: Collection[core.Var] = (),
+) -> LayerFeatures:
+    """Describes a jaxpr.
+
+    Args:
+        jaxpr: of one micro-batch.
+        parameters: those of its operands that are parameters.
+        accumulators: those of its operands that gradients are added to.
+        gradients: those of its results that are (accumulated) gradients of parameters.
+    """
+    inputs = [Value(var.aval) for var in jaxpr.invars]
+    flat = Flattener()
+    outputs = flat.walk(jaxpr, inputs)
+    steps = flat.steps
+    kinds = [kind_of(step) for step in steps]
+    fusion = Fusion(steps, kinds, inputs, outputs)
+    strided = Strided(steps, kinds, fusion)
+
+    weights = made_from(steps, kinds, _named(jaxpr.invars, inputs, parameters))
+    whole = made_from(steps, kinds, [*weights, *_named(jaxpr.invars, inputs, accumulators)])
+    whole |= made_into(steps, kinds, _named(jaxpr.outvars, outputs, gradients))
+    records = [
+        _record(step, kind, fusion, strided, weights, whole)
+        for step, kind in zip(steps, kinds, strict=True)
+        if step.primitive not in ALIASES and step.outputs
+    ]
+    held = {fusion.root(value) for value in (*inputs, *outputs)}
+    temporary = _temporary_bytes(steps, fusion, held)
+    return LayerFeatures(Operators.of(records), temporary, _exchanged(steps, kinds, fusion, weights))
+
+
+def _named(atoms: Sequence[core.Atom], values: Sequence[Value], chosen: Collection[core.Var]) -> list[Value]:
+    pairs = zip(atoms, values, strict=True)
+    return [value for atom, value in pairs if not isinstance(atom, core.Literal) and atom in chosen]
+
+
+def _record(
+    step: Step, kind: str, fusion: Fusion, strided: Strided, weights: set[Value], whole: set[Value]
+) -> Operator:
+    flop, transcendental = flop_of(step, kind)
+    traffic = fusion.traffic(step, kind, whole)
+    return Operator(
+        kind=kind,
+        primitive=step.primitive,
+        input_shapes=tuple(value.shape for value in step.inputs),
+        output_shapes=tuple(value.shape for value in step.outputs),
+        dtype=step.outputs[0].dtype,
+        flop=flop,
+        transcendental=transcendental,
+        read_bytes=traffic.read,
+        written_bytes=traffic.written,
+        parameter_bytes=sum(value.num_bytes for value in step.inputs if value in weights),
+        strided_bytes=strided.bytes(step, kind),
+        unbatched_flop=flop if kind in ("elementwise", "layout") and step.outputs[0] in whole else 0.0,
+        unbatched_read_bytes=traffic.whole_read,
+        unbatched_written_bytes=traffic.whole_written,
+        count=step.trips,
+        dilated=kind == "conv" and any(holes > 1 for holes in step.params["lhs_dilation"]),
+    )
+
+
+def _temporary_bytes(steps: Sequence[Step], fusion: Fusion, held: set[Value]) -> float:
+    """The peak over the steps of what was written to memory inside the layer and is still to be read."""
+    last_use: dict[Value, int] = {}
+    for n, step in enumerate(steps):
+        for value in step.inputs:
+            last_use[fusion.root(value)] = n
+    ending: dict[int, float] = {}
+    live = peak = 0.0
+    for n, step in enumerate(steps):
+        for value in step.outputs if step.primitive not in ALIASES else ():
+            if value in fusion.in_memory and value not in held:
+                live += value.num_bytes
+                end = last_use.get(value, n)
+                ending[end] = ending.get(end, 0.0) + value.num_bytes
+        peak = max(peak, live)
+        live -= ending.pop(n, 0.0)
+    return peak
+
+
+def _exchanged(steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weights: set[Value]) -> tuple[float, ...]:
+    payloads: list[float] = []
+    entered: set[Value] = set()
+    for step, kind in zip(steps, kinds, strict=True):
+        if kind not in ("dot", "conv", "gather") or sum(value in weights for value in step.inputs[:2]) != 1:
+            continue
+        activation = fusion.root(step.inputs[1] if step.inputs[0] in weights else step.inputs[0])
+        result = step.outputs[0].num_bytes
+        if kind != "gather" and activation.num_bytes <= result:
+            if activation in entered:
+                continue
+            entered.add(activation)
+            result = activation.num_bytes
+        payloads += [result] * int(step.trips)
+    return tuple(payloads)

@@ -1,0 +1,155 @@
+"""All layers of a step as a `Model`: their operators, and the tensors that cross from one to another or stay.
+
+The layers' jaxprs share variables: what one defines as a result another takes as an operand under the same variable, as
+Alpa's layers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import final
+
+from jax import core
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
+from alpa_dejavu.layers.features.flatten import Value
+from alpa_dejavu.layers.features.structure import structure
+from alpa_dejavu.problem import Layer, Model, Operators, Tensor
+
+_NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
+
+
+@collector_paused()
+def describe(
+    forward: Sequence[core.Jaxpr],
+    backward: Sequence[core.Jaxpr] = (),
+    updates: Sequence[core.Jaxpr | None] = (),
+    accumulators: Mapping[core.Var, core.Var] | None = None,
+    micro_batch: int | None = None,
+    data: Collection[core.Var] | None = None,
+) -> Model:
+    """The model that the layers make up.
+
+    Args:
+        forward: the L layers' jaxprs, in order.
+        backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
+        updates: the optimizer's jaxpr of each layer, None where it has none.
+        accumulators: operands of the backward layers that gradients are added to, and the results of that.
+        micro_batch: samples in a micro-batch; an operand whose first dimension is that long, and that no update
+            changes, is taken for data. None: every operand that no update changes is.
+        data: the operands that are data, where they are known: all others but accumulators are parameters.
+
+    Raises:
+        ValueError: without layers, or if there aren't as many backward layers or updates as layers.
+    """
+    num_layers = len(forward)
+    for name, given in (("backward layers", backward), ("updates", updates)):
+        if given and len(given) != num_layers:
+            raise ValueError(f"there are {num_layers} layers but {len(given)} {name}; each layer has one")
+    chain = [*forward, *reversed(backward)]
+    added = accumulators or {}
+    updated = {var for update in updates if update is not None for var in update.invars}
+    roles = _roles(chain, updated, frozenset(added), micro_batch, data)
+    parameters = frozenset(var for var, role in roles.items() if role == "parameter")
+    gradients = updated.union(added.values())
+    features = _Alike(parameters, added, gradients)
+    ahead = [features.of(jaxpr) for jaxpr in forward]
+    back = [features.of(jaxpr) for jaxpr in backward] or [_NOTHING] * num_layers
+    after = [features.of(jaxpr) for jaxpr in updates] or [_NOTHING] * num_layers
+    layers = tuple(_layer(n, *parts) for n, parts in enumerate(zip(ahead, back, after, strict=True)))
+    return Model(layers, tuple(_tensors(chain, updates, roles)), training=bool(backward))
+
+
+def _layer(n: int, forward: LayerFeatures, backward: LayerFeatures, update: LayerFeatures) -> Layer:
+    return Layer(
+        name=f"layer {n}",
+        forward=forward.operators,
+        backward=backward.operators,
+        update=update.operators,
+        forward_temporary_bytes=forward.temporary_bytes,
+        backward_temporary_bytes=backward.temporary_bytes,
+        exchanged_bytes=forward.exchanged_bytes,
+    )
+
+
+@final
+class _Alike:
+    """Describes jaxprs, those that are alike once."""
+
+    def __init__(self, *chosen: Collection[core.Var]) -> None:
+        self._chosen = chosen
+        self._known: dict[Hashable, LayerFeatures] = {}
+
+    def of(self, jaxpr: core.Jaxpr | None) -> LayerFeatures:
+        """What the jaxpr computes; nothing if there is none."""
+        if jaxpr is None:
+            return _NOTHING
+        parameters, accumulators, gradients = self._chosen
+        places = (
+            tuple(n for n, var in enumerate(jaxpr.invars) if var in parameters),
+            tuple(n for n, var in enumerate(jaxpr.invars) if var in accumulators),
+            tuple(n for n, atom in enumerate(jaxpr.outvars) if isinstance(atom, core.Var) and atom in gradients),
+        )
+        key = structure(jaxpr), places
+        if key not in self._known:
+            self._known[key] = layer_features(jaxpr, parameters, accumulators, gradients)
+        return self._known[key]
+
+
+def _roles(
+    chain: Sequence[core.Jaxpr],
+    updated: Collection[core.Var],
+    accumulators: frozenset[core.Var],
+    micro_batch: int | None,
+    data: Collection[core.Var] | None,
+) -> Mapping[core.Var, str]:
+    """The role of everything that the layers take from outside of the chain."""
+    made: set[core.Var] = set()
+    roles: dict[core.Var, str] = {}
+    for jaxpr in chain:
+        for var in jaxpr.invars:
+            if var in made or var in roles:
+                continue
+            if var in accumulators:
+                roles[var] = "gradient"
+            elif data is not None:
+                roles[var] = "input" if var in data else "parameter"
+            elif var in updated or (micro_batch is not None and Value(var.aval).shape[:1] != (micro_batch,)):
+                roles[var] = "parameter"
+            else:
+                roles[var] = "input"
+        made.update(_variables(jaxpr.outvars))
+    return roles
+
+
+def _tensors(
+    chain: Sequence[core.Jaxpr], updates: Sequence[core.Jaxpr | None], roles: Mapping[core.Var, str]
+) -> list[Tensor]:
+    num_layers = len(updates) or len(chain)
+    producers: dict[core.Var, int] = {}
+    users: dict[core.Var, list[int]] = {}
+    for position, jaxpr in enumerate(chain):
+        for var in dict.fromkeys(jaxpr.invars):
+            users.setdefault(var, []).append(position)
+        producers.update((var, position) for var in _variables(jaxpr.outvars))
+    tensors = []
+    for var, positions in users.items():
+        role = roles.get(var, "activation")
+        where = positions
+        if role == "gradient":
+            where = sorted({p if p < num_layers else 2 * num_layers - 1 - p for p in positions})
+        made = -1 if role != "activation" else producers[var]
+        tensors.append(Tensor(Value(var.aval).num_bytes, role, made, tuple(where)))
+    kept: dict[core.Var, set[int]] = {}
+    made_by_updates = {var for update in updates if update is not None for var in _variables(update.outvars)}
+    for layer, update in enumerate(updates):
+        for var in update.invars if update is not None else ():
+            if var not in producers and var not in users and var not in made_by_updates:
+                kept.setdefault(var, set()).add(layer)
+    tensors += [Tensor(Value(var.aval).num_bytes, "optimizer", -1, tuple(sorted(where))) for var, where in kept.items()]
+    return tensors
+
+
+def _variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]

@@ -1,0 +1,91 @@
+"""What XLA's CPU compiler reads against the order in which it lies in memory, element by element.
+
+A product whose operands aren't matrices yet is made one of matrices: the first operand is brought into the order
+(batch, free, contracted), the second into (batch, contracted, free). Where that moves an operand's last dimension, the
+copy reads a cache line for each element. The copy is fused with the element-wise loop that makes the operand, and
+evaluates it again: it then reads all that the loop reads in that order. So do loops over transposed values.
+
+References:
+    `DotDecomposer` and `CpuInstructionFusion` in XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.layers.features.flatten import Step, Value
+from alpa_dejavu.layers.features.fusion import Fusion
+from alpa_dejavu.layers.features.operator_kinds import ALIASES, flop_of
+
+_SMALL = 8
+"""Operands that are so many times smaller are broadcast, and stay in the cache."""
+
+
+@final
+class Strided:
+    """Answers how many bytes of a step's operands are read so."""
+
+    def __init__(self, steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion) -> None:
+        self._fusion = fusion
+        self._transposed: set[Value] = set()
+        self._read: dict[Value, dict[Value, None]] = {}
+        self._expensive: set[Value] = set()
+        self._made: set[Value] = set()
+        for step, kind in zip(steps, kinds, strict=True):
+            if step.primitive in ALIASES:
+                self._follow(step)
+            elif kind in ("elementwise", "layout"):
+                self._note(step, kind)
+
+    def bytes(self, step: Step, kind: str) -> float:
+        """Of one run of a step."""
+        if kind == "dot":
+            moved = _moved(step.params, step.inputs[0].shape, step.inputs[1].shape)
+            return sum(self._copied(value) for value, moves in zip(step.inputs[:2], moved, strict=True) if moves)
+        if kind in ("elementwise", "reduce"):
+            return sum(value.num_bytes for value in dict.fromkeys(step.inputs) if value in self._transposed)
+        return 0.0
+
+    def _follow(self, step: Step) -> None:
+        """Renamed values: the last dimension of a transposed one lies elsewhere."""
+        if step.primitive == "transpose":
+            order = step.params["permutation"]
+            if step.inputs[0].num_bytes and order[-1] != len(order) - 1:
+                self._transposed.add(step.outputs[0])
+        elif step.inputs and step.inputs[0] in self._transposed:
+            self._transposed.add(step.outputs[0])
+
+    def _note(self, step: Step, kind: str) -> None:
+        """What the loop that makes a value reads."""
+        group = self._fusion.group(step.outputs[0])
+        self._made.update(step.outputs)
+        read = self._read.setdefault(group, {})
+        read.update(dict.fromkeys(v for v in map(self._fusion.root, step.inputs) if v in self._fusion.in_memory))
+        if flop_of(step, kind)[1]:
+            self._expensive.add(group)
+
+    def _copied(self, operand: Value) -> float:
+        """What the copy of an operand reads: what its loop does, unless the compiler won't evaluate that again."""
+        value = self._fusion.root(operand)
+        group = self._fusion.group(value)
+        if value not in self._made or group in self._expensive:
+            return operand.num_bytes
+        large = (one.num_bytes for one in self._read[group] if one.num_bytes * _SMALL >= value.num_bytes)
+        return sum(min(num_bytes, value.num_bytes) for num_bytes in large)
+
+
+def _moved(params: Mapping[str, Any], left: Sequence[int], right: Sequence[int]) -> tuple[bool, bool]:
+    """Whether each operand's last dimension has to move; that of a plain product of two matrices never does."""
+    contracted, batch = params["dimension_numbers"]
+    plain = all(len(dims) == 1 for dims in contracted) and len(left) == len(right) == 2
+    if plain or not left or not right:
+        return False, False
+    last = len(left) - 1, len(right) - 1
+    leading = all(tuple(dims) == tuple(range(len(dims))) for dims in batch)
+    canonical = leading and all(len(dims) == 1 for dims in contracted)
+    if canonical and len(left) == len(right) == len(batch[0]) + 2:
+        return False, False
+    free_right = any(d not in contracted[1] and d not in batch[1] for d in range(len(right)))
+    free_left = any(d not in contracted[0] and d not in batch[0] for d in range(len(left)))
+    return free_left and last[0] not in contracted[0], free_right and last[1] in contracted[1]

@@ -1,0 +1,145 @@
+"""A jaxpr with calls, remat, loops and branches unrolled into one list of plain operations.
+
+Calls (pjit, remat, custom_jvp, custom_vjp, named calls) are inlined. A scan's body is listed once, with the number of
+its trips; a while loop's trips aren't known beforehand and count once; of a cond's branches the one with the most
+operations stands for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+from jax import core
+
+from alpa_dejavu.layers.features._branches import heaviest
+
+MARKER = "pipeline_marker"
+
+
+@final
+class Value:
+    """One array during the walk, or what isn't one, of no dimensions and bytes; equal to itself alone."""
+
+    __slots__ = ("aval", "constant", "num_bytes", "shape", "size")
+
+    def __init__(self, aval: Any, constant: bool = False) -> None:
+        self.aval = aval
+        self.constant = constant
+        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))
+        self.size = math.prod(self.shape)
+        self.num_bytes = float(self.size * getattr(getattr(aval, "dtype", None), "itemsize", 0))
+
+    @property
+    def dtype(self) -> str:
+        """The element type by its name in numpy."""
+        return _name(getattr(self.aval, "dtype", "float32"))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """One operation of the flat list; `trips` is how often it runs.
+
+    A "copy" into what a scan carries has the parameter `enters`; the one out of it has `carried`, the value that the
+    next trip begins with.
+    """
+
+    primitive: str
+    params: dict[str, Any]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    trips: float
+
+
+@functools.lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:
+    return str(dtype)
+
+
+@final
+class Flattener:
+    """Collects the steps of a jaxpr; `outputs` of `walk` are the values of its results."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def walk(self, jaxpr: core.Jaxpr, inputs: Sequence[Value], trips: float = 1.0) -> list[Value]:
+        """Appends the jaxpr's operations; `inputs` stand for its invars."""
+        env: dict[core.Var, Value] = {var: Value(var.aval, constant=True) for var in jaxpr.constvars}
+        env.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Value:
+            return Value(atom.aval, constant=True) if isinstance(atom, core.Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            values = [read(atom) for atom in eqn.invars]
+            env.update(zip(eqn.outvars, self._equation(eqn, values, trips), strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        name = eqn.primitive.name
+        if name == "scan":
+            return self._scan(eqn, inputs, trips)
+        if name == "while":
+            return self._while(eqn, inputs, trips)
+        if name == "cond":
+            return self._cond(eqn, inputs, trips)
+        called = _called(eqn)
+        if called is not None:
+            return self.walk(called, inputs, trips)
+        outputs = [Value(var.aval) for var in eqn.outvars]
+        self._emit(name, inputs, outputs, trips, eqn.params)
+        return outputs
+
+    def _emit(
+        self, name: str, inputs: Sequence[Value], outputs: Sequence[Value], trips: float, params: Any = None
+    ) -> None:
+        self.steps.append(Step(name, params or {}, tuple(inputs), tuple(outputs), trips))
+
+    def _pass(self, name: str, source: Value, aval: Any, trips: float, params: Any = None) -> Value:
+        """A value that only changes its name, or is one slice of the source."""
+        result = Value(aval, source.constant)
+        self._emit(name, [source], [result], trips, params)
+        return result
+
+    def _scan(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        body, length = eqn.params["jaxpr"].jaxpr, float(eqn.params["length"])
+        num_consts, num_carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        inner = list(inputs[:num_consts])
+        for n, var in enumerate(body.invars[num_consts:], start=num_consts):
+            name, params = ("copy", {"enters": True}) if n < num_consts + num_carry else ("slice", None)
+            inner.append(self._pass(name, inputs[n], var.aval, trips * length, params))
+        results = self.walk(body, inner, trips * length)
+        carries = [{"carried": value} for value in inner[num_consts : num_consts + num_carry]]
+        return [
+            self._pass("copy", value, var.aval, trips * length, carries[n])
+            if n < num_carry
+            else self._pass("stack", value, var.aval, trips * length)
+            for n, (value, var) in enumerate(zip(results, eqn.outvars, strict=True))
+        ]
+
+    def _while(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        body, condition = eqn.params["body_jaxpr"].jaxpr, eqn.params["cond_jaxpr"].jaxpr
+        num_cond, num_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        carry = inputs[num_cond + num_body :]
+        self.walk(condition, [*inputs[:num_cond], *carry], trips)
+        results = self.walk(body, [*inputs[num_cond : num_cond + num_body], *carry], trips)
+        return [self._pass("copy", value, var.aval, trips) for value, var in zip(results, eqn.outvars, strict=True)]
+
+    def _cond(self, eqn: core.JaxprEqn, inputs: list[Value], trips: float) -> list[Value]:
+        return self.walk(heaviest([branch.jaxpr for branch in eqn.params["branches"]]), inputs[1:], trips)
+
+
+def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
+    """The jaxpr that a call-like equation runs once on its operands, if it is one."""
+    for value in eqn.params.values():
+        jaxpr = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        if isinstance(jaxpr, core.Jaxpr):
+            sizes = len(jaxpr.invars), len(jaxpr.outvars)
+            if sizes == (len(eqn.invars), len(eqn.outvars)):
+                return jaxpr
+    return None

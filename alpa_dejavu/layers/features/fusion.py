@@ -1,0 +1,130 @@
+"""Which values of a flat list of steps go through memory, as a compiler that fuses element-wise loops would have it.
+
+A loop that is element-wise, or only moves elements, is computed wherever its result is needed. A result goes through
+memory if it leaves the layer, or is made or read by something that isn't such a loop: a product, a gather, a sort. A
+reduction fuses with the loops before it, never with those after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import final
+
+from alpa_dejavu.layers.features.flatten import Step, Value
+from alpa_dejavu.layers.features.operator_kinds import ALIASES
+
+_FUSED = frozenset({"elementwise", "layout"})
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that a step reads from memory and writes to it, and how much of them data parallelism doesn't divide."""
+
+    read: float = 0.0
+    written: float = 0.0
+    whole_read: float = 0.0
+    whole_written: float = 0.0
+
+
+@final
+class Fusion:
+    """Answers what each step reads from memory and writes to it."""
+
+    def __init__(
+        self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
+    ) -> None:
+        self._alias: dict[Value, Value] = {}
+        self.in_memory: set[Value] = set(inputs)
+        for step, kind in zip(steps, kinds, strict=True):
+            if step.primitive in ALIASES:
+                self._rename(step)
+            elif kind not in _FUSED:
+                self.in_memory.update(step.outputs)
+        for step, kind in zip(steps, kinds, strict=True):
+            if step.primitive == "stack":
+                self.in_memory.update(step.outputs)
+            if kind not in (*_FUSED, "reduce"):
+                self.in_memory.update(self.root(value) for value in step.inputs if not value.constant)
+        self.in_memory.update(self.root(value) for value in outputs)
+        self._groups = _Groups()
+        for step, kind in zip(steps, kinds, strict=True):
+            if kind in (*_FUSED, "reduce") and step.primitive not in ALIASES:
+                self._join(step)
+        self._seen: set[tuple[object, Value]] = set()
+
+    def root(self, value: Value) -> Value:
+        """The value that another one only renames."""
+        while value in self._alias:
+            value = self._alias[value]
+        return value
+
+    def group(self, value: Value) -> Value:
+        """What stands for all values of the loop that makes a value."""
+        return self._groups.find(value)
+
+    def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
+        """Bytes of one run, those of the values in `whole` apart too.
+
+        Call it for each step once, in order: a fused group reads a value once.
+        """
+        if step.primitive in ALIASES:
+            return Traffic()
+        written = [value for value in step.outputs if value in self.in_memory]
+        if step.primitive == "stack":
+            return Traffic(read=0.0, written=step.inputs[0].num_bytes)
+        if kind == "scatter":
+            return Traffic(read=2.0 * step.inputs[-1].num_bytes, written=step.inputs[-1].num_bytes)
+        if kind == "gather" or step.primitive in ("dynamic_slice", "slice"):
+            return Traffic(_bytes(written), _bytes(written))
+        group = self._groups.find(step.outputs[0]) if kind in (*_FUSED, "reduce") else step
+        read = [
+            value
+            for value in dict.fromkeys(self.root(v) for v in step.inputs if not v.constant)
+            if value in self.in_memory and (group, value) not in self._seen
+        ]
+        self._seen.update((group, value) for value in read)
+        return Traffic(
+            _bytes(read),
+            _bytes(written),
+            _bytes(value for value in read if value in whole),
+            _bytes(value for value in written if value in whole),
+        )
+
+    def _rename(self, step: Step) -> None:
+        for source, result in zip(step.inputs, step.outputs, strict=False):
+            self._alias[result] = source
+        if len(step.inputs) < len(step.outputs):
+            self.in_memory.update(step.outputs[len(step.inputs) :])
+
+    def _join(self, step: Step) -> None:
+        for value in step.inputs:
+            root = self.root(value)
+            if not root.constant and root not in self.in_memory:
+                self._groups.union(root, step.outputs[0])
+        for value in step.outputs[1:]:
+            self._groups.union(value, step.outputs[0])
+
+
+def _bytes(values: Iterable[Value]) -> float:
+    return sum(value.num_bytes for value in values)
+
+
+@final
+class _Groups:
+    """Union-find over values."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Value, Value] = {}
+
+    def find(self, value: Value) -> Value:
+        parent = self._parent.get(value, value)
+        if parent is value:
+            return value
+        top = self.find(parent)
+        self._parent[value] = top
+        return top
+
+    def union(self, one: Value, other: Value) -> None:
+        self._parent[self.find(one)] = self.find(other)

@@ -1,0 +1,114 @@
+"""What kind each of jax's primitives is, and how many operations it takes: XLA's way of counting.
+
+References:
+    XLA's `HloCostAnalysis`: two operations for a multiply-add, one for each element of an element-wise result, and
+    transcendental functions counted apart.
+"""
+
+from __future__ import annotations
+
+import math
+
+from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
+from alpa_dejavu.layers.features.flatten import MARKER, Step
+
+ALIASES = frozenset({
+    MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",
+    "name", "sharding_constraint", "bitcast_convert_type", "random_wrap", "random_unwrap",
+})  # fmt: skip
+"""What only renames a value or says how it lies in memory: products take their operands in any order of dimensions."""
+
+_LAYOUT = ALIASES | {
+    "broadcast_in_dim", "iota", "slice", "stack", "concatenate", "pad", "rev", "dynamic_slice", "convert_element_type",
+}  # fmt: skip
+_TRANSCENDENTAL = {
+    "exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sin", "cos", "tan", "sinh", "cosh", "asin", "acos",
+    "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erf_inv", "pow", "sqrt", "rsqrt", "cbrt", "lgamma",
+    "digamma", "igamma", "igammac",
+}  # fmt: skip
+_EXPANDED = {"logistic": (3.0, 1.0), "erf_inv": (37.0, 2.0)}
+"""Operations and transcendental functions of what XLA is given as several operations."""
+_ARG_OPERATIONS = 9.0
+_THREEFRY_OPERATIONS = 58.5
+"""For each number: 20 rounds of five operations and their key schedule make two of them. XLA counts the loop's body
+once; this is its count of the unrolled rounds."""
+_RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform", "random_fold_in", "random_seed"}
+_OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "custom_call", "householder_product"}
+
+
+def kind_of(step: Step) -> str:
+    """One of `alpa_dejavu.problem._operators.KINDS`."""
+    name = step.primitive
+    if name == "dot_general":
+        return "dot"
+    if name == "conv_general_dilated":
+        return "conv"
+    if name.startswith(("reduce", "arg", "cum")) and name != "reduce_precision":
+        return "reduce"
+    if name.startswith(("scatter", "select_and_scatter", "dynamic_update_slice")):
+        return "scatter"
+    if name.startswith(("gather", "select_and_gather")):
+        return "gather"
+    if name in ("sort", "top_k", "approx_top_k"):
+        return "sort"
+    if name in _RANDOM or name.startswith("rng_"):
+        return "random"
+    if name in _LAYOUT:
+        return "layout"
+    return "other" if name in _OPAQUE or not step.outputs else "elementwise"
+
+
+def flop_of(step: Step, kind: str) -> tuple[float, float]:
+    """Operations and transcendental functions of one run of a step."""
+    size = float(step.outputs[0].size) if step.outputs else 0.0
+    if kind == "dot":
+        return dot_flop(step.params, step.inputs[0].shape, size), 0.0
+    if kind == "conv":
+        image, kernel = step.inputs[0].shape, step.inputs[1].shape
+        return convolution_flop(step.params, image, kernel, step.outputs[0].shape), 0.0
+    if kind == "reduce":
+        return _reduction_flop(step, size), 0.0
+    if step.primitive == "sort":
+        return step.inputs[0].size * math.ceil(math.log2(max(step.inputs[0].size, 1))), 0.0
+    if kind == "scatter":
+        return _scatter_flop(step), 0.0
+    if kind == "elementwise":
+        flop, transcendental = _per_element(step)
+        return flop * size, transcendental * size
+    if step.primitive == "convert_element_type":
+        return size, 0.0
+    return (_THREEFRY_OPERATIONS * sum(value.size for value in step.outputs) if kind == "random" else 0.0), 0.0
+
+
+def _per_element(step: Step) -> tuple[float, float]:
+    """Operations and transcendental functions for each element of a result."""
+    if step.primitive in _EXPANDED:
+        return _EXPANDED[step.primitive]
+    if step.primitive in _TRANSCENDENTAL:
+        return 0.0, 1.0
+    if step.primitive == "integer_pow":
+        power = abs(step.params["y"])
+        products = max(power.bit_length() + power.bit_count() - 2, 0)
+        return float(products + (step.params["y"] < 0)), 0.0
+    return 1.0, 0.0
+
+
+def _reduction_flop(step: Step, size: float) -> float:
+    """An operation for each element but the first of each result; a window is reduced anew for each result."""
+    source = step.inputs[0]
+    if "window_dimensions" in step.params:
+        return size * max(math.prod(step.params["window_dimensions"]) - 1.0, 0.0)
+    if step.primitive.startswith("arg"):
+        return _ARG_OPERATIONS * (source.size - size)
+    if step.primitive.startswith("cum"):
+        return source.size * (source.shape[step.params["axis"]] - 1.0)
+    return source.size - size
+
+
+def _scatter_flop(step: Step) -> float:
+    """An operation for each element that is added; to find where it is added, one for each other of its window's."""
+    if step.primitive == "dynamic_update_slice":
+        return 0.0
+    if "window_dimensions" in step.params:
+        return float(step.inputs[0].size * math.prod(step.params["window_dimensions"]))
+    return float(step.inputs[-1].size) if step.primitive != "scatter" else 0.0

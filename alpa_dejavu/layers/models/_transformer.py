@@ -1,0 +1,123 @@
+"""GPT and its mixture-of-experts variant in half precision, with single-precision master copies.
+
+Blocks normalise after their residual connection, as BERT's do, and embeddings are looked up by products with one-hot
+vectors: that is what Alpa's evaluation ran. A block is a jitted function, so blocks that are alike are traced once.
+
+References:
+    Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    Zheng et al., Alpa, OSDI 2022, section 8.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from alpa_dejavu.layers.models._experts import expert_shapes, experts
+from alpa_dejavu.layers.models._optimizers import (
+    Group,
+    Shapes,
+    Trained,
+    abstract_state,
+    adafactor,
+    adamw,
+    apply_gradients,
+    updating,
+)
+from alpa_dejavu.layers.models._sizes import GPT, MoE
+
+_DTYPE = jnp.float16
+
+
+def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
+    """The train step of a language model, and its abstract arguments: state, and tokens with their labels."""
+    optimizer = adafactor() if isinstance(size, MoE) else adamw()
+    update = updating(optimizer)
+
+    def train_step(state: Trained, batch: Group) -> Trained:
+        def loss(parameters: list[Group]) -> jax.Array:
+            return _loss(size, parameters, batch)
+
+        return apply_gradients(state, jax.grad(loss)(state.parameters), update)
+
+    state = abstract_state(_shapes(size), _DTYPE, optimizer, master=True)
+    tokens = jax.ShapeDtypeStruct((batch_size, size.sequence), jnp.int32)
+    return train_step, (state, {"tokens": tokens, "labels": tokens})
+
+
+def _shapes(size: GPT | MoE) -> list[Shapes]:
+    """The parameters: embeddings, blocks, the head."""
+    hidden, wide = size.hidden, _width(size)
+    norm = {"scale": (hidden,), "shift": (hidden,)}
+    attention = {
+        "qkv": (hidden, 3 * hidden),
+        "qkv_bias": (3 * hidden,),
+        "out": (hidden, hidden),
+        "out_bias": (hidden,),
+        **{f"attention_{name}": shape for name, shape in norm.items()},
+        **norm,
+    }
+    dense = {"wide": (hidden, wide), "wide_bias": (wide,), "narrow": (wide, hidden), "narrow_bias": (hidden,)}
+    blocks = []
+    for n in range(size.num_blocks):
+        mixed = isinstance(size, MoE) and n % 2 == 0
+        blocks.append({**attention, **(expert_shapes(size, wide) if isinstance(size, MoE) and mixed else dense)})
+    first = {"tokens": (size.vocabulary, hidden), "positions": (size.sequence, hidden), **norm}
+    return [first, *blocks, {"head": (hidden, size.vocabulary), "head_bias": (size.vocabulary,)}]
+
+
+def _width(size: GPT | MoE) -> int:
+    return size.hidden * (8 if isinstance(size, MoE) else 4)
+
+
+def _loss(size: GPT | MoE, groups: list[Group], batch: Group) -> jax.Array:
+    first, *blocks, last = groups
+    positions = jnp.broadcast_to(jnp.arange(size.sequence), batch["tokens"].shape)
+    x = _looked_up(first["tokens"], batch["tokens"]) + _looked_up(first["positions"], positions)
+    x = _norm(x, first["scale"], first["shift"])
+    for block in blocks:
+        x = _block(block, x, size.num_heads, size.group if isinstance(size, MoE) else 0)
+    logits = x @ last["head"] + last["head_bias"]
+    labels = jax.nn.one_hot(batch["labels"], size.vocabulary)
+    per_token = -jnp.sum(labels * jax.nn.log_softmax(logits, axis=-1), axis=-1)
+    present = jnp.where(batch["labels"] > 0, 1.0, 0.0)
+    return (present * per_token).sum() / present.sum()
+
+
+def _looked_up(table: jax.Array, rows: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(rows, table.shape[0], dtype=table.dtype) @ table
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3), inline=True)
+def _block(weights: Group, x: jax.Array, num_heads: int, group: int) -> jax.Array:
+    attended = _attention(weights, x, num_heads)
+    x = _norm(x + attended, weights["attention_scale"], weights["attention_shift"])
+    if "gate" in weights:
+        fed = experts(weights, x, group)
+    else:
+        wide = jax.nn.gelu(x @ weights["wide"] + weights["wide_bias"], approximate=True)
+        fed = wide @ weights["narrow"] + weights["narrow_bias"]
+    return _norm(x + fed, weights["scale"], weights["shift"])
+
+
+def _attention(weights: Group, x: jax.Array, num_heads: int) -> jax.Array:
+    batch, sequence, hidden = x.shape
+    qkv = (x @ weights["qkv"] + weights["qkv_bias"]).reshape(batch, sequence, num_heads, hidden // num_heads, 3)
+    query, key, value = qkv[..., 0], qkv[..., 1], qkv[..., 2]
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query / math.sqrt(hidden // num_heads), key)
+    past = jnp.tril(jnp.ones((sequence, sequence), bool))
+    weight = jax.nn.softmax(jnp.where(past, scores, jnp.finfo(x.dtype).min), axis=-1)
+    together = jnp.einsum("bhqk,bkhd->bqhd", weight, value).reshape(x.shape)
+    return together @ weights["out"] + weights["out_bias"]
+
+
+def _norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
+    """Layer normalisation, its statistics in single precision."""
+    precise = x.astype(jnp.float32)
+    centred = precise - precise.mean(-1, keepdims=True)
+    normal = centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+    return (normal * scale + shift).astype(x.dtype)

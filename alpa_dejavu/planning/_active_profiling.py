@@ -1,0 +1,238 @@
+"""Planning that measures only what decides: stages whose error, once known, could change the chosen plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning._bench import Bench
+from alpa_dejavu.planning._candidate import Candidate, Costs, best_first, simulated
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._searched import Searched
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.planning.uncertainty import Errors, Factors, Resolver, meet, redrawn, step_draws
+from alpa_dejavu.planning.uncertainty._decide import most_worthwhile
+from alpa_dejavu.planning.uncertainty._errors import entry_seconds
+from alpa_dejavu.planning.uncertainty._steps import resolved_stage
+from alpa_dejavu.problem import Cluster, StageChoice, Submesh
+from alpa_dejavu.slicing import Slicer
+
+__all__ = ["Measure", "Measured"]
+
+_log = logging.getLogger(__name__)
+
+Measure = Callable[[StageChoice], StageMeasurement | float | None]
+"""A stage alone on its submesh, or its seconds where no more is known; None if it can't be measured."""
+_DRAWS, _DRAWN_PLANS = 1000, 8
+_NOISE = {False: 0.03, True: 0.1}
+"""How far off a measurement of a stage is taken to be, as a share of it; parts of one CPU disturb each other."""
+_EVEN = 0.49
+"""A risk at which what is left free is about what measured peaks are in the middle."""
+_FIRST_S, _RUNS = 10.0, 30
+"""Compiling the first stage is reckoned with so many seconds, and a measurement with so many runs."""
+
+
+@final
+@dataclasses.dataclass
+class _State:
+    """What was measured so far: seconds of what was tried, and logarithms of measured over counted peaks."""
+
+    errors: Errors
+    seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)
+    tried: dict[StageChoice, float | None] = dataclasses.field(default_factory=dict)
+    peaks: dict[StageChoice, float] = dataclasses.field(default_factory=dict)
+    spent_s: float = 0.0
+
+    @property
+    def takes_s(self) -> float:
+        """What compiling a stage takes: as it took so far."""
+        return self.spent_s / len(self.tried) if self.tried else _FIRST_S
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """The costs with measured peaks of memory, and those by the count alone."""
+
+    costs: Costs
+    counted: CostTable
+    slicer: Slicer
+    resolver: Resolver
+
+    def candidates(self, errors: Errors) -> list[Candidate]:
+        """The best plan by the most probable costs, those beside it, and the best ones in some draws of the costs."""
+        best = self._best(errors.middle, 0)
+        if best is None:
+            return []
+        drawn = errors.drawn(_DRAWN_PLANS, seed=1)
+        found = [best, *_beside(best, self.slicer), *(self._best(drawn, draw) for draw in range(_DRAWN_PLANS))]
+        each: dict[tuple[StageChoice, ...], Candidate] = {}
+        for candidate in found:
+            if candidate is not None:
+                each.setdefault(candidate.stages, candidate)
+        # All by the same costs, whichever they were found by.
+        known = [simulated(dataclasses.replace(one, costs=best.costs)) for one in each.values()]
+        return best_first(known)
+
+    def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
+        """The search with what was measured, and its candidates; none if nothing fits any more.
+
+        The margin is that of the measured peaks too. Where nothing fits under it, and no residuals were given that a
+        risk was chosen for, what the peaks are in the middle is left free.
+        """
+        if not state.peaks:
+            return self, self.candidates(state.errors)
+        margins = [margin_with(given, list(state.peaks.values()))]
+        if given.residuals is None and margins[0] is not given:
+            margins.append(dataclasses.replace(margins[0], risk=_EVEN))
+        search: _Search = self
+        candidates: list[Candidate] = []
+        for margin in margins:
+            if not candidates:
+                table = with_peaks(self.counted, self.costs.run, state.peaks, margin)
+                search = dataclasses.replace(self, costs=dataclasses.replace(self.costs, table=table))
+                candidates = search.candidates(state.errors)
+        return search, candidates
+
+    def _best(self, factors: Factors, draw: int) -> Candidate | None:
+        table = redrawn(self.costs.table, self.costs.space, self.resolver, factors, draw)
+        return dataclasses.replace(self.costs, table=table).sliced(self.slicer)
+
+    def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
+        """Seconds of a stage's micro-batch, without transfers from neighbours, in each draw; shape (K,)."""
+        resolved = resolved_stage(candidate, stage, self.resolver)
+        return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
+
+
+def _beside(best: Candidate, slicer: Slicer) -> list[Candidate | None]:
+    """The best plans with half as many stages, one less and one more, and, if hosts are left out, with all of them."""
+    length = len(best.stages)
+    found = [best.costs.sliced(slicer, count) for count in sorted({length // 2, length - 1, length + 1} - {0})]
+    if best.num_devices < best.cluster.num_devices:
+        found.append(best.costs.sliced(slicer, devices="exactly"))
+    return found
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measured(Chooser):
+    """The search, which measures stages whose error, once known, could change the chosen plan.
+
+    Attributes:
+        measure: measures one stage.
+        budget_s: for all measurements together.
+        seconds: tells the time that the budget goes by.
+    """
+
+    measure: Measure
+    budget_s: float
+    seconds: Callable[[], float] = time.perf_counter
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The best plan once no measurement is worth its time, and those that it was compared with."""
+        (layers,), (count,) = task.layers, task.micro_batches
+        costs = Bench(task, clock).costs(layers, count)
+        search = _Search(costs, costs.table, task.slicer, Resolver())
+        meet(costs.table, costs.space, search.resolver)
+        state = _State(Errors.unmeasured(search.resolver))
+        candidates = search.candidates(state.errors)
+        while candidates and _measured(search, candidates, state, self.measure, self.budget_s, self.seconds):
+            search, candidates = search.after(state, task.margin)
+            clock.lap("measuring")
+        clock.lap("slicing")
+        return Found(
+            candidates,
+            notes=(_note(state, costs.table, self.budget_s), *_memory_notes(search, state, task.margin)),
+            margin=search.costs.table.margin,
+            errors=state.errors,
+            resolver=search.resolver,
+            measured=frozenset(state.peaks),
+        )
+
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """The best plan on another cluster, by the same search; nothing more is measured."""
+        return Searched().again(task, found, clock)
+
+
+def _measured(
+    search: _Search,
+    candidates: Sequence[Candidate],
+    state: _State,
+    measure: Measure,
+    budget_s: float,
+    clock: Callable[[], float],
+) -> bool:
+    """Measures the stage that is most worth it; False if none is."""
+    stages = dict(_stages(candidates))
+    state.seen |= dict.fromkeys(stages)
+    left = {stage: candidate for stage, candidate in stages.items() if stage not in state.tried}
+    if not left:
+        return False
+    factors = state.errors.drawn(_DRAWS, seed=2 + len(state.tried))
+    steps = step_draws(candidates, search.resolver, state.errors, factors)
+    drawn = np.array([search.predicted_s(candidate, stage, factors) for stage, candidate in left.items()])
+    takes = state.takes_s + _RUNS * np.median(drawn, axis=1)
+    best = most_worthwhile(steps, np.log(drawn).T, takes, budget_s - state.spent_s)
+    if best is None:
+        return False
+    stage, candidate = list(left.items())[best]
+    started = clock()
+    found = measure(stage)
+    state.spent_s += clock() - started
+    seconds = found.seconds if isinstance(found, StageMeasurement) else found
+    state.tried[stage] = seconds
+    if isinstance(found, StageMeasurement) and found.peak_bytes is not None:
+        ratio = log_ratio(search.counted, search.costs.run, stage, found.peak_bytes)
+        state.peaks |= {} if ratio is None else {stage: ratio}
+    nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
+    predicted = float(search.predicted_s(candidate, stage, nominal)[0])
+    predicted *= _alone(search.costs.cluster, search.costs.space.submeshes[stage.submesh])
+    _log.info("measured %s: %s s, predicted %.4g s", stage, seconds, predicted)
+    if seconds is not None:
+        resolved = resolved_stage(candidate, stage, search.resolver)
+        noise = _NOISE[search.costs.cluster.shared]
+        state.errors = state.errors.measured(
+            resolved.micro_batch, resolved, stage.first, stage.last, seconds / predicted, noise
+        )
+    return True
+
+
+def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
+    """All stages of some plans, each with a plan that has it."""
+    return ((stage, candidate) for candidate in candidates for stage in candidate.stages)
+
+
+def _alone(cluster: Cluster, submesh: Submesh) -> float:
+    """What a stage takes alone, of what it takes while all devices compute: parts of one CPU are faster alone."""
+    if cluster.cores is None:
+        return 1.0
+    return min(cluster.cores / cluster.num_devices, 1.0) / min(cluster.cores / submesh.num_devices, 1.0)
+
+
+def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[str]:
+    """What was measured of memory."""
+    if not state.peaks:
+        return []
+    ratios = [float(np.exp(ratio)) for ratio in state.peaks.values()]
+    said = f"{len(ratios)} of their peaks of memory were measured: {min(ratios):.2f} to {max(ratios):.2f} of the count"
+    if search.costs.table.margin.risk != given.risk:
+        said += f"; nothing fits under a risk of {given.risk:.2%} by them, so a larger one is taken"
+    return [said]
+
+
+def _note(state: _State, table: CostTable, budget_s: float) -> str:
+    failed = sum(seconds is None for seconds in state.tried.values())
+    return (
+        f"{len(state.tried) - failed} of {len(state.seen)} candidate stages were measured in {state.spent_s:.1f} s of "
+        f"{budget_s:g} s ({int(table.offered.sum())} stages were offered)"
+        + (f"; {failed} couldn't be measured" if failed else "")
+    )

@@ -1,0 +1,58 @@
+"""Whether to move from one plan to another: what is gained over the steps that are left, against what moving costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.problem import Moves, Plan
+
+__all__ = ["Decision"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """Whether to move to another plan.
+
+    Attributes:
+        plan: the best one by the costs as they are known now; the one that runs if there is no better one.
+        now_s: a step of the plan that runs.
+        step_s: a step of `plan`; both by what was measured.
+        moves: what `plan` makes hosts take in.
+        restart_s: what moving costs besides: a checkpoint, compiling, restoring.
+        steps_left: to be trained.
+        looked_s: that looking for the plan took.
+    """
+
+    plan: Plan
+    now_s: float
+    step_s: float
+    moves: Moves
+    restart_s: float
+    steps_left: int
+    looked_s: float
+
+    @property
+    def gain_s(self) -> float:
+        """What moving saves, over all steps that are left."""
+        return (self.now_s - self.step_s) * self.steps_left
+
+    @property
+    def cost_s(self) -> float:
+        """What moving costs."""
+        return self.moves.seconds + self.restart_s
+
+    @property
+    def worth(self) -> bool:
+        """Whether the gain is above the cost."""
+        return self.gain_s > self.cost_s
+
+    def __str__(self) -> str:
+        moved = f"{self.moves.num_bytes / 2**20:.3g} MiB moved in {self.moves.seconds:.3g} s"
+        return (
+            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by {stages_text(self.plan)}: {self.gain_s:.3g} s gained "
+            f"over {self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
+            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'} (looked for {self.looked_s:.2g} s)"
+        )

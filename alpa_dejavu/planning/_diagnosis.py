@@ -1,0 +1,70 @@
+"""Why nothing fits: what is missing where, and what would help."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from alpa_dejavu.costs.memory_margin import MemoryMargin
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
+from alpa_dejavu.slicing import Dynamic, Slicer
+
+_MIB = 2.0**20
+
+
+def no_plan(
+    model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
+) -> NoPlanError:
+    """The error for a problem that a slicer found no answer to: is it memory, the search space, or the slicer?"""
+    if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
+        return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
+    boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))
+    if slicing.slice(boundless.slicing_problem(cluster, space, run)).found:
+        return NoPlanError(_memory(model, cluster, space, run, table))
+    shapes = [(submesh.num_hosts, submesh.devices_per_host) for submesh in dict.fromkeys(space.submeshes)]
+    return NoPlanError(
+        f"no choice of the submeshes {shapes} puts {model.num_layers} layers on "
+        f"{'exactly' if space.hosts is None else 'at most'} {cluster.num_devices} devices "
+        f"(stage_imbalance_tolerance={space.allowed_imbalance}); allow other submeshes or more imbalance, ask for "
+        "fewer devices, or cut the model into more layers"
+    )
+
+
+def _devices(cluster: Cluster, limit: float, margin: MemoryMargin) -> str:
+    """How much memory may be used of them; of unlike ones, those of which most may."""
+    most = [host for host in cluster.hosts if margin.usable_bytes(host) >= limit]
+    count, free = sum(host.num_devices for host in most), most[0].device.memory_bytes - limit
+    whole = f"{most[0].device.memory_bytes / _MIB:.1f} MiB each"
+    left = f", of which {free / _MIB:.1f} MiB are left free (memory_margin)" if free else ""
+    if count < cluster.num_devices:
+        return f"the {count} devices that have most (of {cluster.num_devices}) have {whole}{left}"
+    return f"the {cluster.num_devices} devices have {whole}{left}"
+
+
+def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable) -> str:
+    limit = float(table.usable_bytes.max())
+    least = np.full((model.num_layers, model.num_layers), np.inf)
+    for kept, own in zip(table.memory, table.usable_bytes.tolist(), strict=True):
+        for stage in kept:
+            if stage is not None and own == limit:
+                least = np.minimum(least, table.margin.needed(stage).peak(run.in_flight(0)))
+    alone = np.diag(least)
+    worst = int(np.argmax(alone))
+    parts = [
+        f"the model doesn't fit into memory: {_devices(cluster, limit, table.margin)}, and "
+        f"all {model.num_layers} layers as one stage need {least[0, -1] / _MIB:.1f} MiB on each device of the best "
+        f"submesh: {max(least[0, -1] - limit, 0.0):.0f} bytes are missing there"
+    ]
+    if alone[worst] > limit:
+        missing = alone[worst] - limit
+        parts.append(f"layer {worst} alone needs {alone[worst]:.0f} bytes: {missing:.0f} bytes are missing")
+    risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
+    parts.append(
+        f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "
+        "(AutoLayerOption(remat_layer=True)), more layers to cut between, "
+        "AutoShardingOption(prefer_reduce_scatter=True), more or larger devices"
+        + (", a smaller memory_margin" if limit < table.memory_limit_bytes.max() else "")
+    )
+    return "; ".join(parts)

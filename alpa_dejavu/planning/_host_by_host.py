@@ -1,0 +1,191 @@
+"""Stages that fill one host after the other, so that it is known which cuts between them are within a host.
+
+A slicing problem alone doesn't know which stages share a host: its stages are placed once it is solved. Here each part
+of a host stands once for each device of the host at which it may begin, and a stage follows one that ends there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
+from alpa_dejavu.clusters.slow_inside import slow_inside
+from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.problem import Cluster, SearchSpace, Sites, Slicing, SlicingProblem, StageChoice
+
+__all__ = ["HostByHost", "host_by_host"]
+
+_NEVER_S = 1e9
+"""What a cut costs where the stage behind it can't begin at the device where the one before it ends."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostByHost:
+    """The problem, and what its submeshes are.
+
+    Attributes:
+        cluster: whose hosts are filled.
+        space: the submeshes as they are in it.
+        problem: for a slicer; each of its submeshes begins at a certain device of a host.
+        submesh: shape (S,), which submesh of the space each of the problem's is.
+        begin: shape (S,), the device of its host at which it begins.
+    """
+
+    cluster: Cluster
+    space: SearchSpace
+    problem: SlicingProblem
+    submesh: NDArray[np.int64]
+    begin: NDArray[np.int64]
+
+    def answer(self, slicing: Slicing) -> tuple[Slicing, tuple[tuple[int, ...], ...]] | None:
+        """A slicing of the problem by the space's own submeshes, and each stage's hosts; None: it leaves gaps."""
+        if not slicing.found or slicing.cost_s >= _NEVER_S:
+            return None
+        stages = tuple(dataclasses.replace(one, submesh=int(self.submesh[one.submesh])) for one in slicing.stages)
+        hosts = self._hosts(stages, [int(self.begin[one.submesh]) for one in slicing.stages])
+        return dataclasses.replace(slicing, stages=stages), hosts
+
+    def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """The hosts in their order: a stage that begins behind another one's device is on its host."""
+        of_space, kinds = self.space.hosts, kinds_of(self.cluster)
+        free = [list(range(len(kinds)))] if of_space is None else members_of_kinds(self.cluster)
+        found = list[tuple[int, ...]]()
+        for stage, begin in zip(stages, begins, strict=True):
+            if begin:
+                found.append(found[-1])
+                continue
+            count = self.space.submeshes[stage.submesh].num_hosts
+            wanted = [0] * count if of_space is None else [kinds[host] for host in of_space[stage.submesh]]
+            found.append(tuple(free[kind].pop(0) for kind in wanted))
+        return tuple(found)
+
+
+def host_by_host(
+    plain: SlicingProblem, table: CostTable, cluster: Cluster, space: SearchSpace, senders_wait: bool
+) -> HostByHost | None:
+    """The problem of a table.
+
+    Args:
+        plain: the table's problem in which stages aren't placed, and senders don't wait.
+        table: the costs of all stages.
+        cluster: several hosts, one of them at least of several devices.
+        space: of the table.
+        senders_wait: as `CostTable.slicing_problem` has it.
+
+    Returns:
+        None where stages aren't to fill hosts: devices share a CPU, links within hosts are slower than others, or every
+        submesh takes parts of several hosts.
+    """
+    per_host = [host.num_devices for host in cluster.hosts]
+    if table.interstage is None or table.transfer is None or plain.sites is None:
+        return None
+    if cluster.shared or slow_inside(cluster):
+        return None
+    if len(per_host) < 2 or max(per_host) < 2 or (space.hosts is None and len(set(per_host)) > 1):
+        return None
+    beginnings = _beginnings(cluster, space)
+    if not beginnings:
+        return None
+    submesh, begin = map(np.array, zip(*beginnings, strict=True))
+    sites = _sites(cluster, space, submesh, begin)
+    links, crossing_s, onward = _crossing(table.transfer, table.interstage, sites)
+    costs = plain.costs_s[:, :, submesh]
+    if senders_wait:
+        costs = costs + np.concatenate([crossing_s[1:, onward], np.zeros((1, len(onward)))])[None, :, :, None]
+    costs[0][:, begin > 0] = np.inf
+    problem = dataclasses.replace(
+        plain,
+        costs_s=costs,
+        submesh_sizes=plain.submesh_sizes[submesh],
+        max_n_succ_stages=plain.room[:, :, submesh],
+        per_step_s=plain.once_s[:, :, submesh],
+        sites=Sites(plain.sites.uses[submesh], plain.sites.available, links, crossing_s),
+    )
+    return HostByHost(cluster, space, problem, submesh, begin)
+
+
+def _beginnings(cluster: Cluster, space: SearchSpace) -> list[tuple[int, int]]:
+    """Each submesh with each device at which it may begin: a multiple of what divides both it and its host."""
+    found = []
+    for n, submesh in enumerate(space.submeshes):
+        devices, whole = submesh.devices_per_host, _devices(cluster, space, n)
+        if submesh.num_hosts == 1:
+            found += [(n, at) for at in range(0, whole - devices + 1, math.gcd(devices, whole))]
+        elif devices == whole:
+            found.append((n, 0))
+    return found
+
+
+def _devices(cluster: Cluster, space: SearchSpace, submesh: int) -> int:
+    """How many devices each host of a submesh has."""
+    return min(cluster.hosts[host].num_devices for host in ((0,) if space.hosts is None else space.hosts[submesh]))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Sites:
+    """Where S submeshes are; every array has shape (S,).
+
+    Attributes:
+        submesh: which one of the space each is.
+        part: whether it is in one host.
+        devices: it takes of each of its hosts.
+        begin: the first of them on its host.
+        end: the device behind the last one; 0 where the host is full.
+        first: its first host.
+        kind: the kind of that host.
+    """
+
+    submesh: NDArray[np.int64]
+    part: NDArray[np.bool_]
+    devices: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    first: NDArray[np.int64]
+    kind: NDArray[np.int64]
+
+
+def _sites(cluster: Cluster, space: SearchSpace, submesh: NDArray[np.int64], begin: NDArray[np.int64]) -> _Sites:
+    one_host = np.array([one.num_hosts == 1 for one in space.submeshes])[submesh]
+    devices = np.array([one.devices_per_host for one in space.submeshes])[submesh]
+    whole = np.array([_devices(cluster, space, n) for n in range(len(space.submeshes))])[submesh]
+    hosts = space.hosts or [(0,)] * len(space.submeshes)
+    first = np.array([on[0] for on in hosts])[submesh]
+    end = np.where(one_host, (begin + devices) % whole, 0)
+    return _Sites(submesh, one_host, devices, begin, end, first, np.array(kinds_of(cluster))[first])
+
+
+def _crossing(
+    transfer: InterstageTransfer, apart: InterstageTable, sites: _Sites
+) -> tuple[NDArray[np.int64], FloatArray, NDArray[np.int64]]:
+    """What crosses cuts within hosts, between hosts, and where a stage can't follow another.
+
+    Returns:
+        Which of D kinds of links leads from each of S submeshes to the next, shape (S, S); the seconds of a micro-batch
+        across each cut, forward and backward, shape (L, D); and the kind over which each submesh sends to one like it
+        that begins where it ends, shape (S,).
+    """
+    goes_on = sites.part & (sites.end > 0)
+    inside = goes_on[:, None] & sites.part & (sites.end[:, None] == sites.begin)
+    inside &= sites.kind[:, None] == sites.kind
+    between = (sites.end[:, None] == 0) & (sites.begin == 0)
+    shares = sorted(set(sites.devices.tolist()))
+    places = sorted(set(sites.first.tolist()))
+    within = [transfer.seconds((place, place), share).sum(axis=0) for place in places for share in shares]
+    never = len(apart.ends) + len(within)
+    place = len(apart.ends) + len(shares) * np.searchsorted(places, sites.first)
+    share = np.searchsorted(shares, sites.devices)
+    near, far = place[:, None] + np.minimum.outer(share, share), apart.links[np.ix_(sites.submesh, sites.submesh)]
+    links = np.where(inside, near, np.where(between, far, never))
+    onward = np.where(goes_on, place + share, np.diagonal(far))
+    nowhere = np.full((len(apart.forward_s), 1), _NEVER_S)
+    return links, np.concatenate([apart.forward_s + apart.backward_s, np.array(within).T, nowhere], axis=1), onward

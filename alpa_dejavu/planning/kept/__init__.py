@@ -1,0 +1,27 @@
+"""What planning knew of a model and a cluster, kept in files: planning again then traces nothing.
+
+Beside `plan.json` it is `plan.json.kept.json.gz`, compressed JSON, version 1: the digest of the plan's file, operators
+and tensors of the layers, how the sharding engine cuts these on the meshes that were asked for, and the cluster. Of a
+model alone `entry_of` is kept, in the same format.
+"""
+
+from alpa_dejavu.planning.kept._bytes import packed_json, read_packed, unpacked_json
+from alpa_dejavu.planning.kept._entry import entry_of, meshes_of, model_of_entry, remembering
+from alpa_dejavu.planning.kept._kept import Kept
+from alpa_dejavu.planning.kept._pair import Written, kept_path, read_kept, write_kept, write_with_kept
+
+__all__ = [
+    "Kept",
+    "Written",
+    "entry_of",
+    "kept_path",
+    "meshes_of",
+    "model_of_entry",
+    "packed_json",
+    "read_kept",
+    "read_packed",
+    "remembering",
+    "unpacked_json",
+    "write_kept",
+    "write_with_kept",
+]

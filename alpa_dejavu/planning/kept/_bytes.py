@@ -1,0 +1,72 @@
+"""JSON as compressed bytes, and back, with a bound on what it unpacks to."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import pathlib
+import zlib
+from typing import Any
+
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
+
+_GZIP = zlib.MAX_WBITS | 16
+_ROOM = 16
+"""What JSON's objects take in memory is about so many times their text, and more where there is little in each."""
+
+
+def packed_json(data: Any) -> bytes:
+    """JSON in gzip's format; the same data give the same bytes.
+
+    Raises:
+        ValueError: there is more of it than would be unpacked again.
+    """
+    text, most = json.dumps(data, separators=(",", ":")).encode(), _most_text()
+    if len(text) > most:
+        raise ValueError(f"the data take {len(text)} bytes of JSON, but must take at most {most}; {_remedy(len(text))}")
+    return gzip.compress(text, compresslevel=1, mtime=0)
+
+
+def unpacked_json(content: bytes) -> Any:
+    """The data that `packed_json` has made such bytes of.
+
+    Raises:
+        ValueError: they aren't such bytes, or not all of them, or unpack to more than ALPA_DEJAVU_FILE_MIB lets them.
+    """
+    unpacking, most = zlib.decompressobj(_GZIP), _most_text()
+    try:
+        text = unpacking.decompress(content, most + 1)
+    except zlib.error as error:
+        raise ValueError(f"this isn't gzip's format: {error}") from None
+    if len(text) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes of JSON; {_remedy(2 * most)}")
+    if not unpacking.eof:
+        raise ValueError("it ends too early")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("lists in lists without an end") from None
+
+
+def read_packed(path: pathlib.Path) -> Any:
+    """The data in a file of such bytes; nothing is read of one that is too large, or is no regular file.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: as `unpacked_json`.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    size, most = path.stat().st_size, _most_text()
+    if size > most:
+        raise ValueError(f"it has {size} bytes, but must have at most {most}; {_remedy(2 * size)}")
+    return unpacked_json(path.read_bytes())
+
+
+def _most_text() -> int:
+    return int(most_bytes() / _ROOM)
+
+
+def _remedy(text_bytes: int) -> str:
+    return f"if that is meant, set {VARIABLE} to {math.ceil(text_bytes * _ROOM / 2**20)} (MiB in memory)"

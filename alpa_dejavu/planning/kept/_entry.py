@@ -1,0 +1,54 @@
+"""A model with its shardings as what JSON has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from alpa_dejavu.planning.kept._model import Data, model_data, model_of
+from alpa_dejavu.planning.kept._sharding import KeptLayers, sharding_data, sharding_of
+from alpa_dejavu.problem import Model
+from alpa_dejavu.sharding.sharded import ModelSharding, Solved
+
+
+def remembering(model: Model) -> Model:
+    """The same model; `entry_of` can then tell which meshes it was asked for."""
+    sharding = model.sharding
+    if not isinstance(sharding, ModelSharding) or isinstance(sharding.solved, KeptLayers):
+        return model
+    solved = KeptLayers({}, sharding.solved)
+    return dataclasses.replace(model, sharding=dataclasses.replace(sharding, solved=solved))
+
+
+def meshes_of(model: Model) -> int:
+    """How many meshes a model's sharding was asked for, where `remembering` or `model_of_entry` has made it."""
+    solved = model.sharding.solved if isinstance(model.sharding, ModelSharding) else None
+    return len(solved.meshes) if isinstance(solved, KeptLayers) else 0
+
+
+def entry_of(model: Model) -> Data:
+    """The layers and tensors, and the shardings that were asked for.
+
+    Raises:
+        ValueError: a number in it doesn't fit the format.
+    """
+    sharding = model.sharding
+    if not isinstance(sharding, ModelSharding):
+        return {"model": model_data(model), "sharding": None}
+    asked = sharding.solved.meshes if isinstance(sharding.solved, KeptLayers) else ()
+    return {"model": model_data(model), "sharding": sharding_data(sharding, asked)}
+
+
+def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
+    """What `entry_of` has made such data of.
+
+    Args:
+        data: of a model.
+        solve: solves for meshes that weren't asked for.
+    """
+    model = model_of(data["model"])
+    kept = data["sharding"]
+    if kept is None:
+        return model
+    return dataclasses.replace(model, sharding=sharding_of(kept, model.num_layers, solve))

@@ -1,0 +1,66 @@
+"""What is kept of a plan as what JSON has, version 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.planning.kept._cluster import cluster_data, cluster_of
+from alpa_dejavu.planning.kept._kept import Kept
+from alpa_dejavu.planning.kept._model import model_data, model_of
+from alpa_dejavu.planning.kept._sharding import KeptLayers, Mesh, sharding_data, sharding_of
+from alpa_dejavu.problem import Run
+from alpa_dejavu.sharding.sharded import ModelSharding, solved_for
+
+VERSION = 1
+
+
+def kept_data(kept: Kept) -> dict[str, Any]:
+    """All of it, as what JSON has."""
+    sharding = kept.model.sharding
+    return {
+        "batch": kept.batch,
+        "num_micro_batches": kept.run.num_micro_batches,
+        "schedule": kept.run.schedule,
+        "remat": list(kept.remat),
+        "zero": list(kept.zero),
+        "submeshes": kept.submeshes,
+        "imbalance": None if math.isinf(kept.imbalance) else kept.imbalance,
+        "models": list(kept.models),
+        "memory_margin": kept.memory_margin,
+        "cluster": cluster_data(kept.cluster),
+        "model": model_data(kept.model),
+        "sharding": sharding_data(sharding, _meshes(kept)) if isinstance(sharding, ModelSharding) else None,
+    }
+
+
+def kept_of(data: Mapping[str, Any]) -> Kept:
+    """What `kept_data` has made such data of."""
+    model = model_of(data["model"])
+    if data["sharding"] is not None:
+        model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))
+    latency, communication = data["models"]
+    return Kept(
+        model=model,
+        cluster=cluster_of(data["cluster"]),
+        run=Run(int(data["num_micro_batches"]), data["schedule"]),
+        batch=int(data["batch"]),
+        remat=tuple(data["remat"]),
+        zero=tuple(map(int, data["zero"])),
+        submeshes=data["submeshes"],
+        imbalance=math.inf if data["imbalance"] is None else float(data["imbalance"]),
+        models=(latency, communication),
+        memory_margin=data.get("memory_margin"),
+    )
+
+
+def _meshes(kept: Kept) -> list[Mesh]:
+    """What a search on the plan's cluster asks for; it has asked already."""
+    micro_batch = kept.batch // kept.run.num_micro_batches
+    space = search_space(kept.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
+    meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)
+    solved = kept.model.sharding.solved if isinstance(kept.model.sharding, ModelSharding) else None
+    return [mesh for mesh in meshes if mesh in solved.meshes] if isinstance(solved, KeptLayers) else [*meshes]

@@ -1,0 +1,90 @@
+"""What a plan was made from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.problem import Cluster, ClusterSummary, MeshConfig, Model, Plan, Run
+
+if TYPE_CHECKING:
+    from alpa_dejavu.planning.result import PlanningResult
+
+DEFAULT_MODELS = ("AnalyticLatency", "AlphaBeta")
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Kept:
+    """All that planning again needs, but for the models of seconds.
+
+    Attributes:
+        model: its layers, for a micro-batch of the run; `sharding` knows the meshes that it was asked for.
+        cluster: that the plan is for.
+        run: its micro-batches and schedule.
+        batch: samples of a step.
+        remat, zero: what stages may have.
+        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
+        imbalance: as `SearchSpace.allowed_imbalance`.
+        models: the latency and the communication model that priced the plan, by the names of their classes.
+        memory_margin: the share of the memory that the plan left free; None: the hosts' own.
+    """
+
+    model: Model
+    cluster: Cluster
+    run: Run
+    batch: int
+    remat: tuple[str, ...]
+    zero: tuple[int, ...]
+    submeshes: str = "power_of_two"
+    imbalance: float = float("inf")
+    models: tuple[str, str] = DEFAULT_MODELS
+    memory_margin: float | None = None
+
+    @classmethod
+    def of(cls, planned: PlanningResult) -> Kept:
+        """Of a plan of a known batch, whose costs are still there.
+
+        Raises:
+            ValueError: they aren't.
+        """
+        costs, batch = planned.table.stage_costs, planned.plan.batch
+        if costs is None or batch is None:
+            raise ValueError("what the plan was made from isn't known: its batch, or its costs")
+        configs = [config for row in planned.space.configs for config in row if config is not None]
+        return cls(
+            model=planned.model,
+            cluster=planned.cluster,
+            run=planned.run,
+            batch=batch,
+            remat=tuple(dict.fromkeys(config.remat for config in configs)),
+            zero=tuple(sorted({config.zero for config in configs})),
+            imbalance=planned.space.allowed_imbalance,
+            models=costs.models.names,
+            memory_margin=planned.table.margin.free_share,
+        )
+
+    def knows(self, config: MeshConfig) -> bool:
+        """Whether it is kept how layers are divided on a config's mesh; a model without sharding is divided on any."""
+        known = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
+        return known is None or bool(known(config))
+
+    def differences(self, plan: Plan) -> list[str]:
+        """Where a plan is another one than this was kept for."""
+        pairs: dict[str, tuple[object, object]] = {
+            "batch": (self.batch, plan.batch),
+            "num_micro_batches": (self.run.num_micro_batches, plan.num_micro_batches),
+            "schedule": (self.run.schedule, plan.schedule),
+            "num_layers": (self.model.num_layers, plan.num_layers),
+            "cluster": (self.cluster.name, plan.cluster),
+        }
+        if plan.hardware is not None:
+            here = summary_of(self.cluster)
+            pairs["hosts"] = _host_names(here), _host_names(plan.hardware)
+            pairs["hardware"] = here.text, plan.hardware.text
+        return [f"{name} is {ours!r}, not {theirs!r}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _host_names(hardware: ClusterSummary) -> str:
+    return " ".join(host.name for host in hardware.hosts)

@@ -1,0 +1,117 @@
+"""A model as what JSON has: its layers' operators, of which equal ones are written once, and its tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu._util.file_size import VARIABLE, most_bytes
+from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
+
+Data = dict[str, Any]
+_PARTS = ("forward", "backward", "update")
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Operators) if field.name != "records")
+_FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
+
+
+@final
+class Numbered:
+    """Objects by their number, each written once."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, one: Any) -> int:
+        """Of an object, which lives as long as this does."""
+        if id(one) not in self._numbers:
+            self._numbers[id(one)] = len(self.found)
+            self.found.append(one)
+        return self._numbers[id(one)]
+
+
+def model_data(model: Model) -> Data:
+    """All but the sharding."""
+    operators, records = Numbered(), Numbered()
+    layers = [
+        {
+            "name": layer.name,
+            **{part: operators.number(getattr(layer, part)) for part in _PARTS},
+            "temporary_bytes": [layer.forward_temporary_bytes, layer.backward_temporary_bytes],
+            "exchanged_bytes": list(layer.exchanged_bytes),
+        }
+        for layer in model.layers
+    ]
+    columns = [
+        {"records": records.number(each.records), **{name: getattr(each, name).tolist() for name in _COLUMNS}}
+        for each in operators.found
+    ]
+    distinct: dict[Operator, int] = {}
+    numbers = [[distinct.setdefault(one, len(distinct)) for one in each] for each in records.found]
+    return {
+        "training": model.training,
+        "layers": layers,
+        "operators": columns,
+        "distinct": [[getattr(one, name) for name in _FIGURES] for one in distinct],
+        "records": numbers,
+        "tensors": [[one.num_bytes, one.role, one.producer, list(one.users)] for one in model.tensors],
+    }
+
+
+def model_of(data: Mapping[str, Any]) -> Model:
+    """The model that `model_data` has made such data of, without its sharding.
+
+    Raises:
+        ValueError: there are so many layers that what is told of each range of them takes too much memory.
+    """
+    count = len(data["layers"])
+    if 8 * count**2 > most_bytes():
+        raise ValueError(
+            f"a number for each range of its {count} layers takes {8 * count**2} bytes, but must take at most "
+            f"{most_bytes():.0f}; if that is meant, set {VARIABLE} to {math.ceil(8 * count**2 / 2**20)}"
+        )
+    if "distinct" in data:
+        distinct = list(map(_record, data["distinct"]))
+        records = [tuple(distinct[number] for number in each) for each in data["records"]]
+    else:  # as 0.1.0 wrote them: each operator as often as it is there
+        records = [tuple(map(_record, each)) for each in data["records"]]
+    operators = []
+    for each in data["operators"]:
+        columns: Data = {name: np.array(each[name], dtype=_type_of(name)) for name in _COLUMNS}
+        operators.append(Operators(records[each["records"]], **columns))
+    for each in operators:
+        lengths = {name: len(getattr(each, name)) for name in _COLUMNS}
+        if set(lengths.values()) - {len(each.records)}:
+            raise ValueError(f"there are {len(each.records)} records of operators, but columns of {lengths}")
+    layers = tuple(
+        Layer(
+            layer["name"],
+            operators[layer["forward"]],
+            operators[layer["backward"]],
+            operators[layer["update"]],
+            float(layer["temporary_bytes"][0]),
+            float(layer["temporary_bytes"][1]),
+            tuple(map(float, layer["exchanged_bytes"])),
+        )
+        for layer in data["layers"]
+    )
+    tensors = tuple(Tensor(float(size), role, int(made), tuple(users)) for size, role, made, users in data["tensors"])
+    return Model(layers, tensors, bool(data["training"]))
+
+
+def _type_of(column: str) -> type[np.generic]:
+    if column == "dtype":
+        return np.str_
+    return np.bool_ if column.startswith("is_") else np.float64
+
+
+def _record(values: list[Any]) -> Operator:
+    if len(values) != len(_FIGURES):
+        raise ValueError(f"an operator has {len(values)} figures, but must have {len(_FIGURES)}")
+    # In the order of the figures: naming them takes as long as all else.
+    kind, primitive, input_shapes, output_shapes, *others = values
+    return Operator(kind, primitive, tuple(map(tuple, input_shapes)), tuple(map(tuple, output_shapes)), *others)

@@ -1,0 +1,209 @@
+"""A plan's file and what is kept beside it: bound by a digest, and written so that a crash leaves a pair.
+
+What is kept holds the SHA-256 of the plan file's bytes. A pair is replaced by another one in three steps:
+
+1. what is kept of the new plan is written, under a name for what is yet to come;
+2. the new plan replaces the old one;
+3. what is kept of the new plan takes the place of what was kept of the old one.
+
+Each happens as a whole or not at all. After a crash before the second step the old plan is there, and its digest is in
+the file of the old name; after one behind it the new plan, and its digest is in the file of step 1. So readers look
+into both files. A writer does the third step of the one before it first, if that is missing: else what it writes in
+step 1 would replace half of a pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import logging
+import os
+import pathlib
+from typing import Any, final
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.json_file import write_whole, write_whole_bytes
+from alpa_dejavu.planning.kept._bytes import packed_json, read_packed
+from alpa_dejavu.planning.kept._file import VERSION, kept_data, kept_of
+from alpa_dejavu.planning.kept._kept import Kept
+from alpa_dejavu.plans.plan_file import plan_text
+from alpa_dejavu.problem import Plan
+
+_LOGGER = logging.getLogger(__name__)
+_DIGEST = "plan_sha256"
+_REMEDY = "`alpa-dejavu plan --json FILE` writes it beside the plan: plan once more"
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What was written of a plan.
+
+    Attributes:
+        files: the plan's, and that of what is kept, if it is.
+        lacking: why nothing is kept; empty: it is, or there was nothing to keep.
+    """
+
+    files: tuple[pathlib.Path, ...]
+    lacking: str = ""
+
+
+def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
+    """Where what is kept of a plan is, or will be if it isn't there.
+
+    >>> kept_path("plans/gpt.json").name
+    'gpt.json.kept.json.gz'
+    """
+    return next((path for path in (*_bound(plan), _old(plan)) if path.exists()), _bound(plan)[0])
+
+
+def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str]) -> Written:
+    """Writes a plan's file, and what is kept beside it: a crash leaves the old pair or the new one.
+
+    Where the file is no regular one, as /dev/stdout, or there is more to keep than would be read again, the plan alone
+    is written.
+
+    Args:
+        plan: that was made.
+        kept: what it was made from; None: that isn't known, and what was kept of the plan before goes with that.
+        path: of the plan's file.
+
+    Raises:
+        ValueError: the plan, or what is kept, can't be written.
+    """
+    file, text = pathlib.Path(path), plan_text(plan)
+    if file.exists() and not file.is_file():
+        write_whole(file, text)
+        return Written((file,), f"{file} is no regular file, so nothing is kept beside it for planning again")
+    own, coming = _bound(file)
+    content, lacking = None, ""
+    if kept is not None:
+        try:
+            content = _packed(kept, _digest(text.encode("utf-8")))
+        except ValueError as error:
+            lacking = f"nothing is kept for planning again: {error}"
+    if content is None:
+        write_whole(file, text)
+        for stale in (own, coming):
+            with contextlib.suppress(OSError):  # what can't be removed isn't this plan's by its digest
+                stale.unlink()
+        return Written((file,), lacking)
+    _finish(file)
+    write_whole_bytes(coming, content)
+    write_whole(file, text)
+    _replace(coming, own)
+    return Written((file, own))
+
+
+def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes it beside a plan's file that is there already, whole or not at all.
+
+    Raises:
+        ValueError: the plan isn't there, or it can't be written.
+    """
+    file = pathlib.Path(plan)
+    if not file.is_file():
+        there = "no regular file" if file.exists() else "not there"
+        raise ValueError(f"{file} is {there}, but what is kept is bound to a plan's file; write the plan first")
+    own, _ = _bound(file)
+    write_whole_bytes(own, _packed(kept, _digest(file.read_bytes())))
+    return own
+
+
+def read_kept(plan: str | os.PathLike[str]) -> Kept:
+    """Reads what is kept beside a plan's file.
+
+    It is that plan's by its digest. Files of before there were digests are named after the plan's name without its
+    ending, and may be of another plan that is named so too: `Kept.differences` tells.
+
+    Raises:
+        ValueError: it isn't there, isn't such a file, or is of another plan than the file beside it.
+    """
+    file = pathlib.Path(plan)
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is no regular file, so nothing is kept beside it; {_REMEDY}")
+    own, coming = _bound(file)
+    there = [path for path in (own, coming) if path.exists()]
+    if not own.exists() and _old(file).exists():
+        there.append(_old(file))
+    refused: ValueError | None = None
+    for path in there or [own]:
+        try:
+            return _read(path, file)
+        except ValueError as error:
+            refused = refused or error
+    assert refused is not None, "one file was read at least"
+    raise refused
+
+
+def _bound(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """The file of what is kept of a plan, and the one of what will be."""
+    path = pathlib.Path(plan)
+    return path.with_name(f"{path.name}.kept.json.gz"), path.with_name(f"{path.name}.kept.json.gz.new")
+
+
+def _old(plan: str | os.PathLike[str]) -> pathlib.Path:
+    """The file of before there were digests: plans of one folder that differ in their ending share it."""
+    path = pathlib.Path(plan)
+    return path.with_name(f"{path.stem}.kept.json.gz")
+
+
+def _packed(kept: Kept, digest: str) -> bytes:
+    with collector_paused():
+        return packed_json({"version": VERSION, _DIGEST: digest, **kept_data(kept)})
+
+
+def _read(path: pathlib.Path, plan: pathlib.Path) -> Kept:
+    """What is kept in a file, if it is of a plan's file as that is now."""
+    data = _data(path)
+    if path != _old(plan) or _DIGEST in data:
+        if not plan.exists():
+            raise ValueError(f"{path} was kept of {plan}, which isn't there; {_REMEDY}")
+        if data.get(_DIGEST) != _digest(plan.read_bytes()):
+            raise ValueError(f"{path} was kept of another plan than {plan} is, or of that before it changed; {_REMEDY}")
+    else:
+        _LOGGER.warning(
+            "%s doesn't say which plan it was kept of, so it may be another one's than %s; %s", path, plan, _REMEDY
+        )
+    try:
+        return kept_of(data)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} isn't what is kept for planning again: {error!r}; {_REMEDY}") from None
+
+
+def _data(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        data = read_packed(path)
+    except OSError as error:
+        raise ValueError(f"{path}, which is kept for planning again, can't be read: {error}; {_REMEDY}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} isn't what is kept for planning again: {error}; {_REMEDY}") from None
+    if not isinstance(data, dict) or data.get("version") != VERSION:
+        there = data.get("version") if isinstance(data, dict) else None
+        raise ValueError(f"{path}: version is {there!r}, but must be {VERSION}; {_REMEDY}")
+    return data
+
+
+def _finish(plan: pathlib.Path) -> None:
+    """Does the third step of the writer before, if that was ended ahead of it."""
+    own, coming = _bound(plan)
+    if not (coming.exists() and plan.exists()):
+        return
+    try:
+        digest = _data(coming).get(_DIGEST)
+    except ValueError:
+        return  # nothing in it would be lost
+    if digest == _digest(plan.read_bytes()):
+        _replace(coming, own)
+
+
+def _replace(coming: pathlib.Path, own: pathlib.Path) -> None:
+    try:
+        os.replace(coming, own)
+    except OSError as error:
+        raise ValueError(f"{own} can't be written: {error.strerror}; it is in {coming}, which is read too") from None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,141 @@
+"""How a model's layers are cut on some meshes, as what JSON has; alike layers share what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from alpa_dejavu.planning.kept._arrays import packed, unpacked
+from alpa_dejavu.planning.kept._model import Data, Numbered
+from alpa_dejavu.problem import MeshConfig, NoShardingError
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
+from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
+from alpa_dejavu.sharding.sharding_table import StageLayers
+
+Mesh: TypeAlias = tuple[int, int, bool]
+"""The lengths of a logical mesh's axes, and whether the batch is forced onto the first."""
+_ALONE = (1, 1, True)
+_COLLECTIVE = tuple(field.name for field in dataclasses.fields(Collective))
+_CUTS = ("forward_cuts", "backward_cuts", "update_cuts")
+_PARTS = ("memory_parts", "temporary_moments")
+
+
+@final
+class KeptLayers:
+    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
+
+    Args:
+        known: what was solved before.
+        solve: solves for a mesh that isn't known; None: there is nothing to solve it from.
+    """
+
+    def __init__(self, known: Mapping[Mesh, Sequence[StageLayers]], solve: Solved | None = None) -> None:
+        self._known = dict(known)
+        self._solve = solve
+
+    @property
+    def meshes(self) -> Collection[Mesh]:
+        """Those that are known by now, in the order in which they were asked for."""
+        return self._known.keys()
+
+    def knows(self, config: MeshConfig) -> bool:
+        """Whether a mesh can be asked for."""
+        return self._solve is not None or solved_for(config) in self._known
+
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
+        """The layers at each ZeRO level.
+
+        Raises:
+            KeyError: they aren't known, and there is nothing to solve them from.
+        """
+        mesh = data_parallel, tensor_parallel, batch_forced
+        if mesh not in self._known and self._solve is not None:
+            self._known[mesh] = self._solve(*mesh)
+        return self._known[mesh]
+
+
+def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
+    """What was solved for some meshes, without the layouts at boundaries: they are settled."""
+    layers, rows = Numbered(), Numbered()
+    meshes = []
+    for mesh in dict.fromkeys([_ALONE, *asked]):
+        try:
+            levels = [rows.number(level) for level in sharding.solved(*mesh)]
+        except NoShardingError:  # nothing is offered on it
+            continue
+        meshes.append({"mesh": list(mesh), "levels": levels})
+    stages = [
+        {
+            "variants": [layers.number(one) for one in row.variants],
+            "numbers": list(row.numbers),
+            "of_stages": None if row.of_stages is None else packed(row.of_stages, np.int16),
+        }
+        for row in rows.found
+    ]
+    each = [_layer_data(one) for one in layers.found]
+    return {"batch_ratio": sharding.batch_ratio, "meshes": meshes, "stages": stages, "layers": each}
+
+
+def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
+    """What `sharding_data` has made such data of.
+
+    Args:
+        data: of some meshes.
+        num_layers: of the model.
+        solve: solves for others; None: they can't be asked for.
+
+    Raises:
+        ValueError: something in it isn't of so many layers, or is of another number of ZeRO levels.
+    """
+    layers = [_layer(each) for each in data["layers"]]
+    rows = [_stage_layers(row, layers, num_layers) for row in data["stages"]]
+    known = {}
+    for mesh in data["meshes"]:
+        across, along, forced = mesh["mesh"]
+        if len(mesh["levels"]) != len(ZERO):
+            raise ValueError(f"the mesh {mesh['mesh']} has {len(mesh['levels'])} ZeRO levels, not {len(ZERO)}")
+        known[int(across), int(along), bool(forced)] = [rows[n] for n in mesh["levels"]]
+    if _ALONE not in known:
+        raise ValueError("one device alone isn't among the meshes")
+    return ModelSharding(KeptLayers(known, solve), float(data["batch_ratio"]))
+
+
+def _stage_layers(data: Mapping[str, Any], layers: Sequence[LayerSharding], num_layers: int) -> StageLayers:
+    variants = tuple(layers[n] for n in data["variants"])
+    numbers = tuple(map(operator.index, data["numbers"]))
+    if numbers[:num_layers] != tuple(range(num_layers)) or not 0 <= min(numbers) <= max(numbers) < num_layers:
+        raise ValueError(f"its variants are of the layers {numbers}, but the model has {num_layers}")
+    if len(variants) != len(numbers):
+        raise ValueError(f"there are {len(variants)} variants, but numbers for {len(numbers)}")
+    if data["of_stages"] is None:
+        return StageLayers(variants, numbers)
+    of_stages = unpacked(data["of_stages"], np.int16).astype(np.intp)
+    if of_stages.shape != (num_layers,) * 3 or not -1 <= of_stages.min() <= of_stages.max() < len(variants):
+        raise ValueError(f"of_stages has the shape {of_stages.shape}, or variants that there aren't")
+    return StageLayers(variants, numbers, of_stages)
+
+
+def _layer_data(one: LayerSharding) -> Data:
+    return {
+        "mesh_shape": list(one.mesh_shape),
+        "collectives": [[getattr(each, name) for name in _COLLECTIVE] for each in one.collectives],
+        "cost": float(one.cost),
+        **{name: packed(getattr(one, name), np.int8) for name in _CUTS},
+        **{name: getattr(one, name).tolist() for name in _PARTS},
+    }
+
+
+def _layer(data: Mapping[str, Any]) -> LayerSharding:
+    shape = tuple(map(int, data["mesh_shape"]))
+    arrays: dict[str, Any] = {name: unpacked(data[name], np.int8).astype(np.bool_) for name in _CUTS}
+    arrays |= {name: np.array(data[name], dtype=np.float64).reshape(-1, 2, 2) for name in _PARTS}
+    return LayerSharding(
+        mesh_shape=shape,
+        collectives=tuple(Collective(*each) for each in data["collectives"]),
+        cost=float(data["cost"]),
+        **arrays,
+    )

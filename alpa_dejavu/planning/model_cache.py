@@ -1,0 +1,170 @@
+"""What planning has learned of models, kept from one process to the next in a folder of the user's.
+
+An entry is compressed JSON in a file of its own, found by a digest of its key, which it holds too. What can't be read
+is as if it weren't there, and what can't be written is left: planning goes on without. The least recently used entries
+go first where the folder gets too large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, final
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu._util.json_file import write_whole_bytes
+from alpa_dejavu.planning.kept import packed_json, read_packed
+
+__all__ = ["FOLDER", "SIZE", "ModelCache", "chosen_cache", "default_cache"]
+
+FOLDER, SIZE = "ALPA_DEJAVU_CACHE", "ALPA_DEJAVU_CACHE_MIB"
+"""Environment variables: the folder, in place of the one in the user's cache, and what it may hold, in MiB."""
+_DEFAULT_MIB = 512.0
+_VERSION = 1
+_ENDING = ".json.gz"
+_LOGGER = logging.getLogger(__name__)
+
+Key = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@final
+class ModelCache:
+    """A folder of entries.
+
+    Args:
+        folder: where they are; it is made with the first one.
+        most_bytes: of all entries together.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], most_bytes: float = _DEFAULT_MIB * 2**20) -> None:
+        self.folder = pathlib.Path(folder).absolute()
+        self.most_bytes = most_bytes
+        self._writable = True
+
+    def holds(self, key: Key) -> bool:
+        """Whether there is an entry of a key; whether it can be read is seen when it is."""
+        return self._path(key).is_file()
+
+    def read(self, key: Key, make: Callable[[Any], T]) -> T | None:
+        """What is made of the data that were written with a key; None where there are none, or broken ones."""
+        path = self._path(key)
+        try:
+            if not path.is_file():
+                return None
+            with collector_paused():
+                entry = read_packed(path)
+                if not isinstance(entry, dict) or entry.get("version") != _VERSION or entry.get("key") != dict(key):
+                    raise ValueError("it is of another version or key")
+                made = make(entry["data"])
+        except OSError as error:
+            _LOGGER.warning("the cache's entry %s can't be read (%s): planning goes on without", path, error.strerror)
+            return None
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            _LOGGER.warning("the cache's entry %s is broken (%s): it will be replaced", path, error)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return made
+
+    def write(self, key: Key, data: Any) -> None:
+        """Keeps data; where they can't be written, that is said once, and nothing more is tried."""
+        if not self._writable:
+            return
+        try:
+            with collector_paused():
+                content = packed_json({"version": _VERSION, "key": dict(key), "data": data})
+            if len(content) > self.most_bytes:
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole_bytes(self._path(key), content)
+            self._leave_out(self._path(key))
+        except (OSError, ValueError) as error:
+            self._writable = False
+            _LOGGER.warning("the cache %s can't be written (%s): planning goes on without", self.folder, error)
+
+    def size(self) -> tuple[int, float]:
+        """How many entries there are, and their bytes together."""
+        sizes = [found.st_size for _, found in self._files()]
+        return len(sizes), float(sum(sizes))
+
+    def why_not_written(self) -> str | None:
+        """Why nothing can be written to the folder; None where it can be, or could be made."""
+        there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        if not there.is_dir():
+            return f"{there} is no folder"
+        return None if os.access(there, os.W_OK | os.X_OK) else f"{there} can't be written"
+
+    def _path(self, key: Key) -> pathlib.Path:
+        text = json.dumps(dict(key), sort_keys=True)
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_ENDING}"
+
+    def _files(self) -> Iterator[tuple[pathlib.Path, os.stat_result]]:
+        """All of them: what a process that was ended has left half-written, too."""
+        with contextlib.suppress(OSError), os.scandir(self.folder) as listed:
+            for one in listed:
+                with contextlib.suppress(OSError):
+                    if _ENDING in one.name and one.is_file(follow_symlinks=False):
+                        yield pathlib.Path(one.path), one.stat(follow_symlinks=False)
+
+    def _leave_out(self, newest: pathlib.Path) -> None:
+        """Removes the least recently used files until the others are small enough; never the newest."""
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime_ns)
+        total = sum(found.st_size for _, found in files)
+        for path, found in files:
+            if total <= self.most_bytes:
+                break
+            if path != newest:
+                path.unlink(missing_ok=True)
+                total -= found.st_size
+
+
+def default_cache() -> ModelCache | None:
+    """The user's: what the environment has in ALPA_DEJAVU_CACHE, else `alpa-dejavu/models` in the user's cache.
+
+    None where the environment says that it may hold nothing, or there is no home.
+
+    Raises:
+        ValueError: its size in the environment is no number.
+
+    References:
+        XDG Base Directory Specification, version 0.8.
+    """
+    given = os.environ.get(SIZE) or str(_DEFAULT_MIB)
+    try:
+        most = float(given)
+    except ValueError:
+        most = -1.0
+    if not 0 <= most < float("inf"):
+        raise ValueError(f"{SIZE} is {given!r}, but must be a number of MiB; unset it for {_DEFAULT_MIB:.0f}")
+    folder = _folder()
+    return None if most == 0 or folder is None else ModelCache(folder, most * 2**20)
+
+
+def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
+    """The cache in a folder; None: `default_cache`; False: none.
+
+    Raises:
+        ValueError: as `default_cache`.
+    """
+    if given is False:
+        return None
+    return default_cache() if given is None else ModelCache(given)
+
+
+def _folder() -> pathlib.Path | None:
+    named = os.environ.get(FOLDER)
+    if named:
+        return pathlib.Path(named)
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        # By the specification a relative directory is to be ignored.
+        cache = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return cache / "alpa-dejavu" / "models"

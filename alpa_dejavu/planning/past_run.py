@@ -1,0 +1,50 @@
+"""Runs as they come: of a plan that was measured, and the steps of an executable of Alpa's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu.calibration.history import PastRun, StageSeconds
+from alpa_dejavu.calibration.history.origin import Origin
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.calibration.measurement import Measured
+    from alpa_dejavu.planning.result import PlanningResult
+
+
+def past_run(
+    planned: PlanningResult,
+    found: Measured,
+    latency: str | LatencyModel = "analytic",
+    communication: str | CommunicationModel = "alpha-beta",
+    calibration: Calibration | None = None,
+) -> PastRun:
+    """What was measured of a plan.
+
+    Args:
+        planned: the plan, predicted for the cluster that it ran on.
+        found: what it took there.
+        latency: the model that predicted it.
+        communication: likewise.
+        calibration: that they are from, if they are from one.
+    """
+    stages = zip(planned.timeline.stages, found.stages, found.computing_s, strict=True)
+    return PastRun(
+        plan=planned.plan,
+        origin=Origin.of(planned.model, planned.cluster, latency, communication, calibration),
+        predicted_s=planned.plan.uncorrected_s,
+        steps_s=found.steps_s,
+        stages=tuple(
+            StageSeconds(
+                forward_s=measured.forward_s,
+                backward_s=measured.backward_s,
+                per_step_s=measured.per_step_s,
+                computing_s=sum(computing),
+                predicted_computing_s=predicted.forward_s + predicted.backward_s,
+            )
+            for predicted, measured, computing in stages
+        ),
+    )

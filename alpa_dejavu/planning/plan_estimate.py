@@ -1,0 +1,198 @@
+"""What a given plan takes by the costs that planning goes by, its model being traced afresh."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, final
+
+from alpa_dejavu.calibration import Calibration, bundled_names, prices
+from alpa_dejavu.clusters.changed_cluster import slowed
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.layers.trusted_model import trusted_model
+from alpa_dejavu.planning import PlanningResult, estimate, given_stages
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning.fits import PRICED_OPTIONS
+from alpa_dejavu.planning.model_cache import chosen_cache
+from alpa_dejavu.planning.model_source import TracedModel
+from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
+
+__all__ = ["PlanEstimator", "cluster_of_plan"]
+
+
+@final
+class PlanEstimator:
+    """Costs several plans for one model, which is traced once for each size of a micro-batch, on one cluster.
+
+    Args:
+        plan: one of those that are going to be costed.
+        model: as `plan_model` takes it; None: the plan's, a known name.
+        cluster: as `plan_model` takes it, with as many hosts as the plan is for; None: the plan's.
+        latency: a latency model or its name; "auto": the calibration's, or without one "analytic".
+        communication: likewise; "auto": the plan's, if that goes by its name alone; or the calibration's, or without
+            one "alpha-beta".
+        calibration: as `plan_model` takes it; None: the plan's, if it is a bundled one, and neither a cluster
+            nor a model is given.
+        cache: as `plan_model` takes it.
+        trust_model: whether the plan's model may be a "module:function", which is then imported and called.
+
+    Attributes:
+        prices: what plans are costed by.
+        cluster: of them.
+
+    Raises:
+        ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; its model
+            is a function that isn't trusted; or as `plan_model` for the calibration.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: str | Callable[..., Any] | None = None,
+        cluster: str | Cluster | None = None,
+        latency: str | LatencyModel = "auto",
+        communication: str | CommunicationModel = "auto",
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+        cache: str | os.PathLike[str] | Literal[False] | None = None,
+        *,
+        trust_model: bool = False,
+    ) -> None:
+        if plan.batch is None:
+            raise ValueError("the plan doesn't know its batch, so it can't be costed; set `batch` in its file")
+        chosen = trusted_model(plan, model, trust_model)
+        given = cluster if isinstance(cluster, Cluster) else cluster_of_plan(plan, cluster)
+        by = plan.priced_by or PricedBy()
+        left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
+        if left_open and by.calibration in bundled_names():
+            calibration = by.calibration
+        if communication == "auto" and by.communication in (("links",) if calibration else ("links", "free")):
+            communication = by.communication
+        self.prices = prices(given, calibration, latency, communication)
+        self.cluster = self.prices.cluster
+        self._clock = Clock()
+        micro_batch = plan.batch // plan.num_micro_batches
+        self._source = TracedModel(chosen, micro_batch, chosen_cache(cache), self._clock.lap)
+
+    def estimate(self, plan: Plan) -> PlanningResult:
+        """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
+
+        Raises:
+            ValueError: it has no batch, or other layers than the model can be cut into; or it is on hosts that the
+                cluster hasn't: on any where hosts are unlike, on some where they are alike. Hosts of which it has none
+                are named otherwise.
+        """
+        if plan.batch is None or plan.batch % plan.num_micro_batches:
+            raise ValueError(
+                f"the plan's batch is {plan.batch}, which {plan.num_micro_batches} micro-batches don't divide; give a "
+                "batch and a number of micro-batches that fit"
+            )
+        micro_batch = plan.batch // plan.num_micro_batches
+        made = estimate(
+            self._model(plan.num_layers, micro_batch),
+            self.cluster,
+            Run(plan.num_micro_batches, plan.schedule),
+            given_stages(plan),
+            name=self._source.name,
+            batch=plan.batch,
+            latency=self.prices.models.latency,
+            communication=self.prices.models.communication,
+        )
+        self._source.keep()
+        known = dataclasses.replace(
+            made.plan,
+            layer_option=plan.layer_option,
+            priced_by=self.prices.named(plan.priced_by),
+            notes=tuple(self._otherwise(plan)),
+        ).after(self._clock.seconds)
+        return dataclasses.replace(made, plan=known)
+
+    def _otherwise(self, plan: Plan) -> Iterator[str]:
+        """In what this estimate differs from how the plan was priced, or what isn't known of that."""
+        here = summary_of(self.cluster)
+        if plan.hardware is None:
+            yield (
+                "the plan is from before plans held their cluster: of its hosts only those are known that its stages "
+                f"name, and this estimate is for {here.text}"
+            )
+        elif plan.hardware.text != here.text:
+            yield f"the plan was made for {plan.hardware.text}, this estimate is for {here.text}"
+        names, hosts = [*plan.devices_of_hosts], [host.name for host in here.hosts]
+        if not set(names) & set(hosts):
+            more = ", and so on" if len(names) > 1 else ""
+            yield f"the plan's hosts have other names here: {names[0]} is taken to be {hosts[0]}{more}"
+        ignored = dict.fromkeys(name for stage in plan.stages for name in stage.options if name not in PRICED_OPTIONS)
+        if ignored:
+            yield f"the plan has auto-sharding options that this estimate doesn't go by: {', '.join(ignored)}"
+        if plan.priced_by is None:
+            yield "the plan doesn't say which models and calibration it was priced by; they may be others than here"
+            return
+        by = self.prices.named()
+        for what in ("latency", "communication", "calibration"):
+            then, now = getattr(plan.priced_by, what), getattr(by, what)
+            if then != now:
+                yield f"the plan's {what} was {then or 'not known'}, this estimate's is {now or 'none'}"
+
+    def _model(self, num_layers: int, micro_batch: int) -> Model:
+        found = self._source.exact(num_layers, micro_batch)
+        if found.num_layers != num_layers:
+            raise ValueError(f"the plan has {num_layers} layers, but the model can be cut into {found.num_layers} only")
+        return found
+
+
+def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
+    """The cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine.
+
+    A file of a whole cluster that has the plan's hosts is taken as it is. Of a plan from before plans held a summary of
+    their cluster, only the hosts that its stages name are known.
+
+    Args:
+        plan: whose cluster it is.
+        machine: the name of a machine type, or the path of a machine's or cluster's file; None: the plan's own.
+
+    Raises:
+        ValueError: the plan's hosts are of no known machine type and none is given, or such hosts can't have the plan's
+            devices.
+    """
+    from alpa_dejavu.clusters import named_cluster
+
+    taken = plan.devices_of_hosts
+    if machine is not None and machine.endswith(".json"):
+        listed = named_cluster(machine)
+        if len(listed.hosts) > 1 and taken.keys() <= {host.name for host in listed.hosts}:
+            return listed
+    hardware = plan.hardware or hosts_by_names(plan)
+    own = hardware.machine_file or hardware.machine
+    if not (machine or own):
+        raise ValueError(
+            f"the plan is for the cluster {plan.cluster!r}, and doesn't say of which machine its hosts are; give that, "
+            "or the cluster's file, with --cluster"
+        )
+    counts = sorted({host.num_devices for host in hardware.hosts})
+    if len(counts) > 1:
+        raise ValueError(
+            f"the plan is for {hardware.text}, but hosts of a machine type have equally many devices; give the file of "
+            "a whole cluster with --cluster"
+        )
+    try:
+        cluster = named_cluster(machine or own, len(hardware.hosts), counts[0])
+    except ValueError as error:
+        if machine is not None:
+            raise
+        raise ValueError(f"the plan is for the cluster {plan.cluster!r}: {error}, with --cluster") from None
+    if plan.hardware is None and cluster.num_devices != plan.num_devices:
+        raise ValueError(
+            f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
+            "cluster, or plan for this one"
+        )
+    if machine not in (None, own):
+        return cluster
+    named = zip(cluster.hosts, hardware.hosts, strict=True)
+    cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
+    for host in hardware.hosts:
+        if host.slowdown != 1:
+            cluster = slowed(cluster, host.name, host.slowdown)
+    return cluster

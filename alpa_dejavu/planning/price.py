@@ -1,0 +1,82 @@
+"""The price of a step in money, and the plans of which no other is both as fast and as cheap."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu._util import ties
+from alpa_dejavu.problem import Cluster, Plan
+from alpa_dejavu.simulation.breakdown import why_slower
+
+__all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_per_step", "why_not"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PricedPlan:
+    """A plan, and the price of one of its steps, in the currency of the hosts' prices."""
+
+    plan: Plan
+    price: float
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of those that it uses."""
+        return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
+
+
+def check_prices(cluster: Cluster) -> None:
+    """Whether each host's price is known.
+
+    Raises:
+        ValueError: it isn't; names the hosts.
+    """
+    unknown = [host.name for host in cluster.hosts if host.price_per_hour is None]
+    if unknown:
+        raise ValueError(
+            f"no price is known of {', '.join(unknown)} of the cluster {cluster.name}; give each host its "
+            "price_per_hour, or plan for the objective 'time'"
+        )
+
+
+def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
+    """Of all hosts that a plan uses, whole, however many of their devices it takes; None where one isn't known."""
+    prices = {host.name: host.price_per_hour for host in cluster.hosts}
+    hourly = [prices.get(name) for name in {name for stage in plan.stages for name in stage.hosts}]
+    known = [price for price in hourly if price is not None]
+    return plan.step_s * sum(known) / 3600 if len(known) == len(hourly) else None
+
+
+def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
+    """Those plans of which no other is both as fast and as cheap, the fastest first."""
+    priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
+    found: list[PricedPlan] = []
+    by_price = ties.ordered(priced, key=lambda one: one.price)
+    for one in ties.ordered(by_price, key=lambda one: one.plan.step_s):
+        if not found or one.price < found[-1].price * (1 - ties.TOLERANCE):
+            found.append(one)
+    return tuple(found)
+
+
+def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
+    """Why a plan loses."""
+    prices = price_per_step(plan, cluster), price_per_step(best, cluster)
+    if objective != "price" or not prices[0] or not prices[1]:
+        return why_slower(plan, best)
+    more, longer = prices[0] / prices[1] - 1, plan.step_s / best.step_s - 1
+    return f"{100 * more:.1f} % dearer, and a step takes {abs(100 * longer):.1f} % {'less' if longer < 0 else 'longer'}"
+
+
+def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
+    """The numbers of the plans, the best one first."""
+    if objective == "price":
+        return ties.ordered(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
+    return ties.ordered(range(len(plans)), key=lambda n: plans[n].step_s)
+
+
+def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
+    """Those on hosts that cost no more than the chosen plan's: among them the fastest is the cheapest."""
+    hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
+    return [n for n in others if hourly[n] <= hourly[first] * (1 + ties.TOLERANCE)]

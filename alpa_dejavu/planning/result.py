@@ -1,0 +1,103 @@
+"""What planning hands over to whoever prints, draws or runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.planning.price import PricedPlan, price_per_step
+from alpa_dejavu.problem import Cluster, Confidence, Model, Plan, Run, SearchSpace, StageChoice
+
+if TYPE_CHECKING:
+    from alpa_dejavu.costs.table import CostTable
+    from alpa_dejavu.simulation.step import Timeline
+
+__all__ = ["OURS", "STRATEGIES", "PlanningResult", "RunnerUp"]
+
+OURS = "dejavu"
+STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
+"""By whose search a plan may be made: see `alpa_dejavu.planning.strategies`."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RunnerUp:
+    """A plan that wasn't chosen.
+
+    Attributes:
+        plan: what it is.
+        why: in a few words, why it loses.
+    """
+
+    plan: Plan
+    why: str
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlanningResult:
+    """A plan with all that it was made from.
+
+    Attributes:
+        plan: the best one.
+        model, cluster, space, run: the problem that it solves.
+        table: what every range of layers costs on every submesh.
+        timeline: the plan's step, simulated.
+        choices: the plan's stages by their place in `table`.
+        runners_up: the next best plans, best first.
+        front: where it was asked for, the plans of which no other is both as fast and as cheap, the fastest first.
+    """
+
+    plan: Plan
+    model: Model
+    cluster: Cluster
+    space: SearchSpace
+    run: Run
+    table: CostTable
+    timeline: Timeline
+    choices: tuple[StageChoice, ...] = ()
+    runners_up: tuple[RunnerUp, ...] = ()
+    front: tuple[PricedPlan, ...] = ()
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """How sure the plan is; None where nothing was compared."""
+        return self.plan.confidence
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Throughput, or None where the batch isn't known."""
+        return None if self.plan.batch is None else self.plan.batch / self.plan.step_s
+
+    @property
+    def price_per_step(self) -> float | None:
+        """By the prices of the hosts that the plan uses, or None where one isn't known."""
+        return price_per_step(self.plan, self.cluster)
+
+    @property
+    def model_flop(self) -> float:
+        """Of a step's matrix products and convolutions; what a plan's remat repeats isn't counted."""
+        layers = self.model.layers
+        per_micro_batch = sum(layer.forward.product_flop + layer.backward.product_flop for layer in layers)
+        return per_micro_batch * self.run.num_micro_batches
+
+    @property
+    def flop_utilisation(self) -> float:
+        """Model FLOP of a step by what all devices could do meanwhile, each operator at its own dtype's rate.
+
+        Hosts that the plan leaves unused don't count.
+
+        References:
+            Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
+        """
+        used = {name for stage in self.plan.stages for name in stage.hosts}
+        hosts = [host for host in self.cluster.hosts if host.name in used] or self.cluster.hosts
+        ideal_s = 0.0
+        for layer in self.model.layers:
+            for operators in (layer.forward, layer.backward):
+                flop = operators.flop * operators.count
+                for dtype in set(operators.dtype[operators.is_product].tolist()):
+                    chosen = operators.is_product & (operators.dtype == dtype)
+                    rate = sum(host.num_devices * host.device.rate(dtype) for host in hosts)
+                    ideal_s += float(flop[chosen].sum()) / rate
+        return ideal_s * self.run.num_micro_batches / self.plan.step_s

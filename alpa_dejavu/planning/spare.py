@@ -1,0 +1,71 @@
+"""What a plan leaves idle: devices that no stage is on, and the bubbles of those that have one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import final
+
+from alpa_dejavu.planning._stage_times import timeline_of
+from alpa_dejavu.problem import Cluster, Plan, Run
+from alpa_dejavu.simulation.plan_times import plan_times
+
+__all__ = ["Spare", "spare"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Spare:
+    """Of one plan on one cluster.
+
+    Attributes:
+        devices: how many no stage is on, by the host's name; hosts with none aren't there.
+        unused_device_s: device seconds of a step that those devices have: each the whole step.
+        bubble_s: for each stage, seconds of a step in which its devices wait for others; transfers that hold a device
+            up aren't counted.
+        bubble_device_s: device seconds of a step in all bubbles.
+
+    On a cluster whose devices are parts of one CPU none of the seconds is free, since what one device leaves idle the
+    others use: all are 0 there.
+    """
+
+    devices: Mapping[str, int] = dataclasses.field(hash=False)
+    unused_device_s: float
+    bubble_s: tuple[float, ...]
+    bubble_device_s: float
+
+    @property
+    def idle_device_s(self) -> float:
+        """Device seconds of a step, of unused devices and of bubbles together."""
+        return self.unused_device_s + self.bubble_device_s
+
+
+def spare(plan: Plan, cluster: Cluster) -> Spare:
+    """What a plan leaves idle on a cluster.
+
+    Args:
+        plan: of stages with hosts of the cluster.
+        cluster: that it was made for.
+
+    Raises:
+        ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.
+    """
+    taken = plan.devices_of_hosts
+    there = {host.name: host.num_devices for host in cluster.hosts}
+    for host, count in taken.items():
+        if count > there.get(host, 0):
+            raise ValueError(
+                f"the plan takes {count} devices of the host {host!r}, but {cluster.name} has {there.get(host, 0)} of "
+                "that name; give the cluster that the plan is for"
+            )
+    devices = {host: count - taken[host] for host, count in there.items() if count > taken[host]}
+    if cluster.shared:
+        return Spare(devices, 0.0, (0.0,) * len(plan.stages), 0.0)
+    shares = timeline_of(plan_times(plan), cluster, Run(plan.num_micro_batches, plan.schedule)).bubble_shares
+    bubble_s = tuple((shares * plan.step_s).tolist())
+    return Spare(
+        devices,
+        sum(devices.values()) * plan.step_s,
+        bubble_s,
+        sum(stage.submesh.num_devices * each for stage, each in zip(plan.stages, bubble_s, strict=True)),
+    )

@@ -1,0 +1,135 @@
+"""The interface of strategies, and what they answer."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from typing import final
+
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.planning.strategies._stages import Pipeline
+from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.problem import Cluster, Model
+
+__all__ = ["Choice", "Strategy", "StrategyPlan"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What a strategy decides.
+
+    Attributes:
+        pipelines: one, or several that share their parameters by waves.
+        own_s: the seconds of a step that the strategy reckons with itself; None: it doesn't reckon.
+        tried: how many plans it compared.
+        staleness: of several pipelines: how many waves one may be ahead of another.
+        notes: what must be said of the plan.
+    """
+
+    pipelines: tuple[Pipeline, ...]
+    own_s: float | None
+    tried: int
+    staleness: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StrategyPlan:
+    """A strategy's plan, priced as all others are.
+
+    Attributes:
+        strategy: who made it.
+        pipelines: one, or the virtual workers of HetPipe.
+        batch: samples of a step.
+        step_s: seconds of a step, by a simulation on the cluster as it is; of virtual workers an estimate of the pace
+            that they keep.
+        own_s: the seconds that the strategy itself reckons with; None where it has no cost model.
+        fits: whether it has the memory, by the same count for all strategies.
+        runs_on_alpa: whether Alpa's runtime can run it as it is.
+        tried: how many plans the strategy compared.
+        seconds: that planning took.
+        notes: sentences on what isn't known, or why it can't be run.
+    """
+
+    strategy: str
+    pipelines: tuple[Pipeline, ...]
+    batch: int
+    step_s: float
+    own_s: float | None
+    fits: bool
+    runs_on_alpa: bool
+    tried: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def samples_per_s(self) -> float:
+        """The throughput."""
+        return self.batch / self.step_s
+
+
+class Strategy(abc.ABC):
+    """Divides a model's training among the devices of a cluster, as somebody's planner would."""
+
+    @final
+    def plan(
+        self,
+        model: Model,
+        cluster: Cluster,
+        batch: int,
+        *,
+        samples: int = 1,
+        micro_batches: int | None = None,
+        latency: str | LatencyModel = "analytic",
+        communication: str | CommunicationModel = "alpha-beta",
+        margin: MemoryMargin = UNMEASURED,
+    ) -> StrategyPlan:
+        """The strategy's plan, and what it costs by the truth that is given.
+
+        Args:
+            model: the layers of a training step, for a micro-batch of `samples` samples.
+            cluster: as it is, hosts and links.
+            batch: samples of a step.
+            samples: of the micro-batch that the model is of.
+            micro_batches: so many there must be, of each pipeline; None: the strategy chooses.
+            latency: a latency model or its name.
+            communication: a communication model or its name.
+            margin: of memory.
+
+        Raises:
+            ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
+            NoPlanError: it finds no plan.
+        """
+        started = time.perf_counter()
+        models = CostModels.named(latency, communication)
+        task = Task(model, samples, cluster, batch, models, micro_batches, margin)
+        choice = self._choose(task)
+        seconds, pipelines = time.perf_counter() - started, choice.pipelines
+        alone = len(pipelines) == 1
+        return StrategyPlan(
+            strategy=self.name,
+            pipelines=pipelines,
+            batch=batch,
+            step_s=task.step_s(pipelines[0]) if alone else task.steady_s(pipelines, choice.staleness),
+            own_s=choice.own_s,
+            fits=all(map(task.fits, pipelines)),
+            runs_on_alpa=alone and all(stage.is_submesh for stage in pipelines[0].stages),
+            tried=choice.tried,
+            seconds=seconds,
+            notes=choice.notes,
+        )
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """What people call it, with its variant."""
+
+    @abc.abstractmethod
+    def _choose(self, task: Task) -> Choice:
+        """The plan."""

@@ -1,0 +1,207 @@
+"""A strategy in the place of the search: its answers as candidates like any other, costed as ours are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu._util.ties import ordered
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._given import GivenStage, given_candidate
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.planning.strategies._base import Strategy, StrategyPlan
+from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
+from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
+
+__all__ = ["ByStrategy", "as_planned"]
+
+_GIB = 2.0**30
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ByStrategy(Chooser):
+    """The strategy's plan, for the number of layers with which it is fastest.
+
+    Of several numbers of micro-batches in the task the strategy chooses its own; of one, that is it.
+
+    Attributes:
+        strategy: who plans.
+    """
+
+    strategy: Strategy
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The plans for all numbers of layers, the fastest first.
+
+        Raises:
+            NoPlanError: the strategy has none, or its plan hasn't the memory.
+            ValueError: the strategy can't handle the model, the batch or the cluster.
+        """
+        found, nothing = list[tuple[StrategyPlan, Candidate]](), list[NoPlanError]()
+        for layers in task.layers:
+            try:
+                found.append(self._planned(task, layers))
+            except NoPlanError as error:
+                nothing.append(error)
+            clock.lap("strategy")
+        if not found:
+            raise nothing[0]
+        found = ordered(found, key=lambda one: one[1].step_s)
+        return _found(found[0][0], [candidate for _, candidate in found])
+
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
+        """The strategy's plan on another cluster, of the same layers."""
+        return self._planned(task, found[0].model.num_layers)[1]
+
+    def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
+        assert task.batch is not None, "a strategy is asked for a batch"
+        count = task.micro_batches[0] if len(task.micro_batches) == 1 else None
+        samples = task.micro_batch(count or task.micro_batches[len(task.micro_batches) // 2])
+        model = task.source.exact(layers, samples)
+        made = self.strategy.plan(
+            model, task.cluster, task.batch, samples=samples, micro_batches=count, latency=task.prices.models.latency,
+            communication=task.prices.models.communication, margin=task.margin,
+        )  # fmt: skip
+        return made, _candidate(task, made)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class _Made(Chooser):
+    """A strategy's plan that is there already."""
+
+    made: StrategyPlan
+
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The plan as a candidate."""
+        return _found(self.made, [_candidate(task, self.made)])
+
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
+        """Nothing is chosen on another cluster."""
+
+
+def as_planned(
+    made: StrategyPlan,
+    model: Model,
+    cluster: Cluster,
+    *,
+    samples: int = 1,
+    name: str = "",
+    latency: str | LatencyModel = "analytic",
+    communication: str | CommunicationModel = "alpha-beta",
+    margin: MemoryMargin = UNMEASURED,
+) -> PlanningResult:
+    """The plan, its stages costed as `alpa_dejavu.planning.estimate` costs any.
+
+    A plan that can be run takes as long as a simulation of those stages says. One that is estimated only takes as long
+    as the strategy's own price says (`StrategyPlan.step_s`); its stages and timeline are those of the same division
+    with synchronous steps.
+
+    Args:
+        made: by the strategy.
+        model: the layers that the strategy was given, for a micro-batch of `samples` samples.
+        cluster: that it is for.
+        samples: of the micro-batch that the model is of.
+        name: of the model.
+        latency: a latency model or its name.
+        communication: a communication model or its name.
+        margin: of memory.
+
+    Raises:
+        ValueError: its pipelines aren't alike, or a stage is on devices that make no mesh; says which.
+        NoPlanError: a stage hasn't the memory.
+    """
+    task = PlanningTask(
+        source=GivenModel(model, samples, name),
+        prices=Prices(cluster, CostModels.named(latency, communication)),
+        batch=made.batch,
+        layers=(model.num_layers,),
+        micro_batches=(_whole_pipeline(made).num_micro_batches,),
+        chooser=_Made(made),
+        margin=margin,
+    )
+    return plan(task, annotations=())
+
+
+def _found(made: StrategyPlan, candidates: list[Candidate]) -> Found:
+    return Found(candidates, (_said(made), *made.notes), made.strategy, made.runs_on_alpa)
+
+
+def _candidate(task: PlanningTask, made: StrategyPlan) -> Candidate:
+    """The strategy's stages, costed at their own micro-batch."""
+    pipeline = _whole_pipeline(made)
+    stages = [_given(made.strategy, n, stage, task.cluster) for n, stage in enumerate(pipeline.stages)]
+    layers = stages[-1].last + 1
+    source = task.source
+    model = (source.exact if source.traces else source.scaled)(layers, pipeline.micro_batch)
+    found = given_candidate(task, model, Run(pipeline.num_micro_batches), stages)
+    _check_memory(made.strategy, found, task.margin)
+    if made.runs_on_alpa:
+        return found
+    assert found.timeline is not None, "it was simulated"
+    return dataclasses.replace(found, timeline=dataclasses.replace(found.timeline, step_s=made.step_s))
+
+
+def _whole_pipeline(made: StrategyPlan) -> Pipeline:
+    """The one pipeline, or virtual workers that are cut alike as one whose stages are data-parallel.
+
+    Raises:
+        ValueError: they aren't cut alike.
+    """
+    first, workers = made.pipelines[0], len(made.pipelines)
+    if workers == 1:
+        return first
+    cuts = {(one.micro_batch, *((stage.first, stage.last) for stage in one.stages)) for one in made.pipelines}
+    if len(cuts) > 1:
+        raise ValueError(
+            f"{made.strategy}: its {workers} virtual workers are cut in unlike ways, so they are no plan of stages; "
+            "take an allocation whose virtual workers are alike ('ed'), or look at `Strategy.plan(...).pipelines`"
+        )
+    stages = []
+    for alike in zip(*(one.stages for one in made.pipelines), strict=True):
+        hosts = tuple(sorted(host for stage in alike for host in stage.hosts))
+        stages.append(PlacedStage(alike[0].first, alike[0].last, hosts, config_of(workers, 1)))
+    return Pipeline(tuple(stages), workers * first.micro_batch, first.num_micro_batches)
+
+
+def _given(strategy: str, n: int, stage: PlacedStage, cluster: Cluster) -> GivenStage:
+    taken = Counter(cluster.hosts[host].name for host in stage.hosts)
+    if not stage.is_submesh:
+        raise ValueError(
+            f"{strategy}: its stage {n} is on {dict(taken)} devices, but Alpa's meshes have equally many of each of "
+            "their hosts; plan for other hosts or another batch, or choose another strategy"
+        )
+    submesh = Submesh(len(taken), len(stage.hosts) // len(taken))
+    return GivenStage(stage.first, stage.last, submesh, stage.config, tuple(taken))
+
+
+def _said(made: StrategyPlan) -> str:
+    own = "" if made.own_s is None else f", and reckons with {made.own_s:.4g} s a step itself"
+    return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
+
+
+def _check_memory(strategy: str, found: Candidate, margin: MemoryMargin) -> None:
+    assert found.timeline is not None, "it was simulated"
+    last = len(found.stages) - 1
+    for n, (stage, on) in enumerate(zip(found.timeline.stages, found.placed, strict=True)):
+        kept = stage.activation_bytes * found.run.in_flight(last - n)
+        counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
+        hosts = [found.cluster.hosts[host] for host in on]
+        if not margin.fits(counted, hosts):
+            need, there = sum(counted.values()) / _GIB, min(map(margin.usable_bytes, hosts)) / _GIB
+            raise NoPlanError(
+                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {need:.3g} GiB of each "
+                f"device, of which {there:.3g} GiB may be used; give more hosts, another batch or another strategy"
+            )

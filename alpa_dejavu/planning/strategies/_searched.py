@@ -1,0 +1,122 @@
+"""Plans that come from this package's own search: told the truth of the cluster, or what Alpa believes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.planning._given import config_of_stage
+from alpa_dejavu.planning._searched import Searched
+from alpa_dejavu.planning._shapes import micro_batch_counts
+from alpa_dejavu.planning.model_source import GivenModel
+from alpa_dejavu.planning.planner import plan
+from alpa_dejavu.planning.strategies._base import Choice, Strategy
+from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.task import PlanningTask, SpaceRules
+from alpa_dejavu.problem import Cluster, Plan
+
+__all__ = ["AlpaDefault", "Dejavu"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Dejavu(Strategy):
+    """Ours: the planner on the cluster as it is; of all numbers of micro-batches the plan with the least price.
+
+    Attributes:
+        remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
+    """
+
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+
+    @property
+    def name(self) -> str:
+        """Ours."""
+        return "alpa-dejavu"
+
+    def _choose(self, task: Task) -> Choice:
+        found = _searched(task, task.cluster, self.remat, self.zero, hosts="any")
+        own_s, pipeline = found[0]
+        return Choice((pipeline,), own_s, len(found))
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class AlpaDefault(Strategy):
+    """Alpa's plan: the same search, told that all hosts are like the first and all links like the first two hosts'.
+
+    Alpa profiles collectives and stages on its first hosts, places stages by their size alone, and takes all devices.
+    Its stages may do all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that
+    the search then believes to be best.
+
+    Attributes:
+        remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
+
+    References:
+        Zheng et al., Alpa, OSDI 2022, section 5.
+    """
+
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+
+    @property
+    def name(self) -> str:
+        """Alpa's."""
+        return "alpa"
+
+    def _choose(self, task: Task) -> Choice:
+        found = _searched(task, believed(task.cluster), self.remat, self.zero, hosts="all")
+        own_s, pipeline = found[0]
+        return Choice((pipeline,), own_s, len(found))
+
+
+def believed(cluster: Cluster) -> Cluster:
+    """The cluster with all hosts like the first one, and all links like those of the first two."""
+    first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
+    between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
+    alike = Cluster.uniform(
+        cluster.name, names, first.device, first.num_devices, cluster.links[0][0], between,
+        memory_margin=first.memory_margin,
+    )  # fmt: skip
+    return dataclasses.replace(alike, cores=cluster.cores)
+
+
+def _searched(
+    task: Task, cluster: Cluster, remat: tuple[str, ...], zero: tuple[int, ...], hosts: str
+) -> list[tuple[float, Pipeline]]:
+    """The best plans, each with its own seconds and on the actual hosts, the fastest first.
+
+    Raises:
+        ValueError: hosts have unlike numbers of devices, which the planner says if it can't do with them.
+        NoPlanError: no number of micro-batches has a plan.
+    """
+    if {host.num_devices for host in cluster.hosts} != {host.num_devices for host in task.cluster.hosts}:
+        numbers = [host.num_devices for host in task.cluster.hosts]
+        raise ValueError(f"alpa: the hosts of {task.cluster.name} have {numbers} devices; give them equally many")
+    counts = micro_batch_counts(task.batch) if task.micro_batches is None else (task.micro_batches,)
+    question = PlanningTask(
+        source=GivenModel(task.model, task.samples),
+        prices=Prices(cluster, task.models),
+        batch=task.batch,
+        layers=(task.model.num_layers,),
+        micro_batches=counts,
+        chooser=Searched(hosts),
+        space=SpaceRules(remat=remat, zero=zero),
+        margin=task.margin,
+    )
+    made = plan(question, annotations=())
+    plans = [made.plan, *(other.plan for other in made.runners_up)]
+    return [(one.step_s, pipeline_of(one, task.cluster, task.batch // one.num_micro_batches)) for one in plans]
+
+
+def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
+    """A plan's stages on the hosts that it names."""
+    number = {host.name: n for n, host in enumerate(cluster.hosts)}
+    stages = []
+    for stage in made.stages:
+        hosts = tuple(number[name] for name in stage.hosts for _ in range(stage.submesh.devices_per_host))
+        stages.append(PlacedStage(*stage.layers, hosts, config_of_stage(stage)))
+    return Pipeline(tuple(stages), micro_batch, made.num_micro_batches)

@@ -1,0 +1,99 @@
+"""What a strategy decides: which layers are where, device by device."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import final
+
+from alpa_dejavu.problem import Cluster, MeshConfig, checks
+
+__all__ = ["Pipeline", "PlacedStage", "config_of", "equal_layers", "ranks"]
+
+_FORCED = {"force_batch_dim_to_mesh_dim": 0}
+
+
+def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
+    """So many data-parallel and tensor-parallel devices, the batch cut by the first."""
+    return MeshConfig((data_parallel, tensor_parallel), data_parallel, tensor_parallel, options=_FORCED)
+
+
+def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
+    """First and last layer of stages of equally many layers; what is left over goes one each to the first ones.
+
+    >>> equal_layers(5, 2)
+    [(0, 2), (3, 4)]
+    """
+    each, more = divmod(num_layers, num_stages)
+    starts = [n * each + min(n, more) for n in range(num_stages + 1)]
+    return [(start, end - 1) for start, end in itertools.pairwise(starts)]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class PlacedStage:
+    """Layers on devices.
+
+    Attributes:
+        first, last: the layers, inclusive.
+        hosts: for each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
+        config: how the devices divide the work.
+
+    Raises ValueError where the config is for another number of devices.
+    """
+
+    first: int
+    last: int
+    hosts: tuple[int, ...]
+    config: MeshConfig
+
+    def __post_init__(self) -> None:
+        checks.positive("placed stage", "layers", self.last - self.first + 1)
+        if self.config.data_parallel * self.config.tensor_parallel != len(self.hosts):
+            raise ValueError(
+                f"placed stage: {len(self.hosts)} devices for a config of {self.config.data_parallel} data-parallel "
+                f"times {self.config.tensor_parallel} tensor-parallel ones; give as many"
+            )
+
+    @property
+    def is_submesh(self) -> bool:
+        """Whether Alpa can make its mesh: it has equally many devices of each of its hosts."""
+        return len(set(collections.Counter(self.hosts).values())) == 1
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """Stages in the order of the layers, and what goes through them in a step.
+
+    Attributes:
+        stages: one after the other.
+        micro_batch: samples of one micro-batch, of all data-parallel devices of a stage together.
+        num_micro_batches: B.
+
+    Raises ValueError where the stages don't have the layers one after the other.
+    """
+
+    stages: tuple[PlacedStage, ...]
+    micro_batch: int
+    num_micro_batches: int
+
+    def __post_init__(self) -> None:
+        checks.positive("pipeline", "micro_batch", self.micro_batch)
+        checks.positive("pipeline", "num_micro_batches", self.num_micro_batches)
+        firsts, ends = [stage.first for stage in self.stages], [stage.last + 1 for stage in self.stages]
+        if not ends or firsts != [0, *ends[:-1]]:
+            ranges = [(stage.first, stage.last) for stage in self.stages]
+            raise ValueError(f"pipeline: its stages have layers {ranges}, which don't follow each other from 0")
+
+    @property
+    def samples(self) -> int:
+        """Of a step."""
+        return self.micro_batch * self.num_micro_batches
+
+
+def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
+    """The host of each device, host after host in this order."""
+    return tuple(host for host in order for _ in range(cluster.hosts[host].num_devices))

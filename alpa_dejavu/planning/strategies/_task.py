@@ -1,0 +1,197 @@
+"""The question that all strategies answer, and the truth that all answers are priced by."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+import types
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.planning._stage_times import timeline_of
+from alpa_dejavu.planning.strategies._divide import divisors
+from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage
+from alpa_dejavu.problem import Cluster, Model, Run, checks
+from alpa_dejavu.simulation.step import StageTimes
+
+__all__ = ["Task"]
+
+_ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A training step to be divided among the devices of a cluster.
+
+    Attributes:
+        model: its layers, for a micro-batch of so many samples.
+        samples: of that micro-batch.
+        cluster: as it is.
+        batch: samples of a step.
+        models: by which everything is priced.
+        micro_batches: so many there must be of a pipeline; None: a strategy chooses.
+        margin: of memory.
+
+    Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
+    """
+
+    model: Model
+    samples: int
+    cluster: Cluster
+    batch: int
+    models: CostModels
+    micro_batches: int | None = None
+    margin: MemoryMargin = UNMEASURED
+    _costs: dict[int, StageCostModel] = dataclasses.field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.positive("strategy", "samples", self.samples)
+        checks.positive("strategy", "batch", self.batch)
+        if self.micro_batches is not None:
+            checks.positive("strategy", "micro_batches", self.micro_batches)
+            if self.batch % self.micro_batches:
+                raise ValueError(
+                    f"strategy: {self.micro_batches} micro-batches don't divide a batch of {self.batch}; give a divisor"
+                )
+        if not self.model.training:
+            raise ValueError("strategy: the model isn't trained; these strategies are for training steps alone")
+
+    def of(self, micro_batch: int) -> Model:
+        """The model with another micro-batch."""
+        return with_micro_batch(self.model, micro_batch / self.samples)
+
+    @property
+    def in_parts(self) -> str:
+        """For errors: the number of micro-batches, where it is given."""
+        return "" if self.micro_batches is None else f" in {self.micro_batches} micro-batches"
+
+    def cuts(self, share: int) -> list[int]:
+        """Samples of a micro-batch, of which so many make up a replica's share of the batch, ascending."""
+        return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
+
+    def stage_costs(self, micro_batch: int) -> StageCostModel:
+        """The costs of stages for a micro-batch of so many samples."""
+        if micro_batch not in self._costs:
+            self._costs[micro_batch] = StageCostModel(self.of(micro_batch), self.cluster, self.models)
+        return self._costs[micro_batch]
+
+    def stage_times(
+        self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
+    ) -> tuple[StageTimes, ...]:
+        """What the simulation needs to know of a pipeline's stages, on the very devices that they are on.
+
+        `at_a_time` says how many pipelines send from one host to another, where there are several.
+        """
+        transfer = self.stage_costs(micro_batch).interstage
+        pairs = itertools.pairwise(stages)
+        sent = [transfer.between(after.first, before.hosts, after.hosts, at_a_time) for before, after in pairs]
+        ends = zip([*sent, (0.0, 0.0)], [(0.0, 0.0), *sent], strict=True)
+        return tuple(
+            dataclasses.replace(self._alone(stage, micro_batch), forward_send_s=ahead, backward_send_s=back)
+            for stage, ((ahead, _), (_, back)) in zip(stages, ends, strict=True)
+        )
+
+    def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
+        """A stage without what it sends to others."""
+        costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
+        seconds = costs.seconds(costs.on(stage.hosts), stage.config)[:, stage.first, stage.last]
+        took = dict(zip(KINDS, seconds.tolist(), strict=True))
+        forward, backward = took["collective_forward_s"], took["collective_backward_s"]
+        memory = costs.memory(stage.config)
+        return StageTimes(
+            forward_s=took["compute_forward_s"] + forward,
+            backward_s=took["compute_backward_s"] + backward,
+            per_step_s=took["update_s"] + took["synchronisation_s"],
+            forward_send_s=0.0,
+            backward_send_s=0.0,
+            forward_collective_s=forward,
+            backward_collective_s=backward,
+            synchronisation_s=took["synchronisation_s"],
+            activation_bytes=float(memory.per_micro_batch[where]),
+            resident_bytes=float(memory.resident[where]),
+            temporary_bytes=float(memory.temporary[where]),
+            memory_limit_bytes=min(self.cluster.hosts[host].device.memory_bytes for host in stage.hosts),
+            devices=len(stage.hosts),
+        )
+
+    def step_s(self, pipeline: Pipeline) -> float:
+        """Seconds of a step of one pipeline, simulated in 1F1B order."""
+        return self._simulated(self._times(pipeline), pipeline.num_micro_batches)
+
+    def fits(self, pipeline: Pipeline) -> bool:
+        """Whether each stage has the memory for the micro-batches in flight that its place asks for."""
+        times, run = self._times(pipeline), Run(pipeline.num_micro_batches)
+        return all(
+            self.margin.fits(
+                {
+                    "resident": stage.resident_bytes,
+                    "per_micro_batch": stage.activation_bytes * run.in_flight(len(times) - 1 - n),
+                    "temporary": stage.temporary_bytes,
+                },
+                [self.cluster.hosts[host] for host in placed.hosts],
+            )
+            for n, (stage, placed) in enumerate(zip(times, pipeline.stages, strict=True))
+        )
+
+    def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
+        """Seconds of a step of several pipelines that are never emptied, and share their parameters by waves.
+
+        A wave is as many micro-batches as a pipeline has stages. None can be more than `staleness` waves ahead of
+        another, so in the long run the slowest sets the pace. Each wave the devices that hold a layer add up its
+        gradients: with staleness 0 they wait for that, else it goes on beside computing. Pipelines that send from one
+        host to the same other one share the link, as if they always did so at a time.
+        """
+        paces, waves = [], 1
+        at_a_time = collections.Counter(itertools.chain.from_iterable(map(_crossed, pipelines)))
+        for pipeline in pipelines:
+            times, count = self._times(pipeline, at_a_time), pipeline.num_micro_batches
+            own = math.ceil(count / len(times))
+            filled = self._simulated(times, 2 * count) - self._simulated(times, count)
+            paces.append(filled + own * max(stage.per_step_s for stage in times))
+            waves = max(waves, own)
+        shared = waves * self.sharing_s(pipelines)
+        return max(paces) + shared if staleness == 0 else max(*paces, shared)
+
+    def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
+        """What one sum of the gradients takes among pipelines: all stages at a time, the slowest counts."""
+        bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
+        at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
+        cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})
+        slowest = 0.0
+        for pipeline in pipelines:
+            for stage in pipeline.stages:
+                total = 0.0
+                for first, end in zip(cuts, [*cuts[1:], self.model.num_layers], strict=True):
+                    if stage.first <= first <= stage.last:
+                        hosts = tuple(_holder(other, first) for other in pipelines)
+                        group = Group(self.cluster, hosts, at_a_time)
+                        total += float(self.models.communication.seconds("all_reduce", bytes_of[first, end - 1], group))
+                slowest = max(slowest, total)
+        return slowest
+
+    def _times(
+        self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE
+    ) -> tuple[StageTimes, ...]:
+        return self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
+
+    def _simulated(self, times: tuple[StageTimes, ...], num_micro_batches: int) -> float:
+        return timeline_of(times, self.cluster, Run(num_micro_batches)).step_s
+
+
+def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
+    """From which host to which a pipeline sends, either way."""
+    ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
+    return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}
+
+
+def _holder(pipeline: Pipeline, layer: int) -> int:
+    """The host of the device that holds a layer."""
+    return next(stage.hosts[0] for stage in pipeline.stages if stage.first <= layer <= stage.last)

@@ -1,0 +1,208 @@
+"""A planning task: all that a plan follows from, whoever asks for it."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.clusters.space import fitting, on_sites, search_space
+from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
+from alpa_dejavu.planning.model_source import ModelSource
+from alpa_dejavu.problem import Cluster, Plan, PricedBy, SearchSpace, StageChoice
+from alpa_dejavu.slicing import Dynamic, Slicer
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration.history import Correction
+    from alpa_dejavu.costs.table import CostTable
+    from alpa_dejavu.planning._candidate import Candidate
+    from alpa_dejavu.planning._clock import Clock
+    from alpa_dejavu.planning.uncertainty import Errors, Resolver
+
+__all__ = ["OBJECTIVES", "Chooser", "Found", "GivenSpace", "PlanningTask", "SpaceRules", "StageSpace"]
+
+OBJECTIVES = ("time", "price", "pareto")
+"""The figures that a plan may be the best in."""
+
+
+class StageSpace(abc.ABC):
+    """The submeshes and configs that stages may have, on any part of a cluster."""
+
+    @abc.abstractmethod
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """The search space on a cluster, for a micro-batch of so many samples.
+
+        Raises:
+            NoPlanError: no submesh is on hosts of the cluster.
+        """
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class SpaceRules(StageSpace):
+    """The search space by the rules of `alpa_dejavu.clusters.space.search_space`.
+
+    Attributes:
+        submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
+        remat: of "none" and "layer".
+        zero: of the ZeRO levels 0, 2 and 3.
+        imbalance: as `SearchSpace.allowed_imbalance`.
+    """
+
+    submeshes: str = "power_of_two"
+    remat: tuple[str, ...] = ("none", "layer")
+    zero: tuple[int, ...] = (0, 2, 3)
+    imbalance: float = math.inf
+
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """The search space on a cluster, for a micro-batch of so many samples."""
+        return search_space(cluster, micro_batch, self.submeshes, self.remat, self.zero, self.imbalance)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class GivenSpace(StageSpace):
+    """A search space that is given for a whole cluster, as Alpa offers it.
+
+    Attributes:
+        given: the submeshes, which may be on any hosts.
+        by_kinds: whether a submesh stands once for each choice of unlike hosts that it may be on.
+    """
+
+    given: SearchSpace
+    by_kinds: bool = True
+
+    def __post_init__(self) -> None:
+        if self.given.hosts is not None:
+            raise ValueError(
+                "given_space: hosts of the space are those of one cluster, but must be None, as parts of the cluster "
+                "are planned for too; give SpaceRules, or submeshes that may be on any hosts"
+            )
+
+    def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
+        """The part of the given space that a cluster has the hosts for.
+
+        Raises:
+            NoPlanError: there is none.
+        """
+        part = fitting(self.given, cluster)
+        return on_sites(part, cluster) if self.by_kinds else part
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """The plans that a chooser found.
+
+    Attributes:
+        candidates: the plans worth comparing, each simulated, the best one by the chooser's own judgement first.
+        notes: sentences that the chosen plan has to carry.
+        strategy: who chose, as `alpa_dejavu.planning.strategies` names them; empty: this package's own search.
+        runs_on_alpa: False of plans that are estimated only.
+        margin: of memory, where measured peaks have changed the task's.
+        errors: what measurements have told of errors; None: nothing was measured.
+        resolver: that `errors` are of.
+        measured: the stages whose peaks of memory were measured.
+    """
+
+    candidates: Sequence[Candidate]
+    notes: tuple[str, ...] = ()
+    strategy: str = ""
+    runs_on_alpa: bool = True
+    margin: MemoryMargin | None = None
+    errors: Errors | None = None
+    resolver: Resolver | None = None
+    measured: frozenset[StageChoice] = frozenset()
+
+
+class Chooser(abc.ABC):
+    """Chooses plans for a task: a search, a strategy's rules, or the stages that somebody gives."""
+
+    @abc.abstractmethod
+    def choose(self, task: PlanningTask, clock: Clock) -> Found:
+        """The plans worth comparing; none if nothing fits.
+
+        Args:
+            task: that is to be solved.
+            clock: takes the seconds of each step of the planning.
+        """
+
+    @abc.abstractmethod
+    def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
+        """The best plan on a part of the cluster, of the first candidate's layers; None if none fits.
+
+        Args:
+            task: with that part as its cluster.
+            found: candidates on the whole cluster; the first one's shape is a place to begin at.
+            clock: takes the seconds of each step of the planning.
+        """
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlanningTask:
+    """All that a plan follows from.
+
+    Attributes:
+        source: the model, at any number of layers and micro-batch.
+        prices: the cluster, and the latency and communication models that price stages on it.
+        batch: samples of a step; None: nobody knows, and the source's model is of a micro-batch.
+        layers: numbers of layers that may be chosen, ascending.
+        micro_batches: numbers of micro-batches that may be chosen, ascending.
+        chooser: the search, strategy or given stages that candidates come from.
+        space: the submeshes and configs that stages may have.
+        schedule: one of Alpa's pipeline schedules.
+        slicer: the search over cuts and submeshes.
+        margin: memory that plans leave free.
+        objective: one of `OBJECTIVES`.
+        correction: past runs, which correct predicted seconds; None: nothing does.
+        before: the plan that runs now; the new one takes those hosts that have most of what it needs. None: none runs.
+        priced_by: the choices that the plan has to tell; None: nobody told them.
+        factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
+    """
+
+    source: ModelSource
+    prices: Prices
+    batch: int | None
+    layers: tuple[int, ...]
+    micro_batches: tuple[int, ...]
+    chooser: Chooser
+    space: StageSpace = SpaceRules()
+    schedule: str = "1f1b"
+    slicer: Slicer = dataclasses.field(default_factory=Dynamic)
+    margin: MemoryMargin = UNMEASURED
+    objective: str = "time"
+    correction: Correction | None = None
+    before: Plan | None = None
+    priced_by: PricedBy | None = None
+    factors: tuple[float, ...] | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The hosts that may be used."""
+        return self.prices.cluster
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the hosts are of several kinds."""
+        return any(kinds_of(self.cluster))
+
+    def on(self, cluster: Cluster) -> PlanningTask:
+        """The same task on another cluster."""
+        return dataclasses.replace(self, prices=dataclasses.replace(self.prices, cluster=cluster))
+
+    def micro_batch(self, count: int) -> int:
+        """Samples of each of so many micro-batches."""
+        return 1 if self.batch is None else self.batch // count
+
+    def adjusted(self, table: CostTable) -> CostTable:
+        """The cost table by the task's factors."""
+        if self.factors is None:
+            return table
+        from alpa_dejavu.costs.scaled_layers import with_layer_factors
+
+        return with_layer_factors(table, self.factors)

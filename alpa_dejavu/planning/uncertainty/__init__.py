@@ -1,0 +1,17 @@
+"""How sure a plan is: joint draws of cost tables, how probable it is that a plan is the best, what to measure next.
+
+Errors are factors that all work of one class has in common, and factors of a layer's own; so entries of a cost table
+that share operators, layers or links err together.
+"""
+
+from alpa_dejavu.planning.uncertainty._confidence import confidence, confidence_of_draws, optimism
+from alpa_dejavu.planning.uncertainty._errors import Errors, Factors
+from alpa_dejavu.planning.uncertainty._resolved import Resolver
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES
+from alpa_dejavu.planning.uncertainty._steps import closed_form, step_draws
+from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, redrawn
+
+__all__ = [
+    "CLASSES", "Errors", "Factors", "Resolver", "class_table", "closed_form", "confidence",
+    "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws",
+]  # fmt: skip

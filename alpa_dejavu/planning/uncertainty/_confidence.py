@@ -1,0 +1,120 @@
+"""How probable it is that the chosen plan is nearly the best, and how long its step is with the choice reckoned in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu._util.ties import first_least
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning.uncertainty._errors import Errors
+from alpa_dejavu.planning.uncertainty._resolved import Resolver
+from alpa_dejavu.planning.uncertainty._steps import meet_plan, step_draws
+from alpa_dejavu.problem import Confidence, Slicing
+
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism"]
+
+NEARLY = 1.05
+"""A plan of so many times the best one's step is as good as the best."""
+_DRAWS = 200
+_ENDS = (0.05, 0.95)
+
+
+def confidence(
+    candidates: Sequence[Candidate],
+    count: int = _DRAWS,
+    errors: Errors | None = None,
+    resolver: Resolver | None = None,
+) -> Confidence:
+    """Of the first of some candidates, among all of them.
+
+    Args:
+        candidates: the chosen one first.
+        count: of draws.
+        errors: what is known of errors; None: what the models say, and nothing was measured.
+        resolver: that `errors` are of; None: a new one.
+    """
+    resolver = resolver or Resolver()
+    for candidate in candidates:
+        meet_plan(candidate, resolver)
+    errors = errors or Errors.unmeasured(resolver)
+    steps = step_draws(candidates, resolver, errors, errors.drawn(count))
+    return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
+
+
+def _missed(slicing: Slicing) -> float:
+    """The least share of the chosen plan's step that a plan may take which the slicer didn't find."""
+    known = slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0
+    return min(slicing.lower_bound_s / slicing.cost_s, 1.0) if known else 1.0
+
+
+def _compared(candidates: Sequence[Candidate]) -> str:
+    """The shapes of the candidates in a few words."""
+    numbers = {
+        "layer": [one.model.num_layers for one in candidates],
+        "micro-batch": [one.run.num_micro_batches for one in candidates],
+        "stage": [len(one.stages) for one in candidates],
+        "host": [len({host for hosts in one.placed for host in hosts}) for one in candidates],
+    }
+    return ", ".join(_range(each, what) for what, each in numbers.items())
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    """The least and the largest number.
+
+    >>> _range([1024, 512, 512], "micro-batch")
+    '512 to 1024 micro-batches'
+    """
+    low, high = min(numbers), max(numbers)
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{low} to {high} {plural}" if low < high else f"{low} {what if low == 1 else plural}"
+
+
+def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
+    """From the steps of all candidates in joint draws, shape (K, candidates), the chosen one first.
+
+    Args:
+        steps_s: in seconds, above zero.
+        source: where the spread is from.
+        missed: the least share of the chosen plan's step that a plan may take which the search has missed; it may as
+            well be anything up to 1, which lowers the probability.
+        compared: the shapes of the candidates in a few words.
+    """
+    best_s = np.minimum(steps_s.min(axis=1), steps_s[:, 0] * np.linspace(missed, 1.0, len(steps_s)))
+    within = steps_s[:, 0] <= NEARLY * best_s
+    corrected = optimism(steps_s)
+    low, high = np.quantile(steps_s[:, 0], _ENDS) * corrected
+    return Confidence(
+        probability=float(within.mean()),
+        expected_step_s=float(np.exp(np.log(steps_s[:, 0]).mean())) * corrected,
+        interval_s=(float(low), float(high)),
+        draws=steps_s.shape[0],
+        candidates=steps_s.shape[1],
+        spread_from=source,
+        compared=compared,
+    )
+
+
+def optimism(steps_s: FloatArray) -> float:
+    """How many times longer the plan of the smallest prediction takes than it was predicted to, in the middle.
+
+    By cross-fitting: one half of the draws stands for predictions, of which each picks its best plan; how long that
+    takes is seen in the other half, whose errors the choice didn't know. Without a choice it is 1.
+
+    References:
+        Smith and Winkler, The Optimizer's Curse, Management Science 52(3), 2006.
+
+    Args:
+        steps_s: seconds of candidates in joint draws, shape (K, candidates); of less than two draws nothing is seen.
+    """
+    logs, half = np.log(steps_s), len(steps_s) // 2
+    if not half:
+        return 1.0
+    off = []
+    for seen, unseen in ((logs[:half], logs[half : 2 * half]), (logs[half : 2 * half], logs[:half])):
+        picked = first_least(seen)
+        off.append(unseen.mean(axis=0)[picked].mean() - seen.min(axis=1).mean())
+    return float(np.exp(np.mean(off)))

@@ -1,0 +1,145 @@
+"""What is known of errors: normal in their logarithms, drawn jointly, and known better after a measurement."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, COMPUTE, Spreads
+
+__all__ = ["Errors", "Factors", "entry_seconds"]
+
+_NUM_STEPS, _DAMPING = 40, 0.5
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Factors:
+    """Draws of what seconds are multiplied by.
+
+    Attributes:
+        common: of each class, shape (K, N).
+        own: of each own error, for each class of `COMPUTE`, shape (K, M, 2).
+    """
+
+    common: FloatArray
+    own: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.common)
+
+    def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
+        """What each class of each variant is multiplied by in one draw, shape (V, N)."""
+        found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
+        found[:, list(COMPUTE)] *= self.own[draw][resolved.own]
+        return found
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Errors:
+    """Standard normal until something is measured: first what classes have in common (N), then own errors (M).
+
+    Attributes:
+        spreads: how much one standard deviation is.
+        mean: shape (N + M,).
+        root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
+    """
+
+    spreads: Spreads
+    mean: FloatArray
+    root: FloatArray | None = None
+
+    @classmethod
+    def unmeasured(cls, resolver: Resolver) -> Errors:
+        """Of all that a resolver has met so far."""
+        return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
+
+    @property
+    def middle(self) -> Factors:
+        """The one draw without chance."""
+        return self._factors(self.mean[None])
+
+    def drawn(self, count: int, seed: int = 0) -> Factors:
+        """So many joint draws, in pairs of opposite errors: they are in the middle on average."""
+        half = np.random.default_rng(seed).standard_normal(((count + 1) // 2, len(self.mean)))
+        normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
+        return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
+
+    def measured(
+        self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
+    ) -> Errors:
+        """After layers first..last took `ratio` times the seconds predicted for them, give or take `noise`.
+
+        The logarithm of a stage's seconds is made linear where it is most probable, as an iterated Kalman filter does.
+        A root of the covariance is updated, not the covariance: no variance falls below zero by roundoff, and draws
+        depend on the measurements continuously, where directions of equal variance would turn by a last bit.
+
+        References:
+            Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.
+            Potter and Stern, Statistical filtering of space navigation measurements, AIAA Guidance and Control, 1963.
+        """
+        root = np.eye(len(self.mean)) if self.root is None else self.root
+        nominal, mean = float(entry_seconds(seconds, resolved, first, last, _ones(self)).sum()), self.mean
+        gain, along, variance = np.zeros_like(mean), np.zeros_like(mean), noise**2
+        for _ in range(_NUM_STEPS):
+            now, slope = self._log_and_slope(seconds, resolved, first, last, mean)
+            along = root.T @ slope
+            variance = float(along @ along) + noise**2
+            gain = root @ along / variance
+            off = np.log(ratio) + np.log(nominal) - now - slope @ (self.mean - mean)
+            mean = mean + _DAMPING * (self.mean + gain * off - mean)
+        kept = root - np.outer(gain, along) / (1 + noise / np.sqrt(variance))
+        return dataclasses.replace(self, mean=mean, root=kept)
+
+    def _log_and_slope(
+        self, seconds: Seconds, resolved: Resolved, first: int, last: int, at: FloatArray
+    ) -> tuple[float, FloatArray]:
+        """The logarithm of a stage's seconds, and its derivative by each error."""
+        factors, slope = self._factors(at[None]), np.zeros_like(at)
+        if len(seconds.of_variants):
+            chosen = _variants(resolved, first, last)
+            drawn = seconds.of_variants[chosen] * factors.of_variants(resolved, 0)[chosen]
+            slope[: len(CLASSES)] += drawn.sum(axis=0) * self.spreads.common
+            np.add.at(slope, len(CLASSES) + resolved.own[chosen], drawn @ self.spreads.own)
+        for number, ranges in seconds.of_ranges.items():
+            slope[number] += ranges[first, last] * factors.common[0, number] * self.spreads.common[number]
+        total = float(entry_seconds(seconds, resolved, first, last, factors).sum())
+        return float(np.log(total)), slope / total
+
+    def _factors(self, normal: FloatArray) -> Factors:
+        common, own = normal[:, : len(CLASSES)], normal[:, len(CLASSES) :]
+        sizes = self.spreads.own[list(COMPUTE)]
+        return Factors(np.exp(common * self.spreads.common), np.exp(own[:, :, None] * sizes))
+
+
+def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
+    """Seconds of layers first..last in each draw, shape (K,)."""
+    found = np.zeros(len(factors))
+    if len(seconds.of_variants):
+        chosen = _variants(resolved, first, last)
+        rows = seconds.of_variants[chosen]
+        for place, number in enumerate(COMPUTE):
+            found += (factors.own[:, resolved.own[chosen], place] @ rows[:, number]) * factors.common[:, number]
+        rest = rows.sum(axis=0)
+        rest[list(COMPUTE)] = 0.0
+        found += factors.common @ rest
+    for number, ranges in seconds.of_ranges.items():
+        found += ranges[first, last] * factors.common[:, number]
+    return found
+
+
+def _variants(resolved: Resolved, first: int, last: int) -> NDArray[np.intp]:
+    if resolved.of_stages is None:
+        return np.arange(first, last + 1)
+    row = resolved.of_stages[first, last]
+    return row[row >= 0]
+
+
+def _ones(errors: Errors) -> Factors:
+    return Factors(np.ones((1, len(CLASSES))), np.ones((1, len(errors.mean) - len(CLASSES), len(COMPUTE))))

@@ -1,0 +1,248 @@
+"""Cost tables taken apart: the seconds of each entry by what errs together. They are linear in the errors' factors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.costs.latency import Latency
+from alpa_dejavu.costs.stage_costs import StageCostModel, StageDevices
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.uncertainty._spreads import (
+    CLASSES,
+    COMPUTE,
+    LAUNCHES,
+    KnowsFigures,
+    KnowsInterval,
+    Spreads,
+    common_share,
+    link_class,
+    said_by,
+)
+from alpa_dejavu.problem import Device, Exchange, MeshConfig, Operators
+
+__all__ = ["Resolved", "Resolver", "Seconds"]
+
+_OF_INTERVAL = 2 * 1.6449
+"""The logarithm of a 90 % interval's ends in standard deviations, if errors were normal."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seconds:
+    """By class, of all ranges of layers.
+
+    Attributes:
+        of_variants: what each variant of a layer takes, shape (V, N).
+        of_ranges: by the number of a class, what layers i..j take as one, shape (L, L).
+    """
+
+    of_variants: FloatArray
+    of_ranges: Mapping[int, FloatArray]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resolved:
+    """All ranges of layers on one submesh with one config.
+
+    Attributes:
+        own: of each variant, the number of its own error, shape (V,).
+        of_stages: as `stage_sum` takes it.
+        micro_batch: forward and backward of one micro-batch, collectives included.
+        step: what comes once a step.
+    """
+
+    own: NDArray[np.intp]
+    of_stages: NDArray[np.intp] | None
+    micro_batch: Seconds
+    step: Seconds
+
+
+@final
+class Resolver:
+    """Takes apart the entries of several cost tables; what errs together has the same number in all of them.
+
+    Layers that compute the same operators on the same mesh, however many of each, have one own error.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[Hashable, int] = {}
+        self._known: dict[Hashable, Resolved] = {}
+        self._rows: dict[tuple[int, Device, int], tuple[Operators, FloatArray]] = {}
+        self._kinds: dict[int, tuple[object, NDArray[np.intp], frozenset[Hashable]]] = {}
+        self._kept: dict[int, object] = {}
+        self._sent: set[tuple[int, int]] = set()
+        self._seconds, self._weighted, self._shares, self._alone = (np.zeros(len(CLASSES)) for _ in range(4))
+        self._said_by: dict[str, None] = {}
+
+    @property
+    def num_own(self) -> int:
+        """How many own errors were met."""
+        return len(self._own)
+
+    @property
+    def spreads(self) -> Spreads:
+        """Of all that was taken apart: the mean of what the models say of it, by seconds."""
+        sigma, shares, alone = (
+            np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
+            for weighted in (self._weighted, self._shares, self._alone)
+        )
+        shares[LAUNCHES:] = 1.0
+        return Spreads.of(sigma, shares, alone)
+
+    @property
+    def source(self) -> str:
+        """Where the spread is from."""
+        return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
+
+    def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
+        """What a table's entries on some devices with a config are made of."""
+        key = id(costs), devices, _mesh(config), config.zero, config.remat
+        if key not in self._known:
+            self._kept[id(costs)] = costs  # so that its id stays its own
+            division = costs.division(config)
+            forward = [division.operators(n, "forward") for n in range(len(division.variants))]
+            self._known[key] = Resolved(
+                own=np.array([self._own_of(each, config) for each in forward], dtype=np.intp),
+                of_stages=division.of_stages,
+                micro_batch=self._micro_batch(costs, devices, config),
+                step=self._step(costs, devices, config),
+            )
+        return self._known[key]
+
+    def sent(self, table: CostTable, link: int) -> int:
+        """The class of what crosses from stage to stage over a kind of link of a table, noted."""
+        between, transfer, costs = table.interstage, table.transfer, table.stage_costs
+        assert between is not None, "a table that was priced keeps what crosses"
+        assert transfer is not None, "a table that was priced keeps what crosses"
+        assert costs is not None, "a table that was priced keeps its prices"
+        ends, key = between.ends[link], (id(between), link)
+        if key not in self._sent:
+            self._sent.add(key)
+            self._kept[id(between)] = between
+            largest = Exchange("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
+            seconds = between.forward_s[:, link] + between.backward_s[:, link]
+            self._noted(costs, Group(costs.cluster, ends), largest, seconds)
+        return link_class("send", ends)
+
+    def _micro_batch(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        forward = self._layers(costs, devices, config, "forward")
+        found, phases = forward, ["forward"]
+        if costs.model.training:
+            found = found + self._layers(costs, devices, config, "backward")
+            if config.remat == "layer":
+                found = found + forward * costs.trains(config)[:, None]
+            phases.append("backward")
+        starts = np.full((costs.model.num_layers,) * 2, len(phases) * devices.kinds[0].dispatch_s)
+        self._note_launches(costs, devices.kinds[0], "dispatch_s", starts[0, 0])
+        return Seconds(found, {LAUNCHES: starts} | self._combined(costs, devices, config, phases))
+
+    def _step(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Seconds:
+        starts = np.full((costs.model.num_layers,) * 2, devices.kinds[0].step_s)
+        self._note_launches(costs, devices.kinds[0], "step_s", starts[0, 0])
+        ranges = {LAUNCHES: starts} | self._combined(costs, devices, config, ["step"])
+        return Seconds(self._computed(costs, devices, config, "step"), ranges)
+
+    def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Operators and collectives of each variant, shape (V, N)."""
+        found = self._computed(costs, devices, config, phase)
+        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], FloatArray]]()
+        for n in range(len(found)):
+            exchanges = division.exchanges(n, phase)
+            key = tuple(map(id, exchanges))
+            if key not in known:
+                row = np.zeros(len(CLASSES))
+                for one in exchanges:
+                    each = costs.sent_s(devices, config, one)
+                    group = costs.groups(devices, config, one.axis)[0]
+                    row[self._noted(costs, group, one, each)] += each @ one.counts
+                known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
+            found[n] += known[key][1]
+        return found
+
+    def _combined(
+        self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phases: Sequence[str]
+    ) -> dict[int, FloatArray]:
+        found: dict[int, FloatArray] = {}
+        for phase in phases:
+            for one, seconds in costs.combined(devices, config, phase):
+                number = self._noted(costs, costs.groups(devices, config, one.axis)[0], one, seconds)
+                found[number] = found[number] + seconds if number in found else seconds
+        return found
+
+    def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
+        """Operators of each variant, shape (V, N)."""
+        division = costs.division(config)
+        slowest = devices.kinds[0]
+        rows = [self._row(costs, slowest, division.operators(n, phase)) for n in range(len(division.variants))]
+        return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
+
+    def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
+        key, model = (id(costs), device, id(operators)), costs.models.latency
+        if key not in self._rows:
+            latency, row = costs.latency_of(operators, device), np.zeros(len(CLASSES))
+            for number, product in zip(COMPUTE, (True, False), strict=True):
+                chosen = operators.is_product == product
+                row[number] = latency.mean_s[chosen].sum()
+                of_kinds = np.bincount(self._kinds_of(operators)[0][chosen], weights=latency.mean_s[chosen])
+                alone = float(np.linalg.norm(of_kinds)) / row[number] if row[number] > 0 else 0.0
+                share = common_share(model, product)
+                self._note(number, row[number], _relative(latency, chosen), share, alone, said_by(model))
+            self._rows[key] = operators, row
+        return self._rows[key][1]
+
+    def _own_of(self, operators: Operators, config: MeshConfig) -> int:
+        return self._own.setdefault((_mesh(config), self._kinds_of(operators)[1]), len(self._own))
+
+    def _kinds_of(self, operators: Operators) -> tuple[NDArray[np.intp], frozenset[Hashable]]:
+        """The number of each operator's kind (what it does to which shapes), and all kinds."""
+        records = operators.records
+        if id(records) not in self._kinds:
+            numbers: dict[Hashable, int] = {}
+            each = [numbers.setdefault((one.primitive, one.input_shapes), len(numbers)) for one in records]
+            self._kinds[id(records)] = records, np.array(each, dtype=np.intp), frozenset(numbers)
+        return self._kinds[id(records)][1:]
+
+    def _noted(self, costs: StageCostModel, group: Group, one: Exchange, seconds: FloatArray) -> int:
+        """The class of an exchange, once what the model says of its spread is noted."""
+        number, model = link_class(one.kind, group.hosts), costs.models.communication
+        sigma = 0.0
+        largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
+        if isinstance(model, KnowsInterval) and one.num_bytes.size:
+            lower, upper, _ = model.interval(one.kind, one.num_bytes.ravel()[largest : largest + 1], group)
+            sigma = float(np.log(upper[0] / lower[0])) / _OF_INTERVAL if lower[0] > 0 else 0.0
+        self._note(number, float(seconds.max()) if seconds.size else 0.0, sigma, 1.0, 0.0, said_by(model))
+        return number
+
+    def _note_launches(self, costs: StageCostModel, device: Device, figure: str, seconds: float) -> None:
+        model = costs.models.latency
+        if isinstance(model, KnowsFigures):
+            sigma = model.figure_spread(device, figure)
+            self._note(LAUNCHES, seconds, sigma, 1.0, 0.0, said_by(model))
+
+    def _note(self, number: int, seconds: float, sigma: float, share: float, alone: float, source: str) -> None:
+        if seconds * sigma > 0:
+            self._said_by[source] = None
+        self._alone[number] += seconds * alone
+        self._seconds[number] += seconds
+        self._weighted[number] += seconds * sigma
+        self._shares[number] += seconds * share
+
+
+def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:
+    """The mean of operators' spreads (of logarithms), by their seconds."""
+    mean, spread = latency.mean_s[chosen], latency.spread_s[chosen]
+    total = float(mean.sum())
+    ratio = np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0)
+    return float(np.log1p(ratio) @ mean) / total if total > 0 else 0.0
+
+
+def _mesh(config: MeshConfig) -> tuple[int, int, bool]:
+    return config.data_parallel, config.tensor_parallel, config.batch_forced

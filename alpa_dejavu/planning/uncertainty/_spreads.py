@@ -1,0 +1,155 @@
+"""What errs together, and how far off it is.
+
+An error is a factor on seconds. Work of one class has one factor in common: all products on the cluster's devices, all
+all-reduces inside hosts. What a layer computes has a factor of its own beside, in all stages that contain the layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.communication import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.problem import Device
+
+__all__ = [
+    "CLASSES", "COMPUTE", "LAUNCHES", "KnowsFigures", "KnowsInterval", "SharesErrors", "Spreads", "common_share",
+    "link_class", "said_by",
+]  # fmt: skip
+
+_PLACES = ("within hosts", "between hosts")
+CLASSES = (
+    "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),
+)  # fmt: skip
+"""What has a factor in common. The first two are computed by layers."""
+COMPUTE = (0, 1)
+LAUNCHES = 2
+
+ROOFLINE = {"products": (0.43, 0.37), "other operators": (0.18, 0.20)}
+"""The spread of the roofline: standard deviations of the logarithm of measured over predicted seconds, in common on a
+GPU and of a kernel's own. A GPU was left out in turn, and the middle of the others' errors taken off. From NeuSight's
+single kernels of over 1 ms on P4, P100, V100, T4 and A100 with their data sheets (other operators: P4, P100, T4);
+`benchmarks/default_spreads.py` prints it."""
+ALPHA_BETA = {"within hosts": 0.61, "between hosts": 0.34}
+"""The spread of the alpha-beta model on the machine file's links, likewise; a mesh, or a group size, left out in turn.
+From Alpa's profile of collectives on p3.16xlarge."""
+UNMEASURED = math.log(2) / 1.6449
+"""Of what nobody measured (launches, sends): within a factor of two with 90 %."""
+_COMMON_SHARE = 0.5
+"""Of the variance, where a model says a spread alone."""
+
+
+@runtime_checkable
+class SharesErrors(Protocol):
+    """A latency model that knows which share of an operator's error is common to its class."""
+
+    def common_share(self, product: bool) -> float:
+        """The share of the variance, from 0 to 1, among products or among all other operators."""
+        ...
+
+
+@runtime_checkable
+class KnowsInterval(Protocol):
+    """A communication model that knows how sure it is."""
+
+    def interval(
+        self, collective: str, num_bytes: ArrayLike, group: Group
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+        """The ends of 90 % intervals in seconds, and whether the like of it was fitted."""
+        ...
+
+
+@runtime_checkable
+class KnowsFigures(Protocol):
+    """A latency model on measured figures of devices."""
+
+    def figure_spread(self, device: Device, figure: str) -> float:
+        """Standard deviation of the logarithm of one, by the name of `Device`'s field."""
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spreads:
+    """Standard deviations of the logarithms of factors, by `CLASSES`.
+
+    Attributes:
+        common: of the factor that a class has in common, shape (N,).
+        own: of a layer's own, shape (N,); only what layers compute has one.
+        said: of which classes the models themselves said it, shape (N,); of the others it is assumed.
+    """
+
+    common: FloatArray
+    own: FloatArray
+    said: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
+        """Of what is known of each class, each of shape (N,).
+
+        Args:
+            sigma: of an operator, as the models say it; zero where they say nothing.
+            shares: of its variance, what is in common.
+            alone: of an operator's own spread, what is left in a layer of several, whose errors are not the same.
+        """
+        own = np.zeros(len(CLASSES))
+        common = sigma * np.sqrt(shares)
+        own[list(COMPUTE)] = (sigma * np.sqrt(1 - shares))[list(COMPUTE)]
+        for n, name in enumerate(CLASSES):
+            if sigma[n] == 0:
+                common[n], own[n] = _assumed(name)
+        return cls(common, own * alone, sigma > 0)
+
+    def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:
+        """Where the spread is from.
+
+        Args:
+            seconds: by class.
+            said_by: who said what isn't assumed.
+
+        >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
+        'spread of the roofline and of the alpha-beta model, since the models say none'
+        """
+        computing, sending = np.array([n in COMPUTE for n in range(len(CLASSES))]), np.arange(len(CLASSES)) > LAUNCHES
+        names = {"the roofline": computing, "the alpha-beta model": sending}
+        assumed = [name for name, part in names.items() if seconds[part & ~self.said].sum() > seconds[part].sum() / 2]
+        if not assumed:
+            return f"spread of {' and of '.join(said_by)}"
+        text = f"spread of {' and of '.join(assumed)}, since the model"
+        return f"{text}s say none" if len(assumed) > 1 else f"{text} says none"
+
+
+def link_class(collective: str, hosts: tuple[int, ...]) -> int:
+    """The class of a collective among devices on these hosts.
+
+    >>> CLASSES[link_class("send", (0, 1))]
+    'send between hosts'
+    """
+    place = len(set(hosts)) > 1
+    return LAUNCHES + 1 + place * len(COLLECTIVES) + COLLECTIVES.index(collective)
+
+
+def said_by(model: LatencyModel | CommunicationModel) -> str:
+    """Whose a model's spread is."""
+    return str(getattr(model, "spread_from", "the models"))
+
+
+def common_share(model: LatencyModel, product: bool) -> float:
+    """What a model says, or a half."""
+    return model.common_share(product) if isinstance(model, SharesErrors) else _COMMON_SHARE
+
+
+def _assumed(name: str) -> tuple[float, float]:
+    if name in ROOFLINE:
+        return ROOFLINE[name]
+    for place, sigma in ALPHA_BETA.items():
+        if name.endswith(place) and not name.startswith("send"):
+            return sigma, 0.0
+    return UNMEASURED, 0.0

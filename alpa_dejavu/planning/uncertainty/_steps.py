@@ -1,0 +1,97 @@
+"""Steps of candidate plans in joint draws of their costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning.uncertainty._errors import Errors, Factors, entry_seconds
+from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver
+from alpa_dejavu.problem import Run, StageChoice
+
+__all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
+
+
+def step_draws(
+    candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
+) -> FloatArray:
+    """Seconds of each candidate's step in each draw, shape (K, candidates).
+
+    The step is the closed form's, scaled to what the simulation gave where there was one: what the closed form leaves
+    out, it leaves out in all draws alike.
+    """
+    middle, found = errors.middle, np.zeros((len(factors), len(candidates)))
+    for n, candidate in enumerate(candidates):
+        drawn, (now,) = (_step_s(candidate, resolver, each) for each in (factors, middle))
+        found[:, n] = drawn * (1.0 if candidate.timeline is None else candidate.step_s / now)
+    return found
+
+
+def closed_form(
+    micro_batch_s: FloatArray, boundary_s: FloatArray, once_s: FloatArray, run: Run, shares: FloatArray | None = None
+) -> FloatArray:
+    """A step by Alpa's formula, shape (K,), of stages' seconds, each of shape (K, stages).
+
+    Args:
+        micro_batch_s: forward and backward of one micro-batch.
+        boundary_s: of one micro-batch's transfers.
+        once_s: what comes once a step.
+        run: its number of micro-batches.
+        shares: where all devices share a CPU, each stage's share of it: a step is then as long as the work of all.
+
+    >>> one = np.ones((1, 2))
+    >>> closed_form(one, 0 * one, 0.5 * one, Run(3)), closed_form(one, one, one, Run(3), np.array([0.5, 0.5]))
+    (array([5.]), array([8.]))
+    """
+    costs = micro_batch_s + boundary_s
+    if shares is not None:
+        work = run.num_micro_batches * (costs * shares).sum(axis=1)
+        return np.asarray(work + (once_s * shares + boundary_s * (1 - shares)).sum(axis=1))
+    return np.asarray(costs.sum(axis=1) + (run.num_micro_batches - 1) * costs.max(axis=1) + once_s.sum(axis=1))
+
+
+def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
+    """What a candidate's stage is made of."""
+    config, table = candidate.space.configs[stage.submesh][stage.config], candidate.table
+    assert config is not None, "a slicer chose an entry that the search space doesn't offer"
+    assert table.stage_costs is not None, "a table that was priced keeps its prices"
+    return resolver.resolved(table.stage_costs, table.devices[stage.submesh], config)
+
+
+def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
+    """Takes a candidate's stages apart, and notes what crosses between them, so that the errors of all can be drawn."""
+    for stage in candidate.slicing.stages:
+        resolved_stage(candidate, stage, resolver)
+    if candidate.table.interstage is not None:
+        for one, other in itertools.pairwise(candidate.slicing.stages):
+            resolver.sent(candidate.table, int(candidate.table.interstage.links[one.submesh, other.submesh]))
+
+
+def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> FloatArray:
+    stages, cluster = candidate.stages, candidate.cluster
+    parts = np.zeros((3, len(factors), len(stages)))
+    for n, stage in enumerate(stages):
+        resolved = resolved_stage(candidate, stage, resolver)
+        for kind, seconds in ((0, resolved.micro_batch), (2, resolved.step)):
+            parts[kind, :, n] = entry_seconds(seconds, resolved, stage.first, stage.last, factors)
+    for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
+        parts[1, :, n] = _transfer_s(candidate.table, before, stage, resolver, factors)
+    sizes = np.array([candidate.space.submeshes[stage.submesh].num_devices for stage in stages])
+    shares = sizes / cluster.num_devices if cluster.shared else None
+    return closed_form(parts[0], parts[1], parts[2], candidate.run, shares)
+
+
+def _transfer_s(
+    table: CostTable, before: StageChoice, stage: StageChoice, resolver: Resolver, factors: Factors
+) -> FloatArray:
+    """Seconds from one stage to the next and back in each draw, shape (K,)."""
+    if table.interstage is None:
+        return np.zeros(len(factors))
+    ahead, back = table.interstage.seconds(stage.first, before.submesh, stage.submesh)
+    number = resolver.sent(table, int(table.interstage.links[before.submesh, stage.submesh]))
+    return np.asarray((ahead + back) * factors.common[:, number])

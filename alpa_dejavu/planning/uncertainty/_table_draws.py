@@ -1,0 +1,85 @@
+"""Whole cost tables by class, and redrawn: prefix sums of what layers take, times the errors' factors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu._util.ties import rounded
+from alpa_dejavu.costs.table import CostTable
+from alpa_dejavu.planning.uncertainty._errors import Factors
+from alpa_dejavu.planning.uncertainty._resolved import Resolved, Resolver, Seconds
+from alpa_dejavu.planning.uncertainty._spreads import CLASSES, link_class
+from alpa_dejavu.problem import SearchSpace
+
+__all__ = ["class_table", "meet", "redrawn"]
+
+
+def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
+    """Takes every entry and what crosses between stages apart, so that the errors of all of it can be drawn."""
+    for _ in _configs(table, space, resolver):
+        pass
+    for link in range(0 if table.interstage is None else len(table.interstage.ends)):
+        resolver.sent(table, link)
+
+
+def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
+    """Seconds of one micro-batch by class, shape (N, L, L, S, C): they add up to what the table's entries are made of.
+
+    Zero where the space has no config.
+    """
+    shape = table.offered.shape
+    found = np.zeros((len(CLASSES), *shape))
+    for s, c, resolved in _configs(table, space, resolver):
+        part = resolved.micro_batch
+        for number in range(len(CLASSES)):
+            if part.of_variants[:, number].any():
+                found[number, :, :, s, c] += stage_sum(part.of_variants[:, number], resolved.of_stages)
+        for number, ranges in part.of_ranges.items():
+            found[number, :, :, s, c] += ranges
+    return found
+
+
+def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
+    """The table in one joint draw. What an entry's operators and collectives take grows by one factor."""
+    ratios = np.ones((2, *table.offered.shape))
+    for s, c, resolved in _configs(table, space, resolver):
+        variants = factors.of_variants(resolved, draw)
+        for n, part in enumerate((resolved.micro_batch, resolved.step)):
+            before = _ranges(part, resolved, None, None)
+            after = _ranges(part, resolved, variants, factors.common[draw])
+            np.divide(after, before, out=ratios[n, :, :, s, c], where=before > 0)
+    names = {
+        0: ("compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s"),
+        1: ("synchronisation_s", "update_s"),
+    }
+    drawn: dict[str, Any] = {
+        name: rounded(getattr(table, name) * ratios[n]) for n, group in names.items() for name in group
+    }
+    found = dataclasses.replace(table, **drawn)
+    if table.transfer is None:
+        return found
+    within, between = (float(factors.common[draw, link_class("send", ends)]) for ends in ((0, 0), (0, 1)))
+    return found.with_transfer(table.transfer.scaled(within, between), space)
+
+
+def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
+    """Of layers i..j, shape (L, L)."""
+    rows = part.of_variants if variants is None else part.of_variants * variants
+    found = stage_sum(rows.sum(axis=1), resolved.of_stages)
+    for number, ranges in part.of_ranges.items():
+        found = found + ranges * (1.0 if common is None else common[number])
+    return found
+
+
+def _configs(table: CostTable, space: SearchSpace, resolver: Resolver) -> Iterator[tuple[int, int, Resolved]]:
+    costs = table.stage_costs
+    assert costs is not None, "a table that was priced keeps its prices"
+    for s, (devices, configs) in enumerate(zip(table.devices, space.configs, strict=True)):
+        for c, config in enumerate(configs):
+            if config is not None and table.offered[:, :, s, c].any():
+                yield s, c, resolver.resolved(costs, devices, config)

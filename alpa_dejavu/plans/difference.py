@@ -1,0 +1,83 @@
+"""What two plans differ in, and what each difference costs, on the mean over the orders in which they can be made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import final
+
+from alpa_dejavu._util.shapley import shapley
+from alpa_dejavu.plans._plan_changes import between, changes, stages_text
+from alpa_dejavu.problem import NoPlanError, Plan
+
+__all__ = ["Difference", "differences", "stages_text"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One thing that differs.
+
+    Attributes:
+        what: in a word.
+        first, second: what it is in either plan.
+        cost_s: how much longer a step takes with the second, on the mean over the orders in which the differences can
+            be made; None where it can't be told. Costs add up to the difference of the steps.
+    """
+
+    what: str
+    first: str
+    second: str
+    cost_s: float | None = None
+
+
+def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
+    """All that Alpa is given another of, and by which models and past runs the plans were priced.
+
+    Costs are Shapley values: of up to six differences over all orders, of more over 16 orders that are drawn with a
+    seed of 0. Orders in which a plan in between can't be estimated are left out. Exchanging the plans negates costs.
+
+    Args:
+        first: the plan that is changed.
+        second: what it is changed into.
+        step_s: seconds of a step of a plan, such as `Estimator.estimate` gives, by its `priced_by` and `correction`;
+            it may raise ValueError or NoPlanError for plans in between. It isn't called where the plans are for
+            different models, clusters or batches: those are other problems.
+    """
+    problem = [Difference(*row) for row in _of_problem(first, second)]
+    found = [Difference(*row) for row in changes(first, second)]
+    if step_s is None or problem or not found:
+        return (*problem, *found)
+    names, pricing = [one.what for one in found], step_s
+
+    def seconds(made: frozenset[int]) -> float | None:
+        plan = between(first, second, [names[n] for n in made])
+        if len(made) in (0, len(names)):
+            return pricing(plan)
+        try:
+            return pricing(plan)
+        except (NoPlanError, ValueError):
+            return None
+
+    costs = shapley(len(found), seconds)
+    return tuple(found) if costs is None else tuple(map(_costing, found, costs))
+
+
+def _costing(one: Difference, cost_s: float) -> Difference:
+    return dataclasses.replace(one, cost_s=cost_s)
+
+
+def _of_problem(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
+    for what in ("model", "cluster", "batch", "layer_option"):
+        texts = str(getattr(first, what)), str(getattr(second, what))
+        if texts[0] != texts[1]:
+            yield (what.replace("_", " "), *texts)
+    if first.hardware and second.hardware and first.hardware != second.hardware:
+        yield "hosts of the cluster", _hosts(first), _hosts(second)
+    if first.runs_on_alpa != second.runs_on_alpa:
+        yield ("runs on Alpa", "yes", "no") if first.runs_on_alpa else ("runs on Alpa", "no", "yes")
+
+
+def _hosts(plan: Plan) -> str:
+    assert plan.hardware is not None, "plans that don't know their cluster aren't asked"
+    return f"{plan.hardware.text}: {' '.join(host.name for host in plan.hardware.hosts)}"

@@ -1,0 +1,200 @@
+"""Plan files, version 1, as a declared type: every key, and what it must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
+
+from alpa_dejavu._util.format_fields import (
+    MOST,
+    WHOLE,
+    Bytes,
+    Index,
+    NotNegative,
+    Positive,
+    Remat,
+    Seconds,
+    SecondsAboveZero,
+    Size,
+    Text,
+    Words,
+    Zero,
+    at_most,
+    file_format,
+    listed,
+    said,
+    whole,
+)
+from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
+
+
+class HostData(TypedDict):
+    """A host of the cluster, as `HostSummary` has it."""
+
+    name: Text
+    num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST), WHOLE]
+    device: Annotated[str, said("text: what its devices are")]
+    memory_bytes: Bytes
+    kind: NotRequired[Annotated[int, whole("a whole number: hosts of equal ones are interchangeable"), WHOLE]]
+    slowdown: NotRequired[Positive]
+
+
+class HardwareData(TypedDict):
+    """The cluster, as `ClusterSummary` has it."""
+
+    machine: NotRequired[
+        Annotated[str, said("text: the machine type that all hosts are of, empty if they aren't of one")]
+    ]
+    machine_file: NotRequired[
+        Annotated[str, said("text: the path of that type's file, empty if it comes with the package")]
+    ]
+    cores: NotRequired[
+        Annotated[
+            Annotated[int, whole("", 1, MOST), WHOLE] | None, said("a whole number of cores, at least 1, or null")
+        ]
+    ]
+    hosts: Annotated[list[HostData], listed("a list of at least one host", min_length=1)]
+
+
+class PricedByData(TypedDict):
+    """The options that the plan was chosen under, as `PricedBy` has them."""
+
+    latency: NotRequired[Annotated[str, said("text: the latency model")]]
+    communication: NotRequired[Annotated[str, said("text: the communication model")]]
+    calibration: NotRequired[Annotated[str, said("text: the calibration, empty if there was none")]]
+    risk: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
+    margin: NotRequired[Annotated[NotNegative | None, said("a number of at least 0, or null")]]
+    submeshes: NotRequired[Annotated[str, said("text: which submeshes there were")]]
+    remat: NotRequired[Annotated[list[Remat], listed('a list of "none" and "layer"')]]
+    zero: NotRequired[Annotated[list[Zero], listed("a list of 0, 2 and 3")]]
+    layers: NotRequired[
+        Annotated[Size | Literal["auto"], said('a whole number of layers, at least 1, or "auto"')]
+    ]
+    micro_batches: NotRequired[
+        Annotated[Size | Literal["auto"], said('a whole number of micro-batches, at least 1, or "auto"')]
+    ]
+    slicer: NotRequired[Annotated[str, said("text: the slicer")]]
+    objective: NotRequired[Annotated[str, said("text: what was to be least")]]
+    strategy: NotRequired[Annotated[str, said("text: whose search it was")]]
+
+
+class CorrectionData(TypedDict):
+    """A correction by past runs, as `StepCorrection` has it."""
+
+    factor: Positive
+    spread: NotNegative
+    runs: Annotated[int, whole("a whole number of runs, at least 0"), WHOLE]
+    own_runs: Annotated[int, whole("a whole number of runs, at least 0"), WHOLE]
+
+
+class ConfidenceData(TypedDict):
+    """How sure the prediction is, as `Confidence` has it."""
+
+    probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
+    expected_step_s: SecondsAboveZero
+    interval_s: Annotated[list[SecondsAboveZero], listed("[lower, upper] in seconds", min_length=2, max_length=2)]
+    draws: Annotated[int, whole("a whole number of draws, at least 1", 1), WHOLE]
+    candidates: Annotated[int, whole("a whole number of plans, at least 1", 1), WHOLE]
+    spread_from: Words
+    compared: NotRequired[Words]
+
+
+class StageData(TypedDict):
+    """A stage, as `StagePlan` has it; `auto_sharding` follows the logical mesh where it is left out."""
+
+    layers: Annotated[
+        list[Annotated[int, whole("a whole number of at least 0", 0, MOST), WHOLE]],
+        listed("[first layer, last layer], inclusive, from 0", min_length=2, max_length=2),
+    ]
+    submesh: Annotated[list[Size], listed("[hosts, devices per host]", min_length=2, max_length=2)]
+    logical_mesh: Annotated[
+        list[Size], listed("a list of sizes, such as [data parallel, tensor parallel]", min_length=1)
+    ]
+    hosts: Annotated[list[Text], listed("a list of host names", min_length=1)]
+    remat: Remat
+    zero: Zero
+    auto_sharding: NotRequired[
+        Annotated[dict[str, Any], said("an object of options of Alpa's AutoShardingOption")]
+    ]
+    forward_s: Seconds
+    backward_s: Seconds
+    per_step_s: Seconds
+    memory_bytes: Bytes
+    memory_limit_bytes: Bytes
+    compute_s: NotRequired[Seconds]
+    collective_s: NotRequired[Seconds]
+    boundary_s: NotRequired[Seconds]
+    forward_collective_s: NotRequired[Seconds]
+    forward_boundary_s: NotRequired[Seconds]
+    synchronisation_s: NotRequired[Seconds]
+    activation_bytes: NotRequired[Bytes]
+    resident_bytes: NotRequired[Bytes]
+    temporary_bytes: NotRequired[Bytes]
+
+
+Stages = Annotated[list[StageData], listed("a list of at least one stage", min_length=1)]
+MicroBatches = Annotated[int, whole("a whole number of micro-batches, at least 1", 1, MOST_MICRO_BATCHES), WHOLE]
+
+
+class OtherPlanData(TypedDict):
+    """A plan for what is left once a host is lost; several hosts may have the same."""
+
+    iteration_time_s: SecondsAboveZero
+    num_micro_batches: MicroBatches
+    stages: Stages
+
+
+class LostHostData(TypedDict):
+    """The plan that is run without a host, where its stages are, and what moves for it."""
+
+    plan: Annotated[int, whole("a whole number: which of contingencies.plans"), WHOLE]
+    hosts: Annotated[
+        list[Annotated[list[Text], listed("a list of host names", min_length=1)]],
+        listed("a list of host names for each stage"),
+    ]
+    unused: Annotated[list[Text], listed("a list of host names")]
+    moved_layers: Annotated[list[Index], listed("a list of layers")]
+    moved_bytes: Bytes
+    moved_s: Seconds
+
+
+class ContingenciesData(TypedDict):
+    """The plans that are run once a host is lost, each once."""
+
+    plans: Annotated[list[OtherPlanData], listed("a list of at least one plan", min_length=1)]
+    hosts: Annotated[dict[str, LostHostData], said("an object of hosts and what is run without each"), at_most(10_000)]
+
+
+@file_format
+class PlanData(TypedDict):
+    """A plan, as `Plan` has it."""
+
+    version: Annotated[Literal[1], said("1, the version of plan files that this release reads"), WHOLE]
+    model: Annotated[str, said("text: a model's name or module:function, empty if Alpa made the layers")]
+    num_layers: Annotated[int, whole("a whole number of layers, at least 1", 1, MOST), WHOLE]
+    layer_option: NotRequired[Annotated[Literal["auto", "manual"], said('"auto" or "manual"')]]
+    cluster: Text
+    hardware: NotRequired[Annotated[HardwareData, said("an object: the hosts of the cluster, used or not")]]
+    priced_by: NotRequired[Annotated[PricedByData, said("an object: what the plan was chosen under")]]
+    num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST), WHOLE]
+    batch: Annotated[
+        Annotated[int, whole("", 1), WHOLE] | None, said("a whole number of samples, at least 1, or null")
+    ]
+    num_micro_batches: MicroBatches
+    schedule: Annotated[
+        Literal["1f1b", "1f1b_overlap_friendly", "gpipe", "inference"],
+        said('one of "1f1b", "1f1b_overlap_friendly", "gpipe" and "inference"'),
+    ]
+    iteration_time_s: SecondsAboveZero
+    lower_bound_s: NotRequired[Seconds]
+    planning_s: Annotated[dict[str, Seconds], said("an object of steps and their seconds")]
+    confidence: NotRequired[ConfidenceData]
+    notes: NotRequired[Annotated[list[Words], listed("a list of sentences")]]
+    correction: NotRequired[CorrectionData]
+    strategy: NotRequired[
+        Annotated[str, said("text: whose plan it is, empty for this package's own search")]
+    ]
+    runs_on_alpa: NotRequired[Annotated[bool, said("true, or false of what is estimated only")]]
+    stages: Stages
+    contingencies: NotRequired[ContingenciesData]

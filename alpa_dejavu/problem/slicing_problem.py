@@ -1,0 +1,222 @@
+"""The question that a slicer answers, and its answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.problem._objective import Objective
+from alpa_dejavu.problem._sites import Sites
+
+NO_LIMIT = 2**20
+"""A number of succeeding stages that no pipeline reaches: Alpa's word for "memory sets no limit"."""
+OBJECTIVES = ("training", "inference", "work")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageChoice:
+    """Layers first..last (inclusive) on a submesh with a config, both by their index in the search space."""
+
+    first: int
+    last: int
+    submesh: int
+    config: int
+
+    @property
+    def entry(self) -> tuple[int, int, int, int]:
+        """Where the stage is in arrays of shape (L, L, S, C)."""
+        return self.first, self.last, self.submesh, self.config
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class SlicingProblem:
+    """Cut L layers into stages and give each a submesh and a config, so that the objective is least.
+
+    Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
+    plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
+    is for devices that share one CPU, where a pipeline takes as long as all its stages have work: the number of
+    micro-batches times the sum of the costs, plus each stage's per-step cost once. Any other is an `Objective`, as
+    `alpa_dejavu.slicing.makespan.Makespan` is.
+
+    Attributes:
+        costs_s: shape (L, L, S, C), forward and backward of one micro-batch for layers i..j; inf where not offered.
+        submesh_sizes: shape (S,), devices of each submesh.
+        num_devices: of the cluster; a plan uses exactly that many ("at most" if `devices` says so).
+        num_micro_batches: B.
+        max_n_succ_stages: shape (L, L, S, C), how many stages may follow before memory is full; -1: it never fits.
+        per_step_s: shape (L, L, S, C), what a stage costs once a step; None: nothing.
+        num_stages: if given, exactly that many stages.
+        devices: "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
+        sites: where the submeshes are, and what crosses between stages; None: hosts are alike, so that a submesh may be
+            anywhere, and nothing crosses.
+
+    Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
+
+    References:
+        Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning,
+        OSDI 2022, section 5.
+    """
+
+    costs_s: NDArray[np.float64]
+    submesh_sizes: NDArray[np.int64]
+    num_devices: int
+    num_micro_batches: int
+    max_n_succ_stages: NDArray[np.int64] | None = None
+    per_step_s: NDArray[np.float64] | None = None
+    num_stages: int | None = None
+    devices: str = "exactly"
+    objective: str | Objective = "training"
+    sites: Sites | None = None
+
+    def __post_init__(self) -> None:
+        owner = "slicing problem"
+        costs = np.asarray(self.costs_s, dtype=np.float64)
+        sizes = np.asarray(self.submesh_sizes, dtype=np.int64)
+        object.__setattr__(self, "costs_s", costs)
+        object.__setattr__(self, "submesh_sizes", sizes)
+        if costs.ndim != 4 or costs.shape[0] != costs.shape[1] or 0 in costs.shape or sizes.shape != costs.shape[2:3]:
+            shapes = f"costs_s is {costs.shape} and submesh_sizes {sizes.shape}"
+            raise ValueError(f"{owner}: {shapes}, not (L, L, S, C) and (S,)")
+        if np.isnan(costs).any() or (costs < 0).any():
+            where = tuple(int(x) for x in np.argwhere(np.isnan(costs) | (costs < 0))[0])
+            raise ValueError(f"{owner}: costs_s{where} is {costs[where]}; a cost is at least 0, or inf if not offered")
+        if (sizes < 1).any():
+            raise ValueError(f"{owner}: submesh_sizes is {sizes.tolist()}, but a submesh has at least one device")
+        if self.max_n_succ_stages is not None:
+            room = np.asarray(self.max_n_succ_stages)
+            _check_whole(owner, "max_n_succ_stages", room)
+            object.__setattr__(self, "max_n_succ_stages", room.astype(np.int64))
+        if self.per_step_s is not None:
+            object.__setattr__(self, "per_step_s", np.asarray(self.per_step_s, dtype=np.float64))
+            if not (self.per_step_s >= 0).all():
+                raise ValueError(f"{owner}: per_step_s has NaN or negative entries")
+        for field in ("max_n_succ_stages", "per_step_s"):
+            value = getattr(self, field)
+            if value is not None and value.shape != costs.shape:
+                raise ValueError(f"{owner}: {field} is {value.shape}, but costs_s is {costs.shape}")
+        checks.count(owner, "num_devices", self.num_devices)
+        checks.count(owner, "num_micro_batches", self.num_micro_batches)
+        if self.num_stages is not None:
+            checks.count(owner, "num_stages", self.num_stages)
+        checks.one_of(owner, "devices", self.devices, ("exactly", "at most"))
+        if not isinstance(self.objective, Objective) and self.objective not in OBJECTIVES:
+            names = ", ".join(map(repr, OBJECTIVES))
+            raise ValueError(f"{owner}: objective is {self.objective!r}, but must be one of {names}, or an Objective")
+        if self.sites is not None:
+            self.sites.check(costs.shape[0], sizes, self.num_devices)
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return int(self.costs_s.shape[0])
+
+    @property
+    def room(self) -> NDArray[np.int64]:
+        """`max_n_succ_stages`, or no limit anywhere; shape (L, L, S, C)."""
+        if self.max_n_succ_stages is None:
+            return np.full(self.costs_s.shape, NO_LIMIT, dtype=np.int64)
+        return self.max_n_succ_stages
+
+    @property
+    def once_s(self) -> NDArray[np.float64]:
+        """`per_step_s`, or zeros; shape (L, L, S, C)."""
+        return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
+
+    def total_s(self, stages: tuple[StageChoice, ...]) -> float:
+        """The objective of some stages; infinite if they aren't a slicing that the problem allows.
+
+        Raises:
+            ValueError: the objective gave no number.
+        """
+        if not self._allows(stages):
+            return math.inf
+        costs = self.stage_costs_s(stages)
+        if self.objective == "inference":
+            return len(costs) * max(costs)
+        once = sum(map(self.stage_once_s, stages))
+        if isinstance(self.objective, Objective):
+            total = float(self.objective.total_s(self, stages)) if math.isfinite(sum(costs) + once) else math.inf
+            if math.isnan(total):
+                raise ValueError(f"slicing problem: the objective {self.objective!r} gave nan for {stages}")
+            return total
+        if self.objective == "work":
+            return self.num_micro_batches * sum(costs) + once
+        return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
+
+    def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
+        """What each stage costs a micro-batch, with what comes to it from the stage before over their sites' link."""
+        costs = [float(self.costs_s[stage.entry]) for stage in stages]
+        if self.sites is not None:
+            for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
+                costs[n] += self.sites.crossing(stage.first, before.submesh, stage.submesh)
+        return costs
+
+    def stage_once_s(self, stage: StageChoice) -> float:
+        """What a stage costs once a step."""
+        return 0.0 if self.per_step_s is None else float(self.per_step_s[stage.entry])
+
+    def _allows(self, stages: tuple[StageChoice, ...]) -> bool:
+        starts = [s.first for s in stages]
+        ends = [s.last + 1 for s in stages]
+        used = sum(int(self.submesh_sizes[s.submesh]) for s in stages)
+        room = self.max_n_succ_stages
+        return (
+            bool(stages)
+            and starts == [0, *ends[:-1]]
+            and ends[-1] == self.num_layers
+            and all(s.first <= s.last for s in stages)
+            and (used == self.num_devices or (self.devices == "at most" and used < self.num_devices))
+            and (self.sites is None or self.sites.hold([s.submesh for s in stages], self.devices))
+            and self.num_stages in (None, len(stages))
+            and (room is None or all(len(stages) - 1 - n <= room[stage.entry] for n, stage in enumerate(stages)))
+        )
+
+
+def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
+    """Raises ValueError unless all are whole numbers, of whatever type."""
+    wrong = ~(np.isfinite(value) & (value == np.floor(value)))
+    if wrong.any():
+        where = tuple(int(x) for x in np.argwhere(wrong)[0])
+        said = f"{field}{where} is {value[where]}"
+        raise ValueError(f"{owner}: {said}; give whole numbers: -1 where it never fits, {NO_LIMIT} for no limit")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Slicing:
+    """A slicer's answer.
+
+    Attributes:
+        stages: in the order of the layers; empty if the problem has no solution, or the slicer found none.
+        cost_s: the objective; infinite without stages.
+        lower_bound_s: no slicing costs less; equal to `cost_s` if the slicer is exact.
+        iterations: how many candidates, or rounds, it took.
+        seconds: of wall time.
+    """
+
+    stages: tuple[StageChoice, ...]
+    cost_s: float
+    lower_bound_s: float
+    iterations: int
+    seconds: float
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a plan."""
+        return bool(self.stages)
+
+    @property
+    def gap(self) -> float:
+        """How much of the cost might be saved at most, as a fraction of the lower bound."""
+        if self.cost_s == self.lower_bound_s:
+            return 0.0
+        return math.inf if self.lower_bound_s <= 0 else self.cost_s / self.lower_bound_s - 1

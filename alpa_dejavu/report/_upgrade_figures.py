@@ -1,0 +1,117 @@
+"""What of a cluster and of a model may become better, and what the stages of a plan take then."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, final
+
+from alpa_dejavu.calibration import Prices
+from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
+from alpa_dejavu.clusters.host_classes import members_of_kinds
+from alpa_dejavu.costs.latency import Latency, LatencyModel
+from alpa_dejavu.costs.scaled_layers import own_seconds
+from alpa_dejavu.planning.result import PlanningResult
+from alpa_dejavu.problem import Cluster, Device, Operators
+from alpa_dejavu.simulation.plan_times import Times, plan_times, shortened
+from alpa_dejavu.simulation.sensitivity import Figure
+
+__all__ = ["Resource", "layer_figures", "resource_figure", "resources"]
+
+_UNIT = 1e-4
+"""The logarithm of the factor that prices are changed by for a derivative."""
+_FEW_KINDS = 3
+"""Of more kinds of hosts, links are told apart by whether they join hosts, alone."""
+_Pairs: TypeAlias = list[tuple[int, int]]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Resource:
+    """Devices or links of a cluster: `at` has the prices where they are so many times as fast."""
+
+    what: str
+    part: str
+    at: Callable[[float], Prices]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Quicker(LatencyModel):
+    """A model for devices that are so many times as fast as others that it knows, whatever it goes by."""
+
+    model: LatencyModel
+    before: Mapping[Device, Device]
+    factor: float
+
+    def predict(self, operators: Operators, device: Device) -> Latency:
+        """Seconds of each operator."""
+        known = self.before.get(device)
+        found = self.model.predict(operators, device if known is None else known)
+        return found if known is None else Latency(found.mean_s / self.factor, found.spread_s / self.factor)
+
+
+def resources(given: Prices) -> Iterator[Resource]:
+    """Each type of device; links within hosts, and between them, of each kind (`host_kinds`)."""
+    cluster = given.cluster
+    names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
+    for name in names:
+        what = "all devices" if len(names) == 1 else f"devices of type {name}"
+        yield Resource(what, "devices", functools.partial(_with_devices, given, name))
+    for what, ends in _links(cluster).items():
+        yield Resource(what, "links", functools.partial(_with_links, given, ends))
+
+
+def _with_devices(given: Prices, name: str, factor: float) -> Prices:
+    cluster, before = faster_devices(given.cluster, name, factor)
+    quicker = dataclasses.replace(given.models, latency=_Quicker(given.models.latency, before, factor))
+    return dataclasses.replace(given, cluster=cluster, models=quicker)
+
+
+def _with_links(given: Prices, ends: _Pairs, factor: float) -> Prices:
+    return dataclasses.replace(given, cluster=faster_links(given.cluster, ends, factor))
+
+
+def _links(cluster: Cluster) -> dict[str, _Pairs]:
+    """The pairs of hosts that each name stands for; none where it has no two devices."""
+    members, hosts = members_of_kinds(cluster), range(len(cluster.hosts))
+    several = [host for host in hosts if cluster.hosts[host].num_devices > 1]
+    if not 1 < len(members) <= _FEW_KINDS:
+        found = {
+            "bandwidth within hosts": [(host, host) for host in several],
+            "bandwidth between hosts": [(a, b) for a in hosts for b in hosts if a != b],
+        }
+        return {what: ends for what, ends in found.items() if ends}
+    more = [f" and {len(kind) - 1} alike" if kind[1:] else "" for kind in members]
+    names = [cluster.hosts[kind[0]].name + others for kind, others in zip(members, more, strict=True)]
+    found = {}
+    for a, kind in enumerate(members):
+        found[f"bandwidth within {names[a]}"] = [(host, host) for host in kind if host in several]
+        found[f"bandwidth among {names[a]}"] = [(one, other) for one in kind for other in kind if one != other]
+        for b in range(a):
+            both = [pair for one in kind for other in members[b] for pair in ((one, other), (other, one))]
+            found[f"bandwidth between {names[b]} and {names[a]}"] = both
+    return {what: ends for what, ends in found.items() if ends}
+
+
+def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
+    """With the times that a plan's stages take by changed prices."""
+    better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
+    return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
+
+
+def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
+    """Of each layer what its operators compute, and the optimizer for it, on the mesh of its stage."""
+    times, seconds = plan_times(planned.plan), own_seconds(planned.table)
+    for n, stage in enumerate(planned.choices):
+        for layer in range(stage.first, stage.last + 1):
+            own = seconds[:, layer, stage.submesh, stage.config].tolist()
+            better, worse, twice = (_saving(times, n, [share * part for part in own]) for share in (1.0, -1.0, 0.5))
+            yield layer, Figure(f"cost of layer {layer}", "layers", better, worse, twice)
+
+
+def _saving(times: Times, stage: int, seconds: Sequence[float]) -> Times:
+    """Of stages one of which has so much less to compute: forward, backward and once a step."""
+    return (*times[:stage], shortened(times[stage], *seconds), *times[stage + 1 :])

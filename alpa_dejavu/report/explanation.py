@@ -1,0 +1,169 @@
+"""What bounds a plan, and what would help: the step simulated again with one thing changed at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, final
+
+from alpa_dejavu.plans.difference import stages_text
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.simulation.plan_times import PlanStep, scaled
+from alpa_dejavu.simulation.sensitivity import Sensitivity, ranked, sensitivities
+from alpa_dejavu.simulation.step import StageTimes
+
+if TYPE_CHECKING:
+    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.planning.kept import Kept
+
+__all__ = ["Explanation", "WhatIf", "explain"]
+
+_BOUNDS = {
+    "computing": "the devices' computing",
+    "collectives": "collectives among the devices of a stage",
+    "transfers": "transfers between stages",
+    "once a step": "what comes once a step: synchronising gradients and the optimizer",
+    "idle": "waiting: the pipeline fills and drains, and its stages differ in length",
+}
+_TIGHT = 0.9
+"""A device whose memory is filled by more than this share is said to be nearly full."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class WhatIf:
+    """One change, and the seconds of a step that it would have."""
+
+    change: str
+    step_s: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """Why a plan takes as long as it does.
+
+    Attributes:
+        bound: a sentence: what most of the step is.
+        parts: seconds of the average device, by `breakdown.PARTS`.
+        notes: sentences about the slowest stage and the fullest memory.
+        what_if: changes, the one that helps most first.
+        sensitivities: how the step depends on devices, links and layers, what helps most first.
+    """
+
+    bound: str
+    parts: Mapping[str, float]
+    notes: tuple[str, ...]
+    what_if: tuple[WhatIf, ...]
+    sensitivities: tuple[Sensitivity, ...] = ()
+
+
+def explain(
+    plan: Plan, kept: Kept | None = None, *, calibration: str | os.PathLike[str] | Calibration | None = None
+) -> Explanation:
+    """Explains a plan by its own figures; nothing is traced.
+
+    Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average device's work.
+
+    Args:
+        plan: what is explained.
+        kept: what it was made from (`alpa_dejavu.planning.kept.read_kept`): the derivatives are then by bandwidths,
+            types of devices and layers too, with the best plan where one of them is twice as good.
+        calibration: that the plan was made with, if any; used with `kept`.
+
+    Raises:
+        ValueError: what is kept is of another plan, or was priced by other models.
+    """
+    parts = breakdown(plan)
+    largest = max(parts, key=lambda part: parts[part])
+    share = 100 * parts[largest] / plan.step_s
+    options = sorted(_what_ifs(plan), key=lambda option: option.step_s)
+    found, better = _found(plan, kept, calibration)
+    return Explanation(
+        bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
+        parts=parts,
+        notes=(*_slowest(plan), *_fullest(plan), *better),
+        what_if=tuple(option for option in options if option.step_s < plan.step_s * (1 - 1e-3)),
+        sensitivities=found,
+    )
+
+
+def _found(
+    plan: Plan, kept: Kept | None, calibration: str | os.PathLike[str] | Calibration | None
+) -> tuple[tuple[Sensitivity, ...], list[str]]:
+    """The derivatives; and a sentence if there is a better plan already."""
+    own = sensitivities(plan)
+    if kept is None:
+        return own, []
+    from alpa_dejavu.report.upgrades import upgrades
+
+    made = upgrades(plan, kept, calibration=calibration)
+    # Of what both know, what is kept knows more.
+    by_name = {one.what: one for one in (*own, *made.found)}
+    if made.now is None:
+        return ranked(by_name.values()), []
+    better = f"the best plan as things are takes {made.now.step_s:.4g} s: {stages_text(made.now)}"
+    return ranked(by_name.values()), [better]
+
+
+def _slowest(plan: Plan) -> Iterator[str]:
+    seconds = [stage.cost_s for stage in plan.stages]
+    slowest, mean = max(range(len(seconds)), key=seconds.__getitem__), sum(seconds) / len(seconds)
+    if len(seconds) > 1 and seconds[slowest] > 1.02 * mean:
+        yield (
+            f"stage {slowest} is the slowest: {seconds[slowest]:.4g} s for a micro-batch, "
+            f"{100 * (seconds[slowest] / mean - 1):.0f} % above the average stage; the others wait for it"
+        )
+
+
+def _fullest(plan: Plan) -> Iterator[str]:
+    shares = [stage.memory_bytes / stage.memory_limit_bytes for stage in plan.stages if stage.memory_limit_bytes > 0]
+    if not shares:
+        return
+    fullest = max(range(len(shares)), key=shares.__getitem__)
+    stage = plan.stages[fullest]
+    headroom = stage.memory_limit_bytes - stage.memory_bytes
+    figures = f"{stage.memory_bytes / 2**30:.2f} of {stage.memory_limit_bytes / 2**30:.2f} GiB"
+    if headroom < 0:
+        helps = [] if stage.remat == "layer" else ["remat"]
+        helps += [] if stage.zero else ["a ZeRO level of 2 or 3"]
+        helps += ["more micro-batches", "more devices"]
+        missing = f"{-headroom:.0f} bytes are missing"
+        yield f"stage {fullest} doesn't fit: {figures}, {missing}; {', '.join(helps)} would help"
+    elif shares[fullest] > _TIGHT:
+        yield f"stage {fullest} nearly fills its memory: {figures}; faster choices may be ruled out by that"
+    else:
+        yield f"memory sets no limit: the fullest, stage {fullest}, has {figures}"
+
+
+def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
+    step, count = PlanStep(plan), plan.num_micro_batches
+    times = step.times
+
+    def changed(stages: Iterable[StageTimes], micro_batches: int = count) -> float:
+        return step.seconds(tuple(stages), micro_batches)
+
+    yield WhatIf("devices that compute twice as fast", changed(scaled(t, computing=0.5) for t in times))
+    yield WhatIf("links inside of stages twice as fast", changed(scaled(t, links=0.5) for t in times))
+    yield WhatIf("links between stages twice as fast", changed(scaled(t, sends=(0.5, 0.5)) for t in times))
+    if len(times) > 1:
+        yield WhatIf("stages that all take equally long", changed(_evened(times)))
+        if plan.batch is None or plan.batch % (2 * count) == 0:
+            halved = [scaled(t, computing=0.5, links=0.5, sends=(0.5, 0.5), once=1.0) for t in times]
+            change = f"{2 * count} micro-batches, if halves of them take half as long"
+            yield WhatIf(change, changed(halved, 2 * count))
+
+
+def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:
+    """All stages with the average forward and backward, weighted by their devices."""
+    devices = sum(stage.devices for stage in times)
+    forward = sum(stage.forward_s * stage.devices for stage in times) / devices
+    backward = sum(stage.backward_s * stage.devices for stage in times) / devices
+    return [
+        dataclasses.replace(
+            stage, forward_s=forward, backward_s=backward, forward_collective_s=0.0, backward_collective_s=0.0
+        )
+        for stage in times
+    ]

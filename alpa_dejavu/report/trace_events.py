@@ -1,0 +1,102 @@
+"""A timeline in the trace-event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+A process is a host, a thread is a stage's devices on it; a stage's transfers have a thread of their own, because they
+may go on while it computes. Bubbles are the gaps. The memory of each stage's devices is a counter of its first host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from alpa_dejavu.problem import Plan
+from alpa_dejavu.simulation.step import Timeline
+
+__all__ = ["trace_events"]
+
+_US_PER_S = 1e6
+
+
+def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
+    """The object to be written as JSON: {"traceEvents": [...], ...}, times in microseconds from the step's start.
+
+    Raises ValueError if timeline and plan differ in their number of stages.
+
+    References:
+        Duca and Sinclair, Trace Event Format, Google, 2016: complete ("X"), metadata ("M") and counter ("C") events.
+    """
+    if timeline.num_stages != len(plan.stages):
+        raise ValueError(
+            f"the timeline has {timeline.num_stages} stages and the plan {len(plan.stages)}: simulate these stages"
+        )
+    hosts = list(dict.fromkeys(host for stage in plan.stages for host in stage.hosts))
+    events = [_name("process", pid, None, host) for pid, host in enumerate(hosts)]
+    taken = dict.fromkeys(hosts, 0)
+    shared = _shared_events(timeline)
+    for number, stage in enumerate(plan.stages):
+        for host in stage.hosts:
+            first, taken[host] = taken[host], taken[host] + stage.submesh.devices_per_host
+            devices = f"device {first}" if taken[host] == first + 1 else f"devices {first}-{taken[host] - 1}"
+            layers = f"layers {stage.layers[0]}-{stage.layers[1]}"
+            pid = hosts.index(host)
+            events.append(_name("thread", pid, 2 * number, f"stage {number} ({devices}, {layers})"))
+            events.append(_name("thread", pid, 2 * number + 1, f"stage {number} sends"))
+            events.extend({**event, "pid": pid} for event in shared[number])
+        events.extend(_memory(timeline, number, hosts.index(stage.hosts[0])))
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "cluster": plan.cluster,
+            "schedule": timeline.schedule,
+            "num_micro_batches": timeline.num_micro_batches,
+            "step_s": timeline.step_s,
+        },
+    }
+
+
+def _name(what: str, pid: int, tid: int | None, name: str) -> dict[str, Any]:
+    place = {"pid": pid} if tid is None else {"pid": pid, "tid": tid}
+    return {"ph": "M", "name": f"{what}_name", **place, "args": {"name": name}}
+
+
+def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
+    """For each stage its events, without the host."""
+    made: list[list[dict[str, Any]]] = [[] for _ in timeline.stages]
+    for event in timeline.events:
+        if event.kind == "bubble":
+            continue
+        args: dict[str, Any] = {} if event.micro_batch < 0 else {"micro_batch": event.micro_batch}
+        if event.receiver is not None:
+            args["to_stage"] = event.receiver
+        made[event.stage].append(
+            {
+                "ph": "X",
+                "name": event.kind,
+                "cat": event.kind,
+                "tid": 2 * event.stage + (event.kind == "send"),
+                "ts": event.start_s * _US_PER_S,
+                "dur": (event.end_s - event.start_s) * _US_PER_S,
+                "args": args,
+            }
+        )
+    return made
+
+
+def _memory(timeline: Timeline, stage: int, pid: int) -> list[dict[str, Any]]:
+    """A counter of bytes, where it changes; none if nothing is known of the stage's memory."""
+    times, held = timeline.memory_over_time(stage)
+    changes = np.flatnonzero(np.diff(held, prepend=np.nan) != 0)
+    if not held.any():
+        return []
+    return [
+        {
+            "ph": "C",
+            "name": f"stage {stage} memory of each device",
+            "pid": pid,
+            "ts": time * _US_PER_S,
+            "args": {"bytes": size},
+        }
+        for time, size in zip(times[changes].tolist(), held[changes].tolist(), strict=True)
+    ]

@@ -1,0 +1,136 @@
+"""What to buy or to speed up first: derivatives by devices, bandwidths and layers, and the best plan at twice each.
+
+A plan alone doesn't tell bandwidth from latency, devices from each other, or the layers of a stage; what was kept of it
+does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import final
+
+from alpa_dejavu.calibration import Calibration, Prices
+from alpa_dejavu.costs.communication import CommunicationModel
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.planning import PlanningResult, PlanningTask, estimate, given_stages
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.kept_task import kept_prices, kept_task
+from alpa_dejavu.problem import NoPlanError, Plan
+from alpa_dejavu.report._upgrade_figures import layer_figures, resource_figure, resources
+from alpa_dejavu.simulation.plan_times import PlanStep, Times, plan_times
+from alpa_dejavu.simulation.sensitivity import Sensitivity, derivatives
+from alpa_dejavu.slicing import Slicer, slicer
+
+__all__ = ["Upgrades", "upgrades"]
+
+_RESOURCES, _LAYERS = 6, 2
+"""The best plan is looked for at twice so many devices and bandwidths, and halves of so many layers, that save most."""
+_BETTER = 1e-4
+"""A plan that saves less than this share of a step isn't another one."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Upgrades:
+    """What would help a plan.
+
+    Attributes:
+        found: by devices, bandwidths and layers; `best_s` where the best plan was looked for.
+        now: another plan that is better as things are; None: there is none.
+    """
+
+    found: tuple[Sensitivity, ...]
+    now: Plan | None = None
+
+
+def upgrades(
+    plan: Plan,
+    kept: Kept,
+    *,
+    slicing: str | Slicer = "dynamic",
+    latency: str | LatencyModel = "auto",
+    communication: str | CommunicationModel = "auto",
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+) -> Upgrades:
+    """The derivatives of a plan's step by what it was made from, and the best plan where that is twice as good.
+
+    Args:
+        plan: that is looked at.
+        kept: what it was made from.
+        slicing: a slicer or its name.
+        latency: the model that priced the plan, or its name.
+        communication: likewise; "auto": as it was, where that had a name.
+        calibration: likewise, in place of both.
+
+    Raises:
+        ValueError: what is kept is of another plan, was priced by other models than these, or knows nothing of a
+            logical mesh that the plan has.
+    """
+    given = kept_prices(plan, kept, None, latency, communication, calibration)
+    looker = _Looker(plan, kept, given, slicer(slicing))
+    things = list(resources(given))
+    figures = [resource_figure(thing, looker.times) for thing in things]
+    layers = list(layer_figures(looker.base))
+    found = derivatives(looker.step, plan, [*figures, *(figure for _, figure in layers)])
+    order = sorted(range(len(found)), key=lambda n: (-found[n].gained_s, -found[n].saved_s))
+    for n in [n for n in order if n < len(things)][:_RESOURCES]:
+        twice = things[n].at(2.0)
+        found[n] = looker.with_best(found[n], looker.task(twice))
+    for n in [n for n in order if n >= len(things) and found[n].saved_s > 0][:_LAYERS]:
+        cheaper = layers[n - len(things)][0]
+        factors = tuple(0.5 if layer == cheaper else 1.0 for layer in range(kept.model.num_layers))
+        found[n] = looker.with_best(found[n], dataclasses.replace(looker.task(given), factors=factors))
+    return Upgrades(tuple(found), looker.best(looker.task(given), below_s=plan.step_s))
+
+
+@final
+class _Looker:
+    """Prices the plan, and looks for others."""
+
+    def __init__(self, plan: Plan, kept: Kept, given: Prices, search: Slicer) -> None:
+        self._plan, self._kept, self._search = plan, kept, search
+        _check_known(plan, kept)
+        self.base = self._estimated(given)
+        self._ratio = plan.step_s / self.base.plan.step_s
+        self.step = PlanStep(plan, plan_times(self.base.plan), self._ratio)
+
+    def _estimated(self, given: Prices) -> PlanningResult:
+        return estimate(
+            self._kept.model, given.cluster, self._kept.run, given_stages(self._plan),
+            latency=given.models.latency, communication=given.models.communication,
+        )  # fmt: skip
+
+    def times(self, given: Prices) -> Times:
+        """Of the plan's stages by other prices."""
+        return plan_times(self._estimated(given).plan)
+
+    def task(self, given: Prices) -> PlanningTask:
+        """The task of the best plan by some prices."""
+        return kept_task(self._plan, self._kept, given, self._search)
+
+    def with_best(self, one: Sensitivity, task: PlanningTask) -> Sensitivity:
+        """The figure with the best plan of a task, if it is another one."""
+        best = self.best(task, below_s=one.twice_s)
+        return dataclasses.replace(one, best_s=one.twice_s if best is None else best.step_s, best=best)
+
+    def best(self, task: PlanningTask, below_s: float) -> Plan | None:
+        """The best plan of a task, if it takes less than so many seconds; on the scale of the plan's own."""
+        try:
+            found = best_plan(task, annotations=()).plan
+        except NoPlanError:
+            return None
+        if found.step_s * self._ratio > below_s * (1 - _BETTER):
+            return None
+        return dataclasses.replace(found, step_s=found.step_s * self._ratio)
+
+
+def _check_known(plan: Plan, kept: Kept) -> None:
+    """Raises ValueError where a stage is on a logical mesh of which nothing is kept: a search doesn't offer it."""
+    for n, stage in enumerate(given_stages(plan)):
+        if not kept.knows(stage.config):
+            raise ValueError(
+                f"stage {n} has the logical mesh {'x'.join(map(str, stage.config.shape))}, of which nothing is kept: a "
+                "search doesn't offer it; give a plan of one"
+            )

@@ -1,0 +1,50 @@
+"""What the passes on collectives share: what a collective does, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto
+
+COLLECTIVES = frozenset({
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+})  # fmt: skip
+# What the all-reduce of a gradient's sum is called, so that it is known wherever the module goes.
+GRADIENT_NAME = "gradient_sum"
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def groups_of(node: HloInstructionProto) -> Groups:
+    """The groups of partitions that a collective works in, each in the order of its members."""
+    return tuple(tuple(group.replica_ids) for group in node.replica_groups)
+
+
+def set_groups(node: HloInstructionProto, groups: Iterable[Iterable[int]]) -> None:
+    """Writes the groups that a collective works in."""
+    node.ClearField("replica_groups")
+    for group in groups:
+        node.replica_groups.add(replica_ids=list(group))
+
+
+def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
+    """The operation by which a collective reduces, such as "add"; "" for others and for what isn't one operation."""
+    if not node.called_computation_ids:
+        return ""
+    called = _called(module, node)
+    root = next(inner for inner in called.instructions if inner.id == called.root_id)
+    return root.opcode if all(inner.opcode in ("parameter", root.opcode) for inner in called.instructions) else ""
+
+
+def _called(module: HloModuleProto, node: HloInstructionProto) -> HloComputationProto:
+    return next(part for part in module.computations if part.id == node.called_computation_ids[0])
+
+
+def is_gradient(node: HloInstructionProto) -> bool:
+    """Whether a collective is the all-reduce of a gradient's sum, which is needed after the last micro-batch only."""
+    return node.metadata.op_name == GRADIENT_NAME
+
+
+def next_channel(module: HloModuleProto) -> int:
+    """A channel number that no collective of the module uses."""
+    return 1 + max((node.channel_id for part in module.computations for node in part.instructions), default=0)

@@ -1,0 +1,154 @@
+"""The wire format of an HLO module: the messages and fields that we read or write, as a table.
+
+Fields that are not listed are carried through unchanged (protobuf keeps unknown fields), so a module that is
+read, edited and written loses nothing.
+
+References: the public field numbers of XLA's `hlo.proto` and `xla_data.proto`, unchanged from jaxlib 0.4.13 to 0.5.3.
+"""
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_SCALARS = {
+    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
+    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+    "uint32": descriptor_pb2.FieldDescriptorProto.TYPE_UINT32,
+    "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
+    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
+    "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
+    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
+    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+}
+
+# message -> {field: (number, type)}; a type in brackets is repeated, enums travel as int32.
+_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "LayoutProto": {"minor_to_major": (1, "[int64]")},
+    "ShapeProto": {
+        "element_type": (2, "int32"), "dimensions": (3, "[int64]"), "tuple_shapes": (4, "[ShapeProto]"),
+        "layout": (5, "LayoutProto"), "is_dynamic_dimension": (6, "[bool]"),
+    },
+    "ProgramShapeProto": {
+        "parameters": (1, "[ShapeProto]"), "result": (2, "ShapeProto"), "parameter_names": (3, "[string]"),
+    },
+    "OpMetadata": {
+        "op_type": (1, "string"), "op_name": (2, "string"), "source_file": (3, "string"), "source_line": (4, "int32"),
+    },
+    "LiteralProto": {
+        "shape": (1, "ShapeProto"), "preds": (2, "[bool]"), "s8s": (15, "bytes"), "u8s": (3, "bytes"),
+        "s32s": (4, "[int32]"), "s64s": (5, "[int64]"), "u32s": (6, "[uint32]"), "u64s": (7, "[uint64]"),
+        "f32s": (8, "[float]"), "f64s": (9, "[double]"), "f16s": (11, "bytes"), "bf16s": (13, "bytes"),
+        "u16s": (16, "bytes"), "s16s": (17, "bytes"), "tuple_literals": (10, "[LiteralProto]"),
+    },
+    "WindowDimension": {
+        "size": (1, "int64"), "stride": (2, "int64"), "padding_low": (3, "int64"), "padding_high": (4, "int64"),
+        "window_dilation": (5, "int64"), "base_dilation": (6, "int64"), "window_reversal": (7, "bool"),
+    },
+    "Window": {"dimensions": (1, "[WindowDimension]")},
+    "PaddingConfigDimension": {
+        "edge_padding_low": (1, "int64"), "edge_padding_high": (2, "int64"), "interior_padding": (3, "int64"),
+    },
+    "PaddingConfig": {"dimensions": (1, "[PaddingConfigDimension]")},
+    "GatherDimensionNumbers": {
+        "offset_dims": (1, "[int64]"), "collapsed_slice_dims": (2, "[int64]"), "start_index_map": (3, "[int64]"),
+        "index_vector_dim": (4, "int64"),
+    },
+    "ScatterDimensionNumbers": {
+        "update_window_dims": (1, "[int64]"), "inserted_window_dims": (2, "[int64]"),
+        "scatter_dims_to_operand_dims": (3, "[int64]"), "index_vector_dim": (4, "int64"),
+    },
+    "ConvolutionDimensionNumbers": {
+        "input_batch_dimension": (7, "int64"), "input_feature_dimension": (8, "int64"),
+        "input_spatial_dimensions": (11, "[int64]"), "kernel_input_feature_dimension": (3, "int64"),
+        "kernel_output_feature_dimension": (4, "int64"), "kernel_spatial_dimensions": (6, "[int64]"),
+        "output_batch_dimension": (9, "int64"), "output_feature_dimension": (10, "int64"),
+        "output_spatial_dimensions": (12, "[int64]"),
+    },
+    "DotDimensionNumbers": {
+        "lhs_contracting_dimensions": (1, "[int64]"), "rhs_contracting_dimensions": (2, "[int64]"),
+        "lhs_batch_dimensions": (3, "[int64]"), "rhs_batch_dimensions": (4, "[int64]"),
+    },
+    "OpSharding": {
+        "type": (1, "int32"), "tile_shape": (2, "ShapeProto"), "tile_assignment_dimensions": (3, "[int64]"),
+        "tile_assignment_devices": (4, "[int64]"), "tuple_shardings": (5, "[OpSharding]"),
+        "replicate_on_last_tile_dim": (6, "bool"), "metadata": (7, "[OpMetadata]"),
+        "last_tile_dims": (8, "[int32]"), "iota_reshape_dims": (9, "[int64]"),
+        "iota_transpose_perm": (10, "[int32]"),
+    },
+    "ReplicaGroup": {"replica_ids": (1, "[int64]")},
+    "SourceTarget": {"source": (1, "int64"), "target": (2, "int64")},
+    "SliceDimensions": {"start": (1, "int64"), "limit": (2, "int64"), "stride": (3, "int64")},
+    "HloInstructionProto": {
+        "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "ShapeProto"), "metadata": (7, "OpMetadata"),
+        "literal": (8, "LiteralProto"), "parameter_number": (9, "int64"), "fusion_kind": (11, "string"),
+        "tuple_index": (13, "int64"), "dimensions": (14, "[int64]"), "window": (15, "Window"),
+        "convolution_dimension_numbers": (16, "ConvolutionDimensionNumbers"), "feature_group_count": (50, "int64"),
+        "batch_group_count": (58, "int64"), "slice_dimensions": (17, "[SliceDimensions]"),
+        "dynamic_slice_sizes": (20, "[int64]"), "padding_config": (21, "PaddingConfig"),
+        "distribution": (23, "int32"), "epsilon": (24, "float"), "feature_index": (25, "int64"),
+        "channel_id": (26, "int64"), "custom_call_target": (28, "string"),
+        "dot_dimension_numbers": (30, "DotDimensionNumbers"), "comparison_direction": (63, "string"),
+        "gather_dimension_numbers": (33, "GatherDimensionNumbers"), "gather_slice_sizes": (34, "[int64]"),
+        "id": (35, "int64"), "operand_ids": (36, "[int64]"), "control_predecessor_ids": (37, "[int64]"),
+        "called_computation_ids": (38, "[int64]"), "sharding": (40, "OpSharding"), "backend_config": (43, "bytes"),
+        "replica_groups": (49, "[ReplicaGroup]"), "use_global_device_ids": (71, "bool"),
+        "scatter_dimension_numbers": (48, "ScatterDimensionNumbers"),
+        "source_target_pairs": (52, "[SourceTarget]"), "constrain_layout": (56, "bool"),
+        "custom_call_has_side_effect": (65, "bool"), "indices_are_sorted": (67, "bool"),
+        "unique_indices": (69, "bool"), "rng_algorithm": (70, "int32"), "comparison_type": (72, "string"),
+    },
+    "HloComputationProto": {
+        "name": (1, "string"), "instructions": (2, "[HloInstructionProto]"),
+        "program_shape": (4, "ProgramShapeProto"), "id": (5, "int64"), "root_id": (6, "int64"),
+    },
+    "AliasEntryProto": {
+        "output_shape_index": (1, "[int64]"), "parameter_number": (2, "int64"),
+        "parameter_shape_index": (3, "[int64]"), "kind": (4, "int32"),
+    },
+    "HloInputOutputAliasProto": {"entries": (1, "[AliasEntryProto]")},
+    "BufferDonorEntryProto": {"parameter_number": (1, "int64"), "parameter_shape_index": (2, "[int64]")},
+    "HloBufferDonorProto": {"entries": (1, "[BufferDonorEntryProto]")},
+    "HloModuleProto": {
+        "name": (1, "string"), "entry_computation_name": (2, "string"), "computations": (3, "[HloComputationProto]"),
+        "host_program_shape": (4, "ProgramShapeProto"), "id": (5, "int64"), "entry_computation_id": (6, "int64"),
+        "input_output_alias": (8, "HloInputOutputAliasProto"), "buffer_donor": (18, "HloBufferDonorProto"),
+        "spmd_output_sharding": (12, "OpSharding"), "spmd_parameters_shardings": (14, "[OpSharding]"),
+    },
+    "HloProto": {"hlo_module": (1, "HloModuleProto")},
+}
+
+
+def _build() -> dict[str, type]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="alpa_dejavu/sharding/hlo.proto", package="alpa_dejavu.sharding.hlo", syntax="proto3"
+    )
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for field_name, (number, kind) in fields.items():
+            repeated = kind.startswith("[")
+            kind = kind.strip("[]")
+            field = message.field.add(
+                name=field_name, number=number,
+                label=(descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED if repeated
+                       else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL),
+            )
+            if kind in _SCALARS:
+                field.type = _SCALARS[kind]
+            else:
+                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
+                field.type_name = f".alpa_dejavu.sharding.hlo.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"alpa_dejavu.sharding.hlo.{name}"))
+        for name in _MESSAGES
+    }
+
+
+_CLASSES = _build()
+HloProto = _CLASSES["HloProto"]
+HloModuleProto = _CLASSES["HloModuleProto"]
+HloComputationProto = _CLASSES["HloComputationProto"]
+HloInstructionProto = _CLASSES["HloInstructionProto"]
+OpSharding = _CLASSES["OpSharding"]
+ShapeProto = _CLASSES["ShapeProto"]
+LiteralProto = _CLASSES["LiteralProto"]

@@ -1,0 +1,105 @@
+"""The seconds that a partitioned module takes, from measured collectives and matrix products.
+
+Only collectives and products are counted; what is fused around them is left out, as in Alpa's cost model.
+
+References: the semantics of Alpa's `estimate_hlo_module_cost`; the tables are those of
+`alpa.mesh_profiling.MeshProfilingResult`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from alpa_dejavu.sharding.hlo._collectives import Groups, groups_of
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo._shapes import BF16, F16, num_elements
+from alpa_dejavu.sharding.hlo.flops import instruction_flop
+
+Table = Mapping[tuple[Groups, str], Sequence[tuple[float, float]]]
+
+_MEASURED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredCosts:
+    """What was measured on a mesh.
+
+    Attributes:
+        collectives: for each kind of collective, (groups, "f32" or "f16") -> pairs of elements of the whole value and
+            seconds, in ascending order.
+        products: ((), "f32" or "f16") -> pairs of floating-point operations and seconds, in ascending order.
+    """
+
+    collectives: Mapping[str, Table]
+    products: Table
+
+
+def estimate_cost(
+    module: HloModuleProto,
+    costs: MeasuredCosts,
+    num_partitions: int,
+    num_micro_batches: int = 1,
+    gradient_channels: Collection[int] = (),
+) -> float:
+    """Seconds of one run of a partitioned module.
+
+    Args:
+        module: one partition; loop bodies count once.
+        costs: what was measured on the mesh.
+        num_partitions: of how many.
+        num_micro_batches: the gradients' all-reduces are done once in that many runs.
+        gradient_channels: which those are.
+
+    Raises:
+        ValueError: if a collective's kind was never measured in groups of its size.
+    """
+    total = 0.0
+    for part in module.computations:
+        shapes = {node.id: node.shape for node in part.instructions}
+        for node in part.instructions:
+            if node.opcode in _MEASURED:
+                size = max(num_elements(node.shape), sum(num_elements(shapes[i]) for i in node.operand_ids))
+                seconds = _collective(node, costs, size, num_partitions)
+                total += seconds / (num_micro_batches if node.channel_id in gradient_channels else 1)
+            elif node.opcode in ("dot", "convolution"):
+                flop = instruction_flop(node, [list(shapes[i].dimensions) for i in node.operand_ids])
+                total += _beyond_nothing(_points(costs.products, (), node), flop)
+    return total
+
+
+def _collective(node: HloInstructionProto, costs: MeasuredCosts, size: int, num_partitions: int) -> float:
+    groups = groups_of(node) or (tuple(range(num_partitions)),)
+    if len(groups[0]) == 1:
+        return 0.0
+    return _beyond_nothing(_points(costs.collectives.get(node.opcode, {}), groups, node), size)
+
+
+def _points(table: Table, groups: Groups, node: HloInstructionProto) -> Sequence[tuple[float, float]]:
+    """The measurements for an instruction: in its groups, or else in others of the same size."""
+    kind = "f16" if node.shape.element_type in (F16, BF16) else "f32"
+    size = len(groups[0]) if groups else 0
+    same_size = [key for key in table if key[1] == kind and (len(key[0][0]) if key[0] else 0) == size]
+    for key in ((groups, kind), *same_size):
+        if table.get(key):
+            return table[key]
+    raise ValueError(
+        f"no {node.opcode} of {kind} was measured in groups like {groups}; measured were {sorted(map(str, table))}: "
+        "profile the cluster for this mesh shape (DeviceCluster.profile_all)"
+    )
+
+
+def _beyond_nothing(points: Sequence[tuple[float, float]], size: float) -> float:
+    """Seconds for a size, beyond those of an empty call, on the line between the measurements around it."""
+    finite = [(s, t) for s, t in points if math.isfinite(t)]
+    if len(finite) < 2:
+        return math.inf if not finite else 0.0
+    return max(0.0, _interpolate(finite, size) - _interpolate(finite, 0.0))
+
+
+def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
+    right = min(max(bisect.bisect_left([s for s, _ in points], size), 1), len(points) - 1)
+    (x0, y0), (x1, y1) = points[right - 1], points[right]
+    return y0 if x1 == x0 else y0 + (y1 - y0) * (size - x0) / (x1 - x0)

@@ -1,0 +1,130 @@
+"""All-reduces of which each partition keeps a piece, turned into reduce-scatters; and other work on pieces only.
+
+References: the semantics of XLA's ReduceScatterCreator and AllReduceReassociate, and of Alpa's
+RedundantSliceEliminator.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.sharding.hlo._collectives import groups_of, is_gradient, reduction_of, set_groups
+from alpa_dejavu.sharding.hlo._graph import Graph
+from alpa_dejavu.sharding.hlo._partition_id import values_by_partition
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
+
+Node = HloInstructionProto
+
+
+def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
+    """A copy in which an all-reduce that is only used cut into pieces, one for each partition, is a reduce-scatter.
+
+    The pieces must cover the value along one dimension within each group of partitions; the groups' orders are
+    changed to the order of the pieces.
+    """
+    module = HloModuleProto.FromString(module.SerializeToString())
+    graph = Graph(module)
+    users = graph.users()
+    for node in graph:
+        if node.opcode != "all-reduce" or len(node.operand_ids) != 1 or is_gradient(node):
+            continue
+        slices = users[node.id]
+        if not slices or any(user.opcode != "dynamic-slice" for user in slices) or node.id == graph.root_id:
+            continue
+        found = [_scattering(graph, node, user, num_partitions) for user in slices]
+        if found[0] is None or any(other != found[0] for other in found):
+            continue
+        scattered = _scatter(graph, node, slices[0], found[0])
+        for user in slices:
+            graph.replace(user, scattered)
+    graph.close()
+    return module
+
+
+def _scattering(
+    graph: Graph, node: Node, piece: Node, num_partitions: int
+) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+    """Along which dimension a slice is a scattering of an all-reduce, and the groups in the order of their pieces."""
+    whole, part = list(node.shape.dimensions), list(piece.shape.dimensions)
+    cut = [i for i, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
+    groups = groups_of(node) or (tuple(range(num_partitions)),)
+    if len(cut) != 1 or piece.operand_ids[0] != node.id:
+        return None
+    members = len(groups[0])
+    size = part[cut[0]]
+    if size * members != whole[cut[0]] or any(len(group) != members for group in groups):
+        return None
+    starts = values_by_partition(graph, graph.operand(piece, 1 + cut[0]), num_partitions)
+    if starts is None:
+        return None
+    ordered = []
+    for group in groups:
+        if sorted(int(starts[i]) for i in group) != [k * size for k in range(members)]:
+            return None
+        ordered.append(tuple(sorted(group, key=lambda i: int(starts[i]))))
+    return cut[0], tuple(ordered)
+
+
+def _scatter(graph: Graph, node: Node, piece: Node, how: tuple[int, tuple[tuple[int, ...], ...]]) -> Node:
+    dimension, groups = how
+    scattered = graph.adopt(node, node.operand_ids)
+    scattered.opcode = "reduce-scatter"
+    scattered.name = scattered.name.replace("all-reduce", "reduce-scatter")
+    scattered.shape.CopyFrom(piece.shape)
+    scattered.dimensions.append(dimension)
+    set_groups(scattered, groups)
+    return scattered
+
+
+def reassociate_all_reduces(module: HloModuleProto) -> HloModuleProto:
+    """A copy in which sums of all-reduced values are summed first and all-reduced once."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    graph = Graph(module)
+    changed = True
+    while changed:
+        changed = False
+        users = graph.users()
+        for node in graph.order():
+            if node.opcode != "add" or not _sums_all_reduces(graph, node, users):
+                continue
+            first, second = graph.operands(node)
+            total = graph.adopt(node, [first.operand_ids[0], second.operand_ids[0]])
+            graph.replace(node, graph.adopt(first, [total.id]))
+            changed = True
+            break
+        graph.settle()
+        graph.drop_dead()
+    graph.close()
+    return module
+
+
+def _sums_all_reduces(graph: Graph, node: Node, users: dict[int, list[Node]]) -> bool:
+    first, second = graph.operands(node)
+    return (
+        first.id != second.id
+        and all(side.opcode == "all-reduce" and len(side.operand_ids) == 1 for side in (first, second))
+        and all(len(users[side.id]) == 1 and side.id != graph.root_id for side in (first, second))
+        and reduction_of(graph.module, first) == reduction_of(graph.module, second) == "add"
+        and groups_of(first) == groups_of(second)
+    )
+
+
+def drop_redundant_slices(module: HloModuleProto) -> HloModuleProto:
+    """A copy in which pieces of broadcasts are broadcast at the piece's size.
+
+    That holds where the broadcast repeats its operand along every dimension that the slice cuts.
+    """
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for part in module.computations:
+        graph = Graph(module, part)
+        for node in graph:
+            if node.opcode != "dynamic-slice":
+                continue
+            source = graph.operand(node, 0)
+            sizes = zip(node.shape.dimensions, source.shape.dimensions, strict=True)
+            cut = [i for i, (piece, whole) in enumerate(sizes) if piece != whole]
+            if source.opcode == "broadcast" and not set(cut) & set(source.dimensions):
+                graph.replace(node, graph.add(
+                    "broadcast", node.shape, [graph.operand(source, 0)], dimensions=list(source.dimensions),
+                    metadata=node.metadata,
+                ))  # fmt: skip
+        graph.close()
+    return module

@@ -1,0 +1,61 @@
+"""Keeping spread-out constants, and the shardings on them, through a way that leads over MLIR.
+
+MLIR folds the broadcast of a constant into one large constant, shares it between all who read it, and forgets its
+sharding. A barrier behind the scalar keeps it from seeing that.
+"""
+
+from __future__ import annotations
+
+from alpa_dejavu.sharding.hlo._graph import Graph
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
+
+_BARRIER = "opt-barrier"
+_SHARDING_CALL = "Sharding"
+_TILED = 3
+
+
+def shield_constants(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module with a barrier between each constant and the broadcasts of it."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    graph = Graph(module)
+    shields: dict[int, HloInstructionProto] = {}
+    for node in graph:
+        if node.opcode != "broadcast" or graph.operand(node, 0).opcode != "constant":
+            continue
+        constant = graph.operand(node, 0)
+        if constant.id not in shields:
+            shields[constant.id] = graph.add(_BARRIER, constant.shape, [constant], sharding=OpSharding(type=0))
+        node.operand_ids[0] = shields[constant.id].id
+    graph.close()
+    return module
+
+
+def shield_copies(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module whose copies into other pieces are the custom calls by which jax asks XLA for a sharding.
+
+    MLIR drops copies, and with them the wish that a value be cut otherwise before somebody takes it. Copies of the
+    whole value to every device may go: whoever takes them asks for that anyway.
+    """
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for part in module.computations:
+        for node in part.instructions:
+            if node.opcode == "copy" and node.sharding.type == _TILED:
+                node.opcode = "custom-call"
+                node.custom_call_target = _SHARDING_CALL
+    return module
+
+
+def unshield_constants(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module without barriers behind constants."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for target in module.computations:
+        graph = Graph(module, target)
+        barriers = [
+            node for node in graph
+            if node.opcode == _BARRIER and len(node.operand_ids) == 1 and graph.operand(node, 0).opcode == "constant"
+        ]
+        for node in barriers:
+            graph.replace(node, graph.operand(node, 0))
+        if barriers:
+            graph.close()
+    return module

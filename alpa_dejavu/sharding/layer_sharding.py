@@ -1,0 +1,154 @@
+"""What a sharded layer computes, sends and keeps on each device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.sharding._spec import Shape, Spec
+
+COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+PHASES = ("forward", "backward", "gradient", "update")
+"""The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
+MICRO_BATCH_PHASES = 2
+MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")
+BoolArray = NDArray[np.bool_]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Collectives that are alike.
+
+    Attributes:
+        kind: one of `COLLECTIVE_KINDS`.
+        num_bytes: of one of them, as `CommunicationModel.seconds` takes them: what each device holds before an
+            all-reduce, a reduce-scatter or an all-to-all, and after an all-gather.
+        axis: of the logical mesh; all groups along it do the same at a time.
+        phase: one of `PHASES`.
+        count: how many there are; a scan's trips count.
+        batched: whether what is sent has a batch dimension: then its bytes grow as the micro-batch does.
+        divided: whether mesh axis 0 cuts what `num_bytes` counts: then it shrinks as that axis gets longer.
+    """
+
+    kind: str
+    num_bytes: float
+    axis: int
+    phase: str
+    count: float = 1.0
+    batched: bool = False
+    divided: bool = False
+
+    def times(self, factor: float) -> Collective:
+        """The collectives with so many times the bytes; `dataclasses.replace` takes five times as long."""
+        if factor == 1.0:
+            return self
+        return Collective(
+            self.kind, self.num_bytes * factor, self.axis, self.phase, self.count, self.batched, self.divided
+        )
+
+    @property
+    def when(self) -> str:
+        """"micro-batch" or "step": how often it happens."""
+        return "micro-batch" if self.phase in PHASES[:MICRO_BATCH_PHASES] else "step"
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerSharding:
+    """One layer on one logical mesh; bytes are of one device.
+
+    Attributes:
+        mesh_shape: of the logical mesh.
+        collectives: all of them.
+        memory_parts: bytes by role (`MEMORY`), by whether they grow with the micro-batch, and by whether mesh axis 0
+            cuts them; shape (6, 2, 2). Parameters, optimizer state and gradients stay for the whole training;
+            activations are what the layer makes and keeps for its backward pass, of one micro-batch; inputs are what
+            it keeps of what it gets from the layer before; temporaries are those of the moment at which most of them
+            live.
+        temporary_moments: temporaries of all the moments at which most of them may live once the parts are scaled,
+            shape (moments, 2, 2); the first one's are in `memory_parts`.
+        forward_cuts, backward_cuts, update_cuts: for each operator record of `features.layer_features`, in that order,
+            which mesh axes divide its work; shape (records, axes).
+        cost: the engine's objective.
+        input_layout, output_layout: how the main tensor is cut at the boundary to the layer before, and after.
+    """
+
+    mesh_shape: Shape
+    collectives: tuple[Collective, ...]
+    memory_parts: FloatArray
+    temporary_moments: FloatArray
+    forward_cuts: BoolArray
+    backward_cuts: BoolArray
+    update_cuts: BoolArray
+    cost: float
+    input_layout: Spec | None = None
+    output_layout: Spec | None = None
+
+    @property
+    def forward_shares(self) -> FloatArray:
+        """Which share of each forward record one device computes, shape (records,)."""
+        return self._shares(self.forward_cuts)
+
+    @property
+    def backward_shares(self) -> FloatArray:
+        """Which share of each backward record one device computes, shape (records,)."""
+        return self._shares(self.backward_cuts)
+
+    @property
+    def update_shares(self) -> FloatArray:
+        """Which share of each record of the update one device computes, shape (records,)."""
+        return self._shares(self.update_cuts)
+
+    def _shares(self, cuts: BoolArray) -> FloatArray:
+        return 1 / np.where(cuts, np.array(self.mesh_shape, dtype=np.float64), 1.0).prod(axis=1)
+
+    def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
+        """The same choices with mesh axis 0 of another length, and micro-batches so many times as large.
+
+        Bytes follow; the engine's objective stays as it was. Axis 0 must have been longer than 1, or nothing is known
+        of how it would cut.
+
+        Args:
+            length: of axis 0.
+            batch_ratio: samples in a micro-batch over samples in one of those that this was solved for.
+
+        Raises:
+            ValueError: for an axis 0 of length 1 here.
+        """
+        if self.mesh_shape[0] == 1 and length > 1:
+            raise ValueError(f"axis 0 has length 1, which says nothing of length {length}: solve for length 2 instead")
+        shorter = self.mesh_shape[0] / length
+        factors = np.array([[1.0, shorter], [batch_ratio, batch_ratio * shorter]])
+        moments = self.temporary_moments * factors
+        moments = moments[np.argsort(-moments.sum(axis=(1, 2)), kind="stable")]
+        return dataclasses.replace(
+            self,
+            mesh_shape=(length, *self.mesh_shape[1:]),
+            collectives=tuple(
+                one.times(float(factors[int(one.batched), int(one.divided)]))
+                for one in self.collectives
+                if one.axis or length > 1
+            ),
+            memory_parts=np.concatenate([self.memory_parts[:-1] * factors, moments[:1]]),
+            temporary_moments=moments,
+        )
+
+    def communicated(self) -> tuple[FloatArray, FloatArray]:
+        """Bytes and numbers of collectives, each of shape (phases, kinds, axes)."""
+        shape = (len(PHASES), len(COLLECTIVE_KINDS), len(self.mesh_shape))
+        num_bytes, counts = np.zeros(shape), np.zeros(shape)
+        for collective in self.collectives:
+            place = PHASES.index(collective.phase), COLLECTIVE_KINDS.index(collective.kind), collective.axis
+            num_bytes[place] += collective.num_bytes * collective.count
+            counts[place] += collective.count
+        return num_bytes, counts
+
+    def memory(self) -> FloatArray:
+        """Bytes of each of `MEMORY`, in order."""
+        found: FloatArray = self.memory_parts.sum(axis=(1, 2))
+        return found

@@ -1,0 +1,166 @@
+"""A model divided as the sharding engine divides it: solved on some meshes for one micro-batch, scaled to others.
+
+Where the batch is forced onto axis 0, what the engine chooses there for two devices holds for more: what the axis
+divides shrinks as it grows. What has a batch dimension grows with the micro-batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
+from alpa_dejavu.sharding.sharding_table import StageLayers
+
+__all__ = ["ModelSharding", "Solved", "solved_for"]
+
+Solved = Callable[[int, int, bool], Sequence[StageLayers]]
+"""From lengths of the axes, and whether the batch is forced onto the first, to the layers at each of `ZERO`."""
+ZERO = (0, 2, 3)
+_ALONE = (1, 1, True)
+_PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelSharding:
+    """The layers of a model on any mesh.
+
+    Attributes:
+        solved: what the engine chose for the micro-batch that was traced; asked when a mesh is first needed.
+        batch_ratio: samples of a micro-batch over those of that one.
+    """
+
+    solved: Solved
+    batch_ratio: float = 1.0
+
+    def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
+        """On one mesh, at one ZeRO level."""
+        solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
+        return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
+
+    def prepare(self, configs: Iterable[MeshConfig]) -> None:
+        """Solves for these meshes."""
+        for mesh in dict.fromkeys([_ALONE, *map(solved_for, configs)]):
+            self.solved(*mesh)
+
+    def _scaled(self, solved: StageLayers, length: int) -> StageLayers:
+        return solved.mapped(lambda layer: layer.on(length, self.batch_ratio))
+
+    def with_micro_batch(self, ratio: float) -> ModelSharding:
+        """For a micro-batch that is `ratio` times as large."""
+        return dataclasses.replace(self, batch_ratio=self.batch_ratio * ratio)
+
+    @cached_property
+    def whole(self) -> FloatArray:
+        """What one device alone keeps of layers i..j, shape (L, L, roles of `MEMORY`)."""
+        return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
+
+    @cached_property
+    def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
+        """Operators that were divided before: layers that are alike share theirs."""
+        return {}
+
+
+def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
+    """The mesh that says how the layers are cut on another: lengths of its axes, and whether the batch is forced."""
+    forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
+    return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardedDivision:
+    """The layers on one mesh."""
+
+    sharding: ModelSharding
+    whole: tuple[Layer, ...]
+    layers: StageLayers
+
+    @property
+    def variants(self) -> Sequence[int]:
+        """Those that any stage has."""
+        return self.layers.numbers
+
+    @property
+    def of_stages(self) -> NDArray[np.intp] | None:
+        """As the layers' boundaries within a stage are best cut."""
+        return self.layers.of_stages
+
+    def operators(self, variant: int, phase: str) -> Operators:
+        """What one device computes of a layer: records divided by the axes that cut them."""
+        name = "update" if phase == "step" else phase
+        whole, cut = getattr(self.whole[self.variants[variant]], name), self.layers.variants[variant]
+        key = id(whole), id(cut), phase
+        if key not in self._operators:
+            self._operators[key] = self._divided(whole, getattr(cut, f"{name}_cuts"), cut.mesh_shape, phase)
+        return self._operators[key]
+
+    @cached_property
+    def _operators(self) -> dict[tuple[int, int, str], Operators]:
+        return {}
+
+    def _divided(self, whole: Operators, cuts: NDArray[np.bool_], shape: Sequence[int], phase: str) -> Operators:
+        key = id(whole), cuts.tobytes(), tuple(shape)
+        if key not in self.sharding.divided:
+            across, along = (np.where(cuts[:, axis], shape[axis], 1) for axis in (0, 1))
+            ways = (1, across * along) if phase == "step" else (across, along)
+            self.sharding.divided[key] = whole.split(*ways)
+        return self.sharding.divided[key]
+
+    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
+        """Collectives of activations: one waits for the other."""
+        return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
+
+    @cached_property
+    def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
+        return {
+            (id(layer), phase): self._of(layer, phase)
+            for layer in {id(layer): layer for layer in self.layers.variants}.values()
+            for phase in ("forward", "backward")
+        }
+
+    def _of(self, layer: LayerSharding, phase: str) -> list[Exchange]:
+        sent: dict[tuple[str, int], list[Collective]] = {}
+        for one in layer.collectives:
+            if one.phase == phase and one.batched:
+                sent.setdefault((one.kind, one.axis), []).append(one)
+        return [
+            Exchange(
+                kind,
+                axis,
+                np.array([one.num_bytes for one in alike]),
+                np.array([one.count for one in alike], dtype=np.float64),
+            )
+            for (kind, axis), alike in sent.items()
+        ]
+
+    def combined(self, phase: str) -> Sequence[Exchange]:
+        """Collectives of parameters and gradients: the runtime combines those of a stage."""
+        totals: dict[tuple[str, int], NDArray[np.float64]] = {}
+        for n, layer in enumerate(self.layers.variants):
+            for one in layer.collectives:
+                if one.phase in _PHASES[phase] and not (one.batched and phase != "step"):
+                    total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
+                    total[n] += one.num_bytes * one.count
+        ranges = {key: stage_sum(total, self.of_stages) for key, total in totals.items()}
+        return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
+
+    def memory(self) -> MemoryShares:
+        """By what the layers keep on this mesh, over what they keep on one device."""
+        return self._memory
+
+    @cached_property
+    def _memory(self) -> MemoryShares:
+        here, whole = self.layers.sums(LayerSharding.memory), self.sharding.whole
+        # All of it where there is nothing to divide.
+        shares = np.divide(here, whole, out=np.ones_like(here), where=whole > 0)
+        parameters, optimizer, gradients, activations, inputs, temporaries = np.moveaxis(shares, -1, 0)
+        return MemoryShares(parameters, gradients, optimizer, activations, inputs, temporaries)

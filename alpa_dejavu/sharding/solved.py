@@ -1,0 +1,57 @@
+"""The layers of one model on any mesh, each mesh solved when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import final
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
+from alpa_dejavu.sharding._layer_program import LayerProgram
+from alpa_dejavu.sharding._mesh import LogicalMesh
+from alpa_dejavu.sharding._options import ShardingOptions
+from alpa_dejavu.sharding.boundary_solve import Workshops
+from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers
+from alpa_dejavu.sharding.sharded import ZERO
+from alpa_dejavu.sharding.sharding_table import StageLayers
+
+_ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
+"""What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
+
+
+@final
+class SolvedLayers:
+    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
+
+    Args:
+        layers: of a model.
+        workshops: what was done for other layers of the same step on some meshes; takes up what is done for these.
+    """
+
+    def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:
+        self._layers = layers
+        self._workshops = workshops
+        self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
+
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
+        """The layers at each ZeRO level; they are one where there is nobody to share with."""
+        key = data_parallel, tensor_parallel, batch_forced
+        if key not in self._known:
+            mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
+            options = ShardingOptions(force_batch_dim_to_mesh_dim=0 if batch_forced else -1)
+            with collector_paused():
+                self._known[key] = self._solved(mesh, options)
+        return self._known[key]
+
+    @cached_property
+    def _kinds(self) -> tuple[list[int], list[LayerProgram]]:
+        return kinds_of(self._layers)
+
+    def _solved(self, mesh: LogicalMesh, options: ShardingOptions) -> list[StageLayers]:
+        kinds, programs = self._kinds
+        solvers = solvers_on(programs, mesh, options, self._workshops)
+        chain = [solvers[kind] for kind in kinds]
+        if mesh.shape[0] == 1:
+            return stage_layers(chain, [0]) * len(ZERO)
+        return stage_layers(chain, ZERO)

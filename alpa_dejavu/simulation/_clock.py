@@ -1,0 +1,89 @@
+"""When each task of a program starts and ends."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu.simulation._program import BACKWARD_SEND, FORWARD_SEND, START, Program
+
+__all__ = ["own_devices", "own_devices_step", "shared_cores"]
+
+FloatArray = NDArray[np.float64]
+
+
+def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Starts and ends, each of shape (N,), where nobody slows down anybody: a task starts when those before it ended.
+
+    Args:
+        program: of N tasks.
+        seconds: of each task, shape (N,).
+    """
+    finished = _ends(program.waits, seconds)
+    return finished[program.waits].max(axis=0), finished[:-1]
+
+
+def own_devices_step(program: Program, seconds: FloatArray) -> float:
+    """The last end of `own_devices` alone."""
+    return float(_ends(program.waits, seconds).max())
+
+
+@compiled("(i8[:, ::1], f8[::1])")
+def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
+    """Of each task, and 0 at last, which is what -1, nothing to wait for, stands for."""
+    ends = np.zeros(len(seconds) + 1)
+    for n in range(len(seconds)):
+        ends[n] = max(ends[waits[0, n]], ends[waits[1, n]], ends[waits[2, n]]) + seconds[n]
+    return ends
+
+
+def shared_cores(
+    program: Program, seconds: FloatArray, devices: NDArray[np.int64], cores: float
+) -> tuple[FloatArray, FloatArray]:
+    """As `own_devices`, where all computations together have so many cores: each device gets an even share of them.
+
+    A stage of d devices counts d times, and goes at most at the speed that its seconds are for: with c cores and n
+    devices computing, at min(1, c / n). Transfers and starts take their time
+    whoever computes.
+
+    Args:
+        program: of N tasks.
+        seconds: of each task if nobody else computes, shape (N,).
+        devices: of each stage, shape (S,).
+        cores: how many.
+    """
+    size = len(program)
+    kinds, stages = program.kind.tolist(), program.stage.tolist()
+    idle = (FORWARD_SEND, BACKWARD_SEND, START)
+    weight = [0 if k in idle else int(devices[s]) for k, s in zip(kinds, stages, strict=True)]
+    waiting = [{n for n in group if n >= 0} for group in program.waits.T.tolist()]
+    followers: list[list[int]] = [[] for _ in range(size)]
+    for n, group in enumerate(waiting):
+        for before in group:
+            followers[before].append(n)
+    left = seconds.tolist()
+    starts, ends = np.zeros(size), np.zeros(size)
+    running = [n for n, group in enumerate(waiting) if not group]
+    now = 0.0
+    while running:
+        busy = sum(weight[n] for n in running)
+        rate = min(1.0, cores / busy) if busy else 1.0
+        speeds = [rate if weight[n] else 1.0 for n in running]
+        passed = min(left[n] / speed for n, speed in zip(running, speeds, strict=True))
+        now += passed
+        done: list[int] = []
+        still: list[int] = []
+        for n, speed in zip(running, speeds, strict=True):
+            finished = left[n] / speed <= passed
+            left[n] -= passed * speed
+            (done if finished else still).append(n)
+        for n in done:
+            ends[n] = now
+            for follower in followers[n]:
+                waiting[follower].discard(n)
+                if not waiting[follower]:
+                    starts[follower] = now
+                    still.append(follower)
+        running = still
+    return starts, ends

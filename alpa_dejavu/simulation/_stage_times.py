@@ -1,0 +1,72 @@
+"""What the simulation needs to know of a stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+from alpa_dejavu.problem import checks
+
+__all__ = ["StageTimes"]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageTimes:
+    """Seconds and bytes of one stage.
+
+    A transfer of 0 s doesn't happen: its receiver goes on as soon as what it needs is computed.
+
+    Attributes:
+        forward_s, backward_s: of one micro-batch, collectives included.
+        per_step_s: once a step: synchronisation of the gradients and the optimizer.
+        forward_send_s, backward_send_s: of one micro-batch's transfer to the next stage, and to the previous one.
+        forward_collective_s, backward_collective_s: the part of `forward_s` and `backward_s` that is collectives.
+        synchronisation_s: the part of `per_step_s` that synchronises gradients. Alpa compiles it into the last
+            micro-batch's backward, so the stages before wait for it.
+        activation_bytes: on each device, of one micro-batch between its forward and its backward.
+        resident_bytes: on each device, all the time.
+        temporary_bytes: on each device, while it computes.
+        memory_limit_bytes: of each device.
+        forward_post_s, backward_post_s: what sending holds up the stage itself, besides the transfer, if sends are
+            "buffered" and the transfer takes time.
+        start_s: from the step's start until the stage can begin, where the program launches one after the other.
+        devices: of the stage; counted where devices share cores.
+
+    Raises ValueError for what is negative or not finite, and for a part that is larger than its whole.
+    """
+
+    forward_s: float
+    backward_s: float
+    per_step_s: float = 0.0
+    forward_send_s: float = 0.0
+    backward_send_s: float = 0.0
+    forward_collective_s: float = 0.0
+    backward_collective_s: float = 0.0
+    synchronisation_s: float = 0.0
+    activation_bytes: float = 0.0
+    resident_bytes: float = 0.0
+    temporary_bytes: float = 0.0
+    memory_limit_bytes: float = math.inf
+    devices: int = 1
+    start_s: float = 0.0
+    forward_post_s: float = 0.0
+    backward_post_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.name not in ("memory_limit_bytes", "devices"):
+                checks.not_negative("stage", field.name, getattr(self, field.name))
+        checks.positive("stage", "devices", self.devices)
+        if not self.memory_limit_bytes > 0:
+            raise ValueError(f"stage: memory_limit_bytes is {self.memory_limit_bytes!r}, but must be above 0")
+        for part, whole in (
+            ("forward_collective_s", "forward_s"),
+            ("backward_collective_s", "backward_s"),
+            ("synchronisation_s", "per_step_s"),
+        ):
+            if getattr(self, part) > getattr(self, whole):
+                raise ValueError(
+                    f"stage: {part} is {getattr(self, part)!r}, but it is a part of {whole}, {getattr(self, whole)!r}"
+                )

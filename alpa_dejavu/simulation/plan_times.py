@@ -1,0 +1,137 @@
+"""A plan's stages as the simulation takes them, and what a step takes when their times change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias, final
+
+import numpy as np
+
+from alpa_dejavu._util.range_sums import FloatArray
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
+from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.simulation.stage_slopes import step_slopes
+from alpa_dejavu.simulation.step import StageTimes, step_seconds
+
+__all__ = ["PlanStep", "Times", "plan_times", "scaled", "shortened"]
+
+Times: TypeAlias = tuple[StageTimes, ...]
+"""Of all stages."""
+
+
+@final
+class PlanStep:
+    """The seconds of a plan's step as a function of its stages' times.
+
+    The file's seconds are right at the plan's own times, whatever they were predicted by; others follow by the ratio of
+    the simulations. Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average
+    device's work.
+
+    Args:
+        plan: whose step it is.
+        times: of its stages; None: as the plan has them.
+        factor: what the seconds of the plan are of those of the times.
+    """
+
+    def __init__(self, plan: Plan, times: Times | None = None, factor: float = 1.0) -> None:
+        self._plan, self._factor = plan, factor
+        self.times = plan_times(plan) if times is None else times
+        self._shared = (plan.hardware or hosts_by_names(plan)).shared
+        self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
+
+    def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:
+        """Of a step whose stages take other times, in another number of micro-batches if one is given."""
+        count, step_s = num_micro_batches or self._plan.num_micro_batches, self._plan.step_s
+        if self._shared or self._now <= 0:
+            saved = self._work(self.times, self._plan.num_micro_batches) - self._work(times, count)
+            return step_s - self._factor * saved
+        return step_s * self._simulated(times, count) / self._now
+
+    def slopes(self, changed: Sequence[Times]) -> FloatArray:
+        """How the seconds begin to change on the way to each of K other times, shape (K,): see `step_slopes`."""
+        plan = self._plan
+        if self._shared or self._now <= 0:
+            return np.array([self.seconds(times) - plan.step_s for times in changed])
+        found = step_slopes(self.times, plan.num_micro_batches, plan.schedule, changed=changed)
+        return found * (plan.step_s / self._now)
+
+    def _simulated(self, times: Times, count: int) -> float:
+        return step_seconds(times, count, self._plan.schedule)
+
+    def _work(self, times: Times, count: int) -> float:
+        """Seconds of the average device."""
+        total = 0.0
+        for n, stage in enumerate(times):
+            taken = times[n - 1].forward_send_s if n else 0.0
+            taken += times[n + 1].backward_send_s if n + 1 < len(times) else 0.0
+            once = stage.per_step_s
+            total += stage.devices * (count * (stage.forward_s + stage.backward_s + taken) + once)
+        return total / sum(stage.devices for stage in times)
+
+
+def plan_times(plan: Plan) -> Times:
+    """What the simulation needs of each stage; it sends what its neighbours take in."""
+    return tuple(_times(plan.stages, n) for n in range(len(plan.stages)))
+
+
+def _times(stages: Sequence[StagePlan], n: int) -> StageTimes:
+    stage = stages[n]
+    collective = min(stage.forward_collective_s, stage.forward_s)
+    return StageTimes(
+        forward_s=stage.forward_s,
+        backward_s=stage.backward_s,
+        per_step_s=stage.per_step_s,
+        forward_send_s=stages[n + 1].forward_boundary_s if n + 1 < len(stages) else 0.0,
+        backward_send_s=_backward_boundary_s(stages[n - 1]) if n else 0.0,
+        forward_collective_s=collective,
+        backward_collective_s=min(max(stage.collective_s - collective, 0.0), stage.backward_s),
+        synchronisation_s=min(stage.synchronisation_s, stage.per_step_s),
+        devices=stage.submesh.num_devices,
+    )
+
+
+def _backward_boundary_s(stage: StagePlan) -> float:
+    return max(stage.boundary_s - stage.forward_boundary_s, 0.0)
+
+
+def scaled(
+    times: StageTimes,
+    computing: float = 1.0,
+    links: float = 1.0,
+    sends: tuple[float, float] = (1.0, 1.0),
+    once: float | None = None,
+) -> StageTimes:
+    """The stage with its parts taking these shares of their time.
+
+    Args:
+        times: of the stage.
+        computing: of operators and of the optimizer's update.
+        links: of collectives among its devices, and of the synchronisation of gradients.
+        sends: of what it sends to the next stage, and to the previous one.
+        once: of all that comes once a step, if another.
+    """
+    forward, backward = times.forward_collective_s * links, times.backward_collective_s * links
+    update = (times.per_step_s - times.synchronisation_s) * (computing if once is None else once)
+    synchronisation = times.synchronisation_s * (links if once is None else once)
+    return dataclasses.replace(
+        times,
+        forward_s=(times.forward_s - times.forward_collective_s) * computing + forward,
+        backward_s=(times.backward_s - times.backward_collective_s) * computing + backward,
+        per_step_s=update + synchronisation,
+        forward_collective_s=forward,
+        backward_collective_s=backward,
+        synchronisation_s=synchronisation,
+        forward_send_s=times.forward_send_s * sends[0],
+        backward_send_s=times.backward_send_s * sends[1],
+    )
+
+
+def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: float) -> StageTimes:
+    """The stage with so much less to compute; what is negative is more."""
+    return dataclasses.replace(
+        times,
+        forward_s=max(times.forward_s - forward_s, times.forward_collective_s),
+        backward_s=max(times.backward_s - backward_s, times.backward_collective_s),
+        per_step_s=max(times.per_step_s - update_s, times.synchronisation_s),
+    )

@@ -1,0 +1,191 @@
+"""What a step depends on: its derivative by the speed of devices and links and the cost of layers, at a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, final
+
+from alpa_dejavu.problem import Plan, StagePlan
+from alpa_dejavu.simulation.plan_times import PlanStep, Times, scaled
+from alpa_dejavu.simulation.step import StageTimes
+
+__all__ = ["PARTS", "Figure", "Sensitivity", "derivatives", "ranked", "sensitivities"]
+
+PARTS = ("devices", "links", "layers")
+"""What figures are of."""
+_NOTHING = 1e-6
+"""A figure that moves a step by no more than this share of it isn't listed."""
+_Taking: TypeAlias = Callable[[Times, Sequence[int], float], Times]
+"""The times where something in some stages takes a share of its time."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sensitivity:
+    """How a step depends on one figure.
+
+    The step is convex and piecewise linear in its tasks' seconds. Where several ways through the schedule are equally
+    long, as with stages alike, a better figure saves less than a worse one costs.
+
+    Attributes:
+        what: the figure.
+        part: one of `PARTS`: the speed of devices, that of links, or the cost of layers (a half of it is "twice").
+        step_s: of the plan.
+        saved_s: -d step / d ln(figure) where the figure gets better: of a hundred percent's worth, the beginning.
+        cost_s: the same where it gets worse.
+        twice_s: a step of the same plan with the figure twice as good.
+        best_s: a step of the plan that is best then; None: nobody looked for it.
+        best: that plan, if it is another one.
+    """
+
+    what: str
+    part: str
+    step_s: float
+    saved_s: float
+    cost_s: float
+    twice_s: float
+    best_s: float | None = None
+    best: Plan | None = None
+
+    @property
+    def elasticity(self) -> float:
+        """By how many percent a step gets shorter for each percent that the figure gets better."""
+        return self.saved_s / self.step_s
+
+    @property
+    def worse_elasticity(self) -> float:
+        """By how many percent a step gets longer for each percent that the figure gets worse."""
+        return self.cost_s / self.step_s
+
+    @property
+    def gained_s(self) -> float:
+        """What twice the figure saves of a step, by the best plan that is known then."""
+        return self.step_s - min(self.twice_s, self.twice_s if self.best_s is None else self.best_s)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """Something that may be better or worse, with the stages' times that follow.
+
+    Attributes:
+        what, part: as in `Sensitivity`.
+        better, worse: the stages' times where the figure's logarithm is `unit` more, or less.
+        unit: how much that is; parts of the times that go by 1 / speed may be taken away whole, and count as 1.
+        twice: their times where the figure is twice as good.
+    """
+
+    what: str
+    part: str
+    better: Times
+    worse: Times
+    twice: Times
+    unit: float = 1.0
+
+
+def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
+    """The derivatives by the figures that a plan itself tells apart, what helps most first.
+
+    That is: computing, collectives and transfers of all stages and of each, and the devices of each host. Links count
+    with their latency: the plan doesn't tell what of a collective is bytes. What doesn't matter isn't listed.
+    """
+    step = PlanStep(plan)
+    return ranked(derivatives(step, plan, _figures(plan, step.times)))
+
+
+def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[Sensitivity]:
+    """By some figures, in their order."""
+    asked = list(figures)
+    slopes = step.slopes([times for figure in asked for times in (figure.better, figure.worse)]).reshape(-1, 2)
+    found = []
+    for figure, (better, worse) in zip(asked, slopes.tolist(), strict=True):
+        saved_s, cost_s = (max(0.0, each / figure.unit) for each in (-better, worse))
+        # What goes by 1 / speed and saves nothing at first never does: the step is convex.
+        helps = saved_s > _NOTHING * plan.step_s or figure.unit != 1.0
+        twice_s = step.seconds(figure.twice) if helps else plan.step_s
+        found.append(Sensitivity(figure.what, figure.part, plan.step_s, saved_s, cost_s, twice_s))
+    return found
+
+
+def ranked(found: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
+    """What helps most first, without what doesn't matter."""
+    matter = [one for one in found if max(one.saved_s, one.cost_s, one.gained_s) > _NOTHING * one.step_s]
+    return tuple(sorted(matter, key=lambda one: (-one.gained_s, -one.saved_s, -one.cost_s)))
+
+
+def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
+    """Those that a plan itself tells apart, by the times of its stages."""
+    everywhere = range(len(times))
+    yield _figure("all devices", "devices", times, everywhere, _computing)
+    yield _figure("all links within stages", "links", times, everywhere, _links)
+    if len(times) == 1:
+        return
+    yield _figure("all links between stages", "links", times, everywhere, _sends)
+    for n, stage in enumerate(plan.stages):
+        # As well a matter of its devices as of its layers.
+        what = f"computing of stage {n} ({_layers(stage)} on {_hosts(stage.hosts)})"
+        yield _figure(what, "layers", times, [n], _computing)
+        yield _figure(f"links within stage {n}", "links", times, [n], _links)
+        if n:
+            yield _figure(f"links between stages {n - 1} and {n}", "links", times, [n - 1], _sends)
+    yield from _host_figures(plan.stages, times)
+
+
+def _layers(stage: StagePlan) -> str:
+    first, last = stage.layers
+    return f"layer {first}" if first == last else f"layers {first}-{last}"
+
+
+def _hosts(names: Sequence[str], joined: str = " ") -> str:
+    return f"{names[0]} ... {names[-1]}" if len(names) > 2 else joined.join(names)
+
+
+def _figure(what: str, part: str, times: Times, stages: Sequence[int], taking: _Taking) -> Figure:
+    """Of what takes seconds by 1 / speed in some stages."""
+    better, worse, twice = (taking(times, stages, share) for share in (0.0, 2.0, 0.5))
+    return Figure(what, part, better, worse, twice)
+
+
+def _host_figures(stages: Sequence[StagePlan], times: Times) -> Iterator[Figure]:
+    """Of the devices of one host; those that have the same stages are told together.
+
+    A stage waits for its slowest host: faster devices of one help its own stages alone, slower ones hold up all.
+    """
+    of_hosts: dict[str, list[int]] = {}
+    for n, stage in enumerate(stages):
+        for host in stage.hosts:
+            of_hosts.setdefault(host, []).append(n)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for host, own in of_hosts.items():
+        alike.setdefault(tuple(own), []).append(host)
+    if len(of_hosts) == 1:
+        return
+    for common, hosts in alike.items():
+        alone = [n for n in common if len(stages[n].hosts) == 1]
+        if len(common) == len(alone) == 1:
+            continue  # that is the computing of this stage
+        some = _hosts(hosts, " or ")
+        what = f"devices of host {some}" if len(hosts) == 1 else f"devices of one of the hosts {some}"
+        better, twice = (_computing(times, alone, share) for share in (0.0, 0.5))
+        yield Figure(what, "devices", better=better, worse=_computing(times, common, 2.0), twice=twice)
+
+
+def _computing(times: Times, stages: Sequence[int], share: float) -> Times:
+    return _changed(times, {n: scaled(times[n], computing=share) for n in stages})
+
+
+def _links(times: Times, stages: Sequence[int], share: float) -> Times:
+    return _changed(times, {n: scaled(times[n], links=share) for n in stages})
+
+
+def _sends(times: Times, stages: Sequence[int], share: float) -> Times:
+    """Of what goes from some stages to the next, and back."""
+    ahead = set(stages)
+    back = {n + 1 for n in ahead}
+    each = {n: (share if n in ahead else 1.0, share if n in back else 1.0) for n in range(len(times))}
+    return _changed(times, {n: scaled(times[n], sends=both) for n, both in each.items()})
+
+
+def _changed(times: Times, others: Mapping[int, StageTimes]) -> Times:
+    return tuple(others.get(n, stage) for n, stage in enumerate(times))

@@ -1,0 +1,61 @@
+"""The derivative of a simulated step by the times of its stages: exact, without simulating again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
+from alpa_dejavu.simulation._slopes import slopes
+from alpa_dejavu.simulation.step import StageTimes, step_program
+
+__all__ = ["step_slopes"]
+
+
+def step_slopes(
+    stages: Sequence[StageTimes],
+    num_micro_batches: int,
+    schedule: str = "1f1b",
+    *,
+    changed: Sequence[Sequence[StageTimes]],
+    sends: str | None = None,
+) -> NDArray[np.float64]:
+    """How fast the seconds of a step begin to change when its stages go towards others.
+
+    A step is the longest path through the graph of its tasks, so it is convex and piecewise linear in their seconds,
+    and its derivative along a direction is what that changes on the critical path. Stages that are alike make many
+    paths critical at a time: the derivative is then another one forwards and backwards, and one stage alone that
+    becomes faster helps nothing.
+
+    Args:
+        stages: as `simulate` takes them.
+        num_micro_batches: B.
+        schedule: as `simulate` takes it.
+        changed: K times the stages, each with other times; a transfer that takes no time now stays away.
+        sends: as `simulate` takes it.
+
+    Returns:
+        Shape (K,): with x the times now and y the changed ones, the derivative of the step's seconds at
+        x + t (y - x) by t, at t = 0 from above.
+
+    Raises:
+        ValueError: as `simulate`, or changed stages are not as many as there are.
+
+    References:
+        Danskin, The Theory of Max-Min, 1967: the derivative of a maximum along a direction.
+
+    >>> slow, fast = StageTimes(2.0, 4.0), StageTimes(1.0, 2.0)
+    >>> quicker = StageTimes(0.0, 0.0)
+    >>> step_slopes([fast, slow], 4, changed=[[quicker, slow], [fast, quicker]]).tolist()
+    [-3.0, -24.0]
+    """
+    tasks = step_program(stages, num_micro_batches, schedule, sends)
+    trains = schedule != "inference"
+    now = stage_seconds(stages, trains)
+    for others in changed:
+        if len(others) != len(stages):
+            raise ValueError(f"step_slopes: {len(others)} changed stages are given for {len(stages)}; give as many")
+    ways = np.array([stage_seconds(others, trains) - now for others in changed]).reshape(len(changed), len(now))
+    return slopes(tasks, task_entries(tasks, num_micro_batches), now, ways)

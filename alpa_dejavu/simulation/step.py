@@ -1,0 +1,123 @@
+"""A plan's step as events on stages and links: its time, its timeline, and its memory over time.
+
+Alpa's formula for the time of a step leaves transfers out, and is exact for stages alike only. Here each task of the
+schedule starts when the tasks that it waits for have ended, in the order in which Alpa's runtime has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Run, checks
+from alpa_dejavu.simulation._clock import own_devices, own_devices_step, shared_cores
+from alpa_dejavu.simulation._program import BACKWARD, SENDS, UPDATE, Program, program
+from alpa_dejavu.simulation._seconds import stage_seconds, task_entries
+from alpa_dejavu.simulation._stage_times import StageTimes
+from alpa_dejavu.simulation._timeline import KINDS, Event, Timeline, Track
+
+__all__ = [
+    "KINDS", "SENDS", "Event", "StageTimes", "Timeline", "Track", "sending", "simulate", "step_program", "step_seconds",
+]  # fmt: skip
+
+
+def simulate(
+    stages: Sequence[StageTimes],
+    num_micro_batches: int,
+    schedule: str = "1f1b",
+    *,
+    sends: str | None = None,
+    cores: float | None = None,
+) -> Timeline:
+    """Runs one step of a pipeline.
+
+    Args:
+        stages: in the order of the layers.
+        num_micro_batches: B.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
+            on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
+            waits for its mailbox, as on CPU clusters. "overlapped": both compute meanwhile. None: "overlapped" in the
+            overlap-friendly schedule, "blocking" in the others.
+        cores: if all devices share the cores of one CPU, how many there are; the stages' seconds are then those of a
+            device that has a core for itself. None: each device has its own.
+
+    Returns:
+        The timeline. Without transfers and with stages alike its `step_s` is the closed form S * c + (B - 1) * c, where
+        c is forward plus backward, plus what comes once a step.
+
+    Raises:
+        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
+
+    References:
+        Alpa 0.2.3, alpa/pipeline_parallel/schedules.py and runtime_emitter.py, whose order of tasks it is.
+
+    >>> simulate([StageTimes(1.0, 2.0)] * 4, num_micro_batches=8).step_s
+    33.0
+    """
+    stages = tuple(stages)
+    sends = sending(schedule) if sends is None else sends
+    tasks = step_program(stages, num_micro_batches, schedule, sends)
+    starts, ends = _run(tasks, stages, _seconds(tasks, stages, num_micro_batches), cores)
+    forward, backward, ahead, back, update = (
+        _spans(tasks, kind, len(stages), num_micro_batches, starts, ends) for kind in range(UPDATE + 1)
+    )
+    step_s, blocking = float(ends.max()), sends == "blocking"
+    return Timeline(stages, num_micro_batches, schedule, blocking, step_s, forward, backward, ahead, back, update[:, 0])
+
+
+def step_seconds(
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+) -> float:
+    """The seconds alone, of which a timeline takes twice as long; arguments and errors are those of `simulate`."""
+    stages = tuple(stages)
+    tasks = step_program(stages, num_micro_batches, schedule, sends)
+    return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
+
+
+def step_program(
+    stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
+) -> Program:
+    """The graph of a step's tasks: who waits for whom. Arguments and errors are those of `simulate`."""
+    Run(num_micro_batches, schedule)
+    if not stages:
+        raise ValueError("simulate: there are no stages; a plan has at least one")
+    sends = sending(schedule) if sends is None else sends
+    checks.one_of("simulate", "sends", sends, SENDS)
+    names = ("forward_send_s", "backward_send_s", "start_s")
+    takes_time = [tuple(getattr(stage, name) > 0 for stage in stages) for name in names]
+    return program(schedule, len(stages), num_micro_batches, sends, *takes_time)
+
+
+def sending(schedule: str) -> str:
+    """How transfers go in a schedule where nothing else is said: "overlapped" or "blocking" (see `simulate`)."""
+    return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
+
+
+def _run(
+    tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Starts and ends of the tasks, each of shape (N,)."""
+    if cores is None:
+        return own_devices(tasks, seconds)
+    checks.positive("simulate", "cores", cores)
+    return shared_cores(tasks, seconds, np.array([stage.devices for stage in stages]), cores)
+
+
+def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:
+    """Of each task, shape (N,)."""
+    trains = bool((tasks.kind == BACKWARD).any())
+    return np.asarray(stage_seconds(stages, trains)[task_entries(tasks, size)])
+
+
+def _spans(
+    tasks: Program, kind: int, num_stages: int, size: int, starts: NDArray[np.float64], ends: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
+    spans = np.full((num_stages, size, 2), np.nan)
+    chosen = tasks.kind == kind
+    where = tasks.stage[chosen], tasks.micro_batch[chosen]
+    spans[where] = np.stack([starts[chosen], ends[chosen]], axis=1)
+    return spans

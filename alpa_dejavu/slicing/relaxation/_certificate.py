@@ -1,0 +1,54 @@
+"""What no plan costs less than, by the prices that the relaxation found and a few steps more."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.problem import SlicingProblem
+from alpa_dejavu.slicing._branch import Answer, BranchAndBound
+from alpa_dejavu.slicing._relaxed import Relaxation
+from alpa_dejavu.slicing.relaxation._batch import FloatArray
+from alpa_dejavu.slicing.relaxation._lattice import Lattice
+
+STEPS, MOST_BOUNDS, SLACK = 8, 16, 1e-3
+
+
+def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
+    """A lower bound on a named objective: the Lagrangian relaxation's, at bounds on the largest stage.
+
+    Args:
+        lattice: of the problem.
+        prices: shape (R,), of all that there is of each resource, in units.
+        best_s: what is known to be had; nothing above is looked for.
+    """
+    problem: SlicingProblem = lattice.problem
+    bounds, floors = lattice.choices.bounds()
+    if not len(bounds):
+        return math.inf
+    search = _Priced(lattice, prices)
+    bounded = BranchAndBound(problem, search.solve, bounds, floors, best_s, SLACK, relaxed=True)
+    _, at_least, _ = bounded.run(lambda: search.solved < MOST_BOUNDS)
+    return at_least
+
+
+@final
+class _Priced:
+    """Answers for one bound; prices are kept from one to the next."""
+
+    def __init__(self, lattice: Lattice, prices: FloatArray) -> None:
+        self._choices = lattice.choices
+        available = np.maximum(lattice.choices.available, 1)
+        each = prices[: len(available)] * lattice.unit_s / available
+        self._prices = np.where(lattice.choices.exact, each, np.maximum(each, 0.0))
+        self.solved = 0
+
+    def solve(self, bound: float, below: float, here: float) -> Answer:
+        """What no sum within the bound is below; no plan is looked for."""
+        self.solved += 1
+        found = Relaxation(self._choices, bound).tightened(below, self._prices, STEPS)
+        if math.isfinite(found.value):
+            self._prices = found.prices
+        return found.value, ()

@@ -1,0 +1,160 @@
+"""The differentiable dynamic program over layers, and its anneal from many starts at once.
+
+A plan is a path over the layers, each step of which is a stage with its choice. At a temperature T each path has a
+probability that falls with what it costs, and the least cost becomes a soft minimum, whose gradient is what the paths
+have on the mean. Two things couple the stages of a path. What they take of the devices is priced. And the largest
+stage is replaced by a bound m that costs what the largest stage would, with B - 1 seconds for each second that a stage
+is over it: for the best m the best path is the best plan. Prices go up the gradient and the bound down, while T falls.
+
+References:
+    Mensch and Blondel, Differentiable Dynamic Programming for Structured Prediction and Attention, ICML 2018.
+    Kingma and Ba, Adam, ICLR 2015: the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from alpa_dejavu.slicing.relaxation._lattice import DRAWN_AT, OVERRUN, Arrays
+
+__all__ = ["Chain", "Soft", "adam", "annealed", "soft", "softened", "softs"]
+
+MOMENTUM, SPREAD, TINY = 0.8, 0.95, 1e-8
+"""Of the steps: how much of the last gradient, and of its square, stays."""
+FIRST_STEPS, LAST_STEPS = (0.05, 0.4), (0.01, 0.02)
+"""Of the bound's logarithm, and of the prices, which have to keep up with it."""
+
+
+class Chain(NamedTuple):
+    """What is relaxed of a problem, for each start.
+
+    Attributes:
+        log_bound: the bound on the largest stage, in units.
+        prices: shape (R,), of all that there is of each resource, in units.
+    """
+
+    log_bound: Any
+    prices: Any
+
+
+class Soft(NamedTuple):
+    """What the program found.
+
+    Attributes:
+        rest: shape (L + 1, G), the soft minimum of what begins with layer l after a stage of group g.
+        later: shape (L + 1, G), how many stages that are on the mean; zeros if memory sets no limit.
+    """
+
+    rest: Any
+    later: Any
+
+
+def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
+    """The soft minimum for a bound and prices, layer by layer from the last."""
+    bound = jnp.exp(chain.log_bound)
+    fixed = (arrays.uses @ chain.prices + arrays.per_stage * bound)[None, :]
+    size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
+
+    def step(carry: Soft, row: tuple[Any, ...]) -> tuple[Soft, None]:
+        layer, cost, weight, room, entry, entry_cost = row
+        over = jnp.maximum(cost + entry_cost - bound, 0.0)
+        path = weight + arrays.steepness * over + fixed + carry.rest[1:] @ arrays.group.T
+        if limited:
+            followed = lax.stop_gradient(carry.later[1:]) @ arrays.group.T
+            path = path + OVERRUN * jnp.maximum(followed - room, 0.0)
+        least, shares, total = softened(path, temperature, 0)
+        least_after, shares_after, total_after = softened(entry + least, temperature, 1)
+        here = layer < arrays.num_layers
+        rest = carry.rest.at[layer].set(jnp.where(here, least_after, 0.0))
+        if not limited:
+            return Soft(rest, carry.later), None
+        stages = (shares * (1.0 + followed)).sum(axis=0) / total
+        later = (shares_after * stages).sum(axis=1) / total_after
+        return Soft(rest, carry.later.at[layer].set(jnp.where(here, later, 0.0))), None
+
+    nothing = Soft(jnp.zeros((size + 1, groups)), jnp.zeros((size + 1, groups)))
+    rows = (jnp.arange(size), arrays.cost, arrays.weight, arrays.room, arrays.entry, arrays.entry_cost)
+    found, _ = lax.scan(step, nothing, rows, reverse=True)
+    return found
+
+
+def softened(values: Any, temperature: Any, axis: int) -> tuple[Any, Any, Any]:
+    """The soft minimum along an axis, and the shares that it is made of, with their sum."""
+    low = lax.stop_gradient(values.min(axis=axis, keepdims=True))
+    shares = jnp.exp((low - values) / temperature)
+    total = shares.sum(axis=axis)
+    return jnp.squeeze(low, axis) - temperature * jnp.log(total), shares, total
+
+
+def _lagrangian(chain: Chain, arrays: Arrays, temperature: Any, limited: bool) -> Any:
+    least = soft(arrays, chain, temperature, limited).rest[0, 0]
+    return least + arrays.share * jnp.exp(chain.log_bound) - (arrays.offered * chain.prices).sum()
+
+
+@functools.partial(jax.jit, static_argnames=("limited",))
+def annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -> tuple[Chain, Chain, Any, Soft]:
+    """Anneals P problems of the same shapes, from N starts each.
+
+    Args:
+        arrays: of the problems, with a first axis P.
+        starts: with first axes (P, N).
+        temperatures: shape (T,), in units.
+        limited: whether memory sets a limit anywhere.
+
+    Returns:
+        Where each start ended, first axes (P, N); where it was at each temperature, (P, T, N); the relaxed cost there,
+        (P, T, N), in units; and the program at the end, at each temperature of `DRAWN_AT`, (P, 3, N).
+    """
+    return jax.vmap(lambda one, begun: _annealed(one, begun, temperatures, limited))(arrays, starts)
+
+
+def _annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -> tuple[Chain, Chain, Any, Soft]:
+    gradients = jax.vmap(jax.value_and_grad(_lagrangian), in_axes=(0, None, None, None))
+    begin, moved = adam(Chain(-1.0, 1.0))
+    steps = Chain(*(jnp.linspace(*ends, len(temperatures)) for ends in zip(FIRST_STEPS, LAST_STEPS, strict=True)))
+
+    def update(carry: tuple[Any, Any], now: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any], tuple[Chain, Any]]:
+        chain, state = carry
+        number, temperature, lengths = now
+        value, gradient = gradients(chain, arrays, temperature, limited)
+        chain, state = moved(chain, gradient, state, number, lengths)
+        prices = jnp.where(arrays.exact > 0, chain.prices, jnp.maximum(chain.prices, 0.0)) * arrays.offered
+        chain = Chain(chain.log_bound, prices)
+        return (chain, state), (chain, value)
+
+    numbers = jnp.arange(1.0, len(temperatures) + 1.0)
+    (chain, _), (history, values) = lax.scan(update, (starts, begin(starts)), (numbers, temperatures, steps))
+    warm = temperatures[-1] * jnp.array(DRAWN_AT)
+    last = jax.vmap(lambda heat: jax.vmap(lambda each: soft(arrays, each, heat, limited))(chain))(warm)
+    return chain, history, values, last
+
+
+@functools.partial(jax.jit, static_argnames=("limited",))
+def softs(arrays: Arrays, chains: Chain, temperatures: Any, limited: bool) -> Soft:
+    """The program for each of some bounds, prices and temperatures; all with a first axis T."""
+    return jax.vmap(lambda chain, temperature: soft(arrays, chain, temperature, limited))(chains, temperatures)
+
+
+def adam(direction: Any) -> tuple[Any, Any]:
+    """Steps of Adam, up or down for each part: what to begin with, and the update."""
+    each = jax.tree_util.tree_map
+
+    def begin(values: Any) -> tuple[Any, Any]:
+        return each(jnp.zeros_like, values), each(jnp.zeros_like, values)
+
+    def update(values: Any, gradient: Any, state: tuple[Any, Any], number: Any, lengths: Any) -> tuple[Any, Any]:
+        mean = each(lambda m, g: MOMENTUM * m + (1 - MOMENTUM) * g, state[0], gradient)
+        square = each(lambda s, g: SPREAD * s + (1 - SPREAD) * g * g, state[1], gradient)
+
+        def moved(old: Any, m: Any, s: Any, sign: float, length: Any) -> Any:
+            m, s = m / (1 - MOMENTUM**number), s / (1 - SPREAD**number)
+            return old + sign * length * m / (jnp.sqrt(s) + TINY)
+
+        return each(moved, values, mean, square, direction, lengths), (mean, square)
+
+    return begin, update

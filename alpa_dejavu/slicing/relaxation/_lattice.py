@@ -1,0 +1,231 @@
+"""A problem as what the relaxations are computed on: small arrays of fixed shapes, in units of about one step.
+
+What competes within a class of sites is thinned out first: of the ways to run layers there (a site of the class and a
+config) only those stay that are cheapest, cheapest with what comes once a step, or leave the most room in memory.
+Shapes are rounded up, so that few programs are compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.problem import Sites, SlicingProblem
+from alpa_dejavu.slicing._choices import Choices
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, there_of
+
+NEVER = 1e4
+"""In units: what isn't offered."""
+COUNTS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256)
+"""Shapes are rounded up to one of these, or to a multiple of 64."""
+DRAWN_AT = (1.0, 10.0, 100.0)
+"""Temperatures at which plans are drawn, in terms of the coldest."""
+WIDER, LEAST_RANGE = 1.5, 3.0
+"""Bounds are looked for up to so many times what the largest of stages that are alike costs, and at least up to so many
+times what any plan's has to."""
+OVERRUN = 1.0
+"""In units: for each stage by which memory is expected to be overrun."""
+SMALL, FEWEST, GROUPS, RESOURCES = 8, 48, 8, 4
+"""Problems of so few layers share a program if they have no more choices, groups and resources than that."""
+
+
+class Arrays(NamedTuple):
+    """What a program takes; L, Z, G and R are rounded up, Z choices are classes times ways.
+
+    Attributes:
+        cost: shape (L, L, Z), what counts for the largest stage, in units.
+        weight: shape (L, L, Z), what is summed over stages, in units; `NEVER` where not offered.
+        room: shape (L, L, Z), how many stages may follow.
+        entry: shape (L, G, Z), what crossing from a stage of a group adds to a weight.
+        entry_cost: shape (L, Z), what crossing adds to a cost, on the mean over the groups.
+        uses: shape (Z, R), the share that a choice takes of each resource.
+        group: shape (Z, G), one-hot.
+        steepness: what being over the bound costs, by how much: at least what the largest stage counts.
+        share: what the bound itself costs.
+        per_stage: how often the bound counts for each stage.
+        exact: shape (R,), 1 where all of a resource has to be used.
+        offered: shape (R,), 1 where there is any of it.
+        num_layers: L, before rounding.
+    """
+
+    cost: Any
+    weight: Any
+    room: Any
+    entry: Any
+    entry_cost: Any
+    uses: Any
+    group: Any
+    steepness: Any
+    share: Any
+    per_stage: Any
+    exact: Any
+    offered: Any
+    num_layers: Any
+
+
+def rounded_up(count: int) -> int:
+    """To one of few numbers."""
+    return next((known for known in COUNTS if known >= count), -(-count // 64) * 64)
+
+
+@final
+class Lattice:
+    """A problem's choices, thinned out, and its `Arrays`.
+
+    Attributes:
+        choices: by classes of sites.
+        way: shape (L, L, Q, W), which of a class's ways stayed.
+        unit_s: seconds of a unit.
+        reference, highest: about what the largest stage has to cost at least, and at most, in units.
+        num_kinds: of hosts.
+        limited: whether memory says how many stages may follow.
+        feasible: whether each layer can be in some stage.
+    """
+
+    def __init__(self, problem: SlicingProblem) -> None:
+        self.problem = problem
+        self.choices = Choices(problem, problem.sites if problem.sites is not None else _anywhere(problem))
+        costs, room = self.choices.costs_s, self.choices.room
+        self._names = _names(self.choices)
+        self.num_kinds = len(self.choices.available) - (problem.num_stages is not None)
+        finite = np.isfinite(costs)
+        left = np.arange(problem.num_layers - 1, -1, -1)
+        self.limited = bool((finite & (room < left[None, :, None, None])).any())
+        self.way = self._thinned(problem)
+        at_least = _bottleneck(costs)
+        self.feasible = bool(np.isfinite(at_least)) and bool((self.choices.available >= 0).all())
+        even = self._even(costs)
+        reference_s = max(at_least, even) if self.feasible else 1.0
+        self.unit_s = (reference_s or 1.0) * (problem.num_micro_batches + 3)
+        self.reference = (reference_s or 1.0) / self.unit_s
+        alike_s = min(self._alike(costs), float(costs.max(initial=0.0, where=finite)))
+        self.highest = max(WIDER * alike_s / self.unit_s, LEAST_RANGE * self.reference)
+        self.arrays = self._arrays(problem)
+
+    def _thinned(self, problem: SlicingProblem) -> IntArray:
+        costs, weights, room = self.choices.costs_s, self.choices.weights, self.choices.room
+        usable = np.isfinite(costs)
+        picked = [costs.argmin(axis=3)]
+        if problem.per_step_s is not None:
+            picked.append(weights.argmin(axis=3))
+        if self.limited:
+            picked.append(np.where(usable, room, -2).argmax(axis=3))
+        return np.stack(picked, axis=-1)
+
+    def thin(self, table: NDArray[Any]) -> NDArray[Any]:
+        """A table by the choices' ways, (L, L, Q, P), as (L, L, Z)."""
+        found = np.take_along_axis(table, self.way, axis=3)
+        return found.reshape(*found.shape[:2], -1)
+
+    def by_ways(self, table: NDArray[Any]) -> NDArray[Any]:
+        """A table of the problem, (L, L, S, C), by classes and their ways: (L, L, Q, P)."""
+        return table[:, :, self._names[..., 0], self._names[..., 1]]
+
+    def _even(self, costs: FloatArray) -> float:
+        """What a stage costs if each layer has the devices that it makes best use of, and all are busy."""
+        shares = self.choices.uses / np.maximum(self.choices.available, 1)
+        taken = costs * shares.max(axis=1)[None, None, :, None]
+        lengths = np.maximum(np.arange(len(costs))[None, :] - np.arange(len(costs))[:, None] + 1, 1)
+        each = taken.min(axis=(2, 3)) / lengths
+        total = float(_cheapest_around(each).sum())
+        return total if np.isfinite(total) else 0.0
+
+    def _alike(self, costs: FloatArray) -> float:
+        """What the largest stage costs at least if all have as many layers, and devices of one class."""
+        found, size = np.inf, len(costs)
+        for q, uses in enumerate(self.choices.uses):
+            if (uses > self.choices.available).any():
+                continue
+            taken = uses > 0
+            count = min(int((self.choices.available[taken] // uses[taken]).min()), size)
+            ends = np.round(np.linspace(0, size, count + 1)).astype(np.int64)
+            found = min(found, float(costs[ends[:-1], ends[1:] - 1, q].min(axis=1).max()))
+        return found
+
+    def _arrays(self, problem: SlicingProblem) -> Arrays:
+        choices, unit_s = self.choices, self.unit_s
+        num_layers, ways = problem.num_layers, self.way.shape[3]
+        size = rounded_up(max(num_layers, SMALL))
+        chosen = len(choices.group) * ways
+        small = size == SMALL
+        width = rounded_up(max(chosen, FEWEST) if small else chosen)
+        groups = rounded_up(max(choices.num_groups, GROUPS)) if small or choices.num_groups > 1 else 1
+
+        def padded(table: NDArray[Any], *shape: int, filler: float) -> NDArray[np.float32]:
+            out = np.full(shape, filler, dtype=np.float32)
+            out[tuple(slice(n) for n in table.shape)] = np.nan_to_num(table, posinf=filler)
+            return out
+
+        costs, weights = self.thin(choices.costs_s) / unit_s, self.thin(choices.weights)
+        scale = 1.0 if problem.objective == "inference" else unit_s
+        weights = np.where(np.isfinite(costs), weights / scale, np.inf)
+        per_stage = 1.0 if problem.objective == "inference" else 0.0
+        if per_stage:
+            weights = np.where(np.isfinite(costs), 0.0, np.inf)
+        entry = np.repeat(choices.crossing_weights / unit_s, ways, axis=2)
+        entry_cost = np.repeat(choices.crossing_s.mean(axis=1) / unit_s, ways, axis=1)
+        uses = np.repeat(choices.uses / np.maximum(choices.available, 1), ways, axis=0)
+        resources = max(len(choices.available), RESOURCES if small else 1)
+        group = np.eye(groups)[np.repeat(choices.group, ways)]
+        waits = problem.num_micro_batches - 1.0
+        steepness, share = {"inference": (8.0, 0.0), "work": (0.0, 0.0)}.get(str(problem.objective), (waits, waits))
+        return Arrays(
+            padded(np.where(np.isfinite(costs), costs, 0.0), size, size, width, filler=0.0),
+            padded(weights, size, size, width, filler=NEVER),
+            padded(np.minimum(self.thin(choices.room), size), size, size, width, filler=0.0),
+            padded(entry, size, groups, width, filler=0.0),
+            padded(entry_cost, size, width, filler=0.0),
+            padded(uses, width, resources, filler=0.0),
+            padded(group, width, groups, filler=0.0),
+            np.float32(steepness),
+            np.float32(share),
+            np.float32(per_stage),
+            padded(choices.exact.astype(np.float64), resources, filler=0.0),
+            padded((choices.available > 0).astype(np.float64), resources, filler=0.0),
+            np.int32(num_layers),
+        )
+
+    def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
+        """Plans from ends and choices, both of shape (N, K), in the problem's numbers."""
+        of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
+        last = self.problem.num_layers - 1
+        where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
+        entry = (*where, of_class, way)
+        return self.of_ways(ends, of_class, self.way[entry], count)
+
+    def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
+        """Plans from ends, classes and the ways that these have, in the problem's numbers."""
+        there = there_of(ends, count)
+        submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
+        return Batch(ends, np.where(there, submesh, 0), np.where(there, config, 0), count)
+
+
+def _names(choices: Choices) -> IntArray:
+    """Submesh and config of each way of each class; shape (Q, P, 2). What a class doesn't have is never taken."""
+    of_class, ways = choices.costs_s.shape[2:]
+    stages = [[choices.stage(0, 0, q, way) for way in range(ways)] for q in range(of_class)]
+    return np.array([[(max(stage.submesh, 0), stage.config) for stage in row] for row in stages])
+
+
+def _anywhere(problem: SlicingProblem) -> Sites:
+    """Sites on hosts that are alike, with nothing to cross."""
+    num = len(problem.submesh_sizes)
+    return Sites(
+        problem.submesh_sizes[:, None],
+        np.array([problem.num_devices]),
+        np.zeros((num, num), dtype=np.int64),
+        np.zeros((problem.num_layers, 1)),
+    )
+
+
+def _cheapest_around(each: FloatArray) -> FloatArray:
+    """For each layer, the least entry of a stage that has it; (L, L) to (L,)."""
+    least = np.minimum.accumulate(each, axis=0)
+    return np.diagonal(np.minimum.accumulate(least[:, ::-1], axis=1)[:, ::-1])
+
+
+def _bottleneck(costs: FloatArray) -> float:
+    """What the largest stage of any plan costs at least."""
+    return float(_cheapest_around(costs.min(axis=(2, 3))).max())

@@ -1,0 +1,101 @@
+"""What whole plans cost, many at once: by the problem's objective, or by what the caller gives."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu._util.ties import first_least
+from alpa_dejavu.problem import Objective, SlicingProblem
+from alpa_dejavu.slicing.makespan import Makespan
+from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, Table
+from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
+
+FORWARD = 1 / 3
+"""Of a stage, where nothing says how much of it is forward."""
+PLANS, PLACES, MICRO_BATCHES = 64, 8, 8
+"""Shapes are rounded up to these times a power of two."""
+
+
+@final
+class Measure:
+    """Seconds of plans; infinite where they aren't allowed.
+
+    Attributes:
+        table: of the problem.
+        cost: what is relaxed, and by which plans are compared; None: the objective has a name, and its own program.
+        forward_s: shape (L, L, S, C), what of the costs is forward.
+        final: whether the plans that are best by it have to be compared by the objective itself.
+    """
+
+    def __init__(self, problem: SlicingProblem, cost: Cost | None) -> None:
+        self.table, self.cost = Table(problem), cost
+        self.forward_s = problem.costs_s * FORWARD
+        objective = problem.objective
+        self.final = False
+        if isinstance(objective, Makespan):
+            self.forward_s = objective.forward_s
+            self.final = cost is None
+            self.cost = cost or _pipeline(_rounded(problem.num_micro_batches, MICRO_BATCHES))
+        elif isinstance(objective, Objective):
+            self.final = cost is None
+
+    def __call__(self, plans: Batch) -> FloatArray:
+        """Of N plans, shape (N,)."""
+        problem = self.table.problem
+        if self.cost is None:
+            if not isinstance(problem.objective, Objective):
+                return self.table.totals_s(plans)
+            return np.array([problem.total_s(plans.stages(n)) for n in range(len(plans))])
+        from alpa_dejavu.slicing.relaxation.pipeline import many
+
+        allowed = self.table.allowed(plans)
+        totals = np.full(len(plans), np.inf)
+        if allowed.any():
+            some = plans.take(allowed)
+            found = np.asarray(many(self.cost, self.seen(some)), dtype=np.float64)[: len(some)]
+            totals[allowed] = np.where(np.isnan(found), np.inf, found)
+        return totals
+
+    def seen(self, plans: Batch) -> RelaxedPlan:
+        """Plans as a cost sees them, with first axes of at least so many plans."""
+        table, num = self.table, _rounded(len(plans), PLANS)
+        places = _rounded(plans.ends.shape[1], PLACES)
+
+        def padded(values: Any) -> Any:
+            out = np.zeros((num, places), dtype=np.float32)
+            out[: len(plans), : plans.ends.shape[1]] = values
+            return out
+
+        costs, forward = table.costs_s(plans), table.part_s(self.forward_s, plans)
+        count = np.ones(num, dtype=np.int32)
+        count[: len(plans)] = plans.count
+        size = np.full(num, table.problem.num_micro_batches, dtype=np.int32)
+        parts = (
+            forward, np.maximum(costs - forward, 0.0), table.once_s(plans), table.crossing_s(plans),
+            table.devices(plans), table.risk(plans),
+        )  # fmt: skip
+        return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
+
+    def settled(self, plans: Batch) -> int:
+        """Which of some plans is the best, by the objective itself if that isn't what the measure is."""
+        if not self.final:
+            return int(first_least(self(plans)))
+        totals = [self.table.problem.total_s(plans.stages(n)) for n in range(len(plans))]
+        return int(first_least(np.array(totals)))
+
+
+def _rounded(count: int, least: int) -> int:
+    while least < count:
+        least *= 2
+    return least
+
+
+@functools.lru_cache
+def _pipeline(most_micro_batches: int) -> Cost:
+    """One function for each number, so that it is compiled once."""
+    from alpa_dejavu.slicing.relaxation.pipeline import pipeline_s
+
+    return functools.partial(pipeline_s, most_micro_batches=most_micro_batches)

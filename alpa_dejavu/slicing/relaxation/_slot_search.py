@@ -1,0 +1,143 @@
+"""From where the chain's anneal ended to plans, by the anneal of places for any cost."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpa_dejavu.slicing.relaxation import _blocks
+from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray
+from alpa_dejavu.slicing.relaxation._chain_search import Annealed
+from alpa_dejavu.slicing.relaxation._lattice import Lattice, rounded_up
+from alpa_dejavu.slicing.relaxation._measure import Measure
+from alpa_dejavu.slicing.relaxation._sample import picked
+
+HOTTEST, COLDEST = 1e-2, 3e-4
+MOST_PLACES, LEAST_PLACES = 32, 8
+"""Plans of more stages aren't relaxed by places."""
+SAMPLES, NOISE = 16, 0.01
+
+
+class Placed(NamedTuple):
+    """Where N starts ended; arrays as `Leanings` and `annealed_slots` have them."""
+
+    choice: Any
+    end: Any
+    prices: Any
+    counts: Any
+    chain: tuple[Any, Any]
+    seconds: Any
+    layers: Any
+    temperatures: Any
+
+
+def place(
+    lattice: Lattice, measure: Measure, begun: Placed, rounds: int, seed: int, again: bool
+) -> tuple[Placed, Batch]:
+    """Anneals, and draws plans, which aren't all allowed.
+
+    Args:
+        lattice: of the problem.
+        measure: of the problem; it has a cost.
+        begun: where to start.
+        rounds: of the anneal.
+        seed: of what is drawn.
+        again: whether it has been annealed before, and needs less heat.
+    """
+    from alpa_dejavu.slicing.relaxation._chain import Chain
+    from alpa_dejavu.slicing.relaxation._slots import Leanings, annealed_slots
+
+    temperatures = np.geomspace(HOTTEST / 5 if again else HOTTEST, COLDEST, rounds).astype(np.float32)
+    assert measure.cost is not None, "asked where there is a cost to relax"
+    ended, probabilities, seconds, layers = annealed_slots(
+        measure.cost, lattice.arrays, _features(lattice, measure), Chain(*begun.chain),
+        Leanings(begun.choice, begun.end, begun.prices), begun.counts.astype(np.int32), temperatures,
+    )  # fmt: skip
+    leanings = [np.asarray(part) for part in ended]
+    told = [np.asarray(seconds), np.asarray(layers), temperatures]
+    placed = Placed(*[*leanings, begun.counts, begun.chain, *told])
+    by_choice, by_end = (np.asarray(part) for part in probabilities)
+    ends, chosen = _drawn(lattice, by_choice, by_end, begun.counts, np.random.default_rng(seed))
+    count = np.repeat(begun.counts, SAMPLES).astype(np.int64)
+    plans = lattice.batch(ends, chosen, count)
+    _, first = np.unique(np.column_stack([ends, count]), axis=0, return_index=True)
+    bounds = np.repeat(np.exp(begun.chain[0]), SAMPLES)
+    whole = _blocks.filled(lattice, ends[first], count[first], bounds[first])
+    return placed, plans if whole is None else Batch.joined([plans, whole])
+
+
+def begin(lattice: Lattice, ended: Annealed, plans: Batch, starts: int, seed: int) -> Placed:
+    """Starts that lean a little to anything.
+
+    Args:
+        lattice: of the problem.
+        ended: the chain's anneal; of its starts the best lend bounds and prices.
+        plans: the best known, which say how many stages are worth a try.
+        starts: how many.
+        seed: of the leanings.
+    """
+    rng = np.random.default_rng(seed)
+    counts = _counts(lattice, plans, starts, rng)
+    order = np.resize(np.argsort(ended.values[-1], kind="stable"), starts)
+    places = rounded_up(max(int(counts.max()), LEAST_PLACES))
+    size, width = lattice.arrays.weight.shape[1:]
+    choice, end = (
+        rng.normal(0, NOISE * lattice.reference, (starts, places, n)).astype(np.float32) for n in (width, size)
+    )
+    prices = np.zeros((starts, lattice.arrays.uses.shape[1]), dtype=np.float32)
+    return Placed(choice, end, prices, counts, (ended.log_bound[order], ended.prices[order]), None, None, None)
+
+
+def _counts(lattice: Lattice, plans: Batch, starts: int, rng: np.random.Generator) -> IntArray:
+    """How many stages the starts have: as many as good plans have, or one more or less."""
+    most = min(lattice.problem.num_layers, MOST_PLACES)
+    if lattice.problem.num_stages is not None:
+        return np.full(starts, min(lattice.problem.num_stages, most))
+    tried = plans.count[plans.counts_met]
+    counts = np.resize(tried[: max(starts // 2, 1)], starts)
+    return np.clip(counts + rng.integers(-1, 2, starts) * (np.arange(starts) % 2), 1, most)
+
+
+def _features(lattice: Lattice, measure: Measure) -> Any:
+    from alpa_dejavu.slicing.relaxation._slots import Features
+
+    arrays, problem, unit_s = lattice.arrays, lattice.problem, lattice.unit_s
+    size, width = arrays.weight.shape[1:]
+    parts = np.zeros((3, size, size, width), dtype=np.float32)
+    layers, ways = problem.num_layers, lattice.way.shape[3]
+    forward = lattice.thin(lattice.by_ways(measure.forward_s))
+    costs, once = lattice.thin(lattice.choices.costs_s), lattice.thin(lattice.by_ways(problem.once_s))
+    fits = np.isfinite(costs) & np.isfinite(once) & np.isfinite(forward)
+    chosen = costs.shape[2]
+    for n, part in enumerate((forward, np.maximum(costs - np.where(fits, forward, 0.0), 0.0), once)):
+        parts[n, :layers, :layers, :chosen] = np.where(fits, part, 0.0)
+    crossing = np.zeros(arrays.entry.shape, dtype=np.float32)
+    known = np.repeat(lattice.choices.crossing_s, ways, axis=2)
+    crossing[tuple(slice(n) for n in known.shape)] = known
+    devices = np.zeros(width, dtype=np.float32)
+    kinds = lattice.choices.uses[:, : lattice.num_kinds].sum(axis=1)
+    devices[:chosen] = np.repeat(kinds / problem.num_devices, ways)
+    return Features(parts, crossing, devices, np.float32(unit_s), np.int32(problem.num_micro_batches))
+
+
+def _drawn(
+    lattice: Lattice, by_choice: Any, by_end: Any, counts: IntArray, rng: np.random.Generator
+) -> tuple[IntArray, IntArray]:
+    """Ends and choices of plans, the first of each start the likeliest step by step."""
+    size = lattice.problem.num_layers
+    start = np.repeat(np.arange(len(counts)), SAMPLES)
+    greedy = np.arange(len(start)) % SAMPLES == 0
+    group_of = lattice.arrays.group.argmax(axis=1)
+    layer, group = np.zeros_like(start), np.zeros_like(start)
+    ends, chosen = [], []
+    for k in range(int(counts.max())):
+        at = np.minimum(layer, size - 1)
+        choice = picked(by_choice[start, k, at, group], greedy, rng)
+        last = picked(by_end[start, k, at, :, choice], greedy, rng)
+        going = k < counts[start]
+        layer = np.where(going, np.minimum(last + 1, size), layer)
+        group = np.where(going, group_of[choice], group)
+        ends.append(layer)
+        chosen.append(np.where(going, choice, 0))
+    return np.stack(ends, axis=1), np.stack(chosen, axis=1)

@@ -1,0 +1,165 @@
+"""Plans of a given number of stages as probabilities, and their anneal for any cost that JAX differentiates.
+
+Each of K places for a stage has its own leanings: to choices, and to where it ends. With what stages cost they make
+the probability of every stage at every place, by a program over places and layers. A cost sees what the stages at each
+place are on the mean. Its gradient goes through the program to the leanings. What is taken of the devices, and memory
+that is overrun, are added as penalties.
+
+References:
+    Mensch and Blondel, Differentiable Dynamic Programming for Structured Prediction and Attention, ICML 2018.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from alpa_dejavu.slicing.relaxation._chain import Chain, adam, softened
+from alpa_dejavu.slicing.relaxation._lattice import NEVER, OVERRUN, Arrays
+from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
+
+__all__ = ["Features", "Leanings", "annealed_slots", "probabilities"]
+
+PENALTY = 1.0
+"""In units: of all devices, taken once too often or left; and of its square."""
+FIRST_STEP, LAST_STEP = 0.02, 0.002
+"""Of the leanings, in units."""
+
+
+class Features(NamedTuple):
+    """What the cost is made of: seconds, of the choices of `Arrays`.
+
+    Attributes:
+        parts: shape (3, L, L, Z), forward, backward, and once a step.
+        crossing: shape (L, G, Z).
+        devices: shape (Z,), the share of all.
+        unit_s: seconds of a unit.
+        num_micro_batches: B.
+    """
+
+    parts: Any
+    crossing: Any
+    devices: Any
+    unit_s: Any
+    num_micro_batches: Any
+
+
+class Leanings(NamedTuple):
+    """Of each start, in units.
+
+    Attributes:
+        choice: shape (K, Z), what is added to a choice at a place.
+        end: shape (K, L), what is added to a stage that ends with a layer.
+        prices: shape (R,), of what is taken too much of each resource.
+    """
+
+    choice: Any
+    end: Any
+    prices: Any
+
+
+def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, temperature: Any) -> tuple[Any, Any]:
+    """At each place: of choices, shape (K, L, G, Z), and of last layers for each, shape (K, L, L, Z)."""
+    bound = jnp.exp(chain.log_bound)
+    over = jnp.maximum(arrays.cost + arrays.entry_cost[:, None] - bound, 0.0)
+    path = arrays.weight + arrays.steepness * over + arrays.uses @ (chain.prices + leanings.prices)
+    size, groups = path.shape[0], arrays.entry.shape[1]
+    places = leanings.choice.shape[0]
+    done = jnp.where(jnp.arange(size + 1) == arrays.num_layers, 0.0, NEVER)
+    done = jnp.broadcast_to(done[:, None], (size + 1, groups))
+
+    def step(rest: Any, row: tuple[Any, ...]) -> tuple[Any, tuple[Any, Any]]:
+        place, choice, end = row
+        least, shares, total = softened(path + end[:, None] + rest[1:] @ arrays.group.T, temperature, 1)
+        by_end = shares / total[:, None]
+        after, chosen, sum_chosen = softened(arrays.entry + (least + choice)[:, None], temperature, 2)
+        after = jnp.where((jnp.arange(size) < arrays.num_layers)[:, None], after, NEVER)
+        after = jnp.concatenate([jnp.minimum(after, NEVER), jnp.full((1, groups), NEVER)])
+        return jnp.where(place < count, after, rest), (chosen / sum_chosen[:, :, None], by_end)
+
+    rows = (jnp.arange(places), leanings.choice, leanings.end)
+    _, found = lax.scan(step, done, rows, reverse=True)
+    return found
+
+
+def relaxed(
+    arrays: Arrays, features: Features, chain: Chain, leanings: Leanings, count: Any, temperature: Any
+) -> tuple[RelaxedPlan, Any, Any]:
+    """What a cost sees, what is used of each resource, and which layers are where, (K, L)."""
+    by_choice, by_end = probabilities(arrays, chain, leanings, count, temperature)
+    size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
+    places = by_choice.shape[0]
+
+    def step(at: Any, row: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        place, chosen, ended = row
+        there = jnp.where(place < count, 1.0, 0.0)
+        mass = at[:size, :, None] * chosen * there
+        taken = mass.sum(axis=1)
+        stage = taken[:, None] * ended
+        followed = (count - 1 - place).astype(stage.dtype)
+        parts = jnp.einsum("ijz,fijz->f", stage, features.parts)
+        seen = (
+            parts,
+            (mass * features.crossing).sum(),
+            (taken @ features.devices).sum(),
+            (stage * jnp.maximum(followed - arrays.room, 0.0)).sum(),
+            taken.sum(axis=0) @ arrays.uses,
+            jnp.cumsum(taken.sum(axis=1)) - jnp.cumsum(stage.sum(axis=(0, 2))) + stage.sum(axis=(0, 2)),
+        )
+        moved = jnp.concatenate([jnp.zeros((1, groups)), stage.sum(axis=0) @ arrays.group])
+        return jnp.where(place < count, moved, at), seen
+
+    begin = jnp.zeros((size + 1, groups)).at[0, 0].set(1.0)
+    _, (parts, crossing, devices, risk, used, layers) = lax.scan(step, begin, (jnp.arange(places), by_choice, by_end))
+    seen = [parts[:, 0], parts[:, 1], parts[:, 2], crossing, devices, risk, count, features.num_micro_batches]
+    plan = RelaxedPlan(*seen)
+    return plan, used.sum(axis=0), layers
+
+
+@functools.partial(jax.jit, static_argnames=("cost",))
+def annealed_slots(
+    cost: Cost, arrays: Arrays, features: Features, chains: Chain, begun: Leanings, counts: Any, temperatures: Any
+) -> tuple[Leanings, Any, Any, Any]:
+    """Anneals N starts, each with its number of stages.
+
+    Args:
+        cost: of relaxed plans.
+        arrays: of the problem.
+        features: of the problem.
+        chains: what the anneal of the chain found, with a first axis N.
+        begun: leanings to start with, with a first axis N.
+        counts: of the stages, shape (N,).
+        temperatures: shape (T,), in units.
+
+    Returns:
+        Where each start ended; the probabilities there, of choices and ends; the cost at each temperature, (T, N),
+        in seconds; and which layers were where, (T, N, K, L).
+    """
+
+    def loss(leanings: Leanings, chain: Chain, count: Any, temperature: Any) -> tuple[Any, Any]:
+        plan, used, layers = relaxed(arrays, features, chain, leanings, count, temperature)
+        seconds = cost(plan)
+        off = jnp.where(arrays.exact > 0, used - 1.0, jnp.maximum(used - 1.0, 0.0)) * arrays.offered
+        worse = OVERRUN * plan.risk.sum() + PENALTY * (off**2).sum() + jnp.abs(off).sum() * PENALTY
+        return seconds / features.unit_s + worse, (seconds, off, layers)
+
+    gradients = jax.vmap(jax.grad(loss, has_aux=True), in_axes=(0, 0, 0, None))
+    begin, update = adam(Leanings(-1.0, -1.0, -1.0))
+    steps = jnp.linspace(FIRST_STEP, LAST_STEP, len(temperatures))
+
+    def move(carry: Any, now: tuple[Any, Any, Any]) -> tuple[Any, tuple[Any, Any]]:
+        leanings, state = carry
+        number, temperature, length = now
+        gradient, (seconds, _, layers) = gradients(leanings, chains, counts, temperature)
+        leanings, state = update(leanings, gradient, state, number, Leanings(length, length, 5 * length))
+        return (leanings, state), (seconds, layers)
+
+    numbers = jnp.arange(1.0, len(temperatures) + 1.0)
+    (leanings, _), (seconds, layers) = lax.scan(move, (begun, begin(begun)), (numbers, temperatures, steps))
+    last = functools.partial(probabilities, arrays, temperature=temperatures[-1])
+    found = jax.vmap(last)(chains, leanings, counts)
+    return leanings, found, seconds, layers

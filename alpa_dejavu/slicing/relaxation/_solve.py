@@ -1,0 +1,152 @@
+"""The whole way of one problem: relaxed, annealed, recovered, polished; and what no plan costs less than."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice
+from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor
+from alpa_dejavu.slicing.relaxation import _chain_search, _polish
+from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray
+from alpa_dejavu.slicing.relaxation._certificate import certificate
+from alpa_dejavu.slicing.relaxation._chain_search import Annealed
+from alpa_dejavu.slicing.relaxation._lattice import Lattice
+from alpa_dejavu.slicing.relaxation._measure import Measure
+from alpa_dejavu.slicing.relaxation._plan import Cost
+from alpa_dejavu.slicing.relaxation._slot_search import Placed, begin, place
+
+KEPT, POOL = 2, 64
+"""So many plans are polished by blocks, and so many are kept."""
+MOST_MOVES, SEARCH = 40, (16, 4)
+"""Rounds of moves; by another cost, with so many plans moved from at a time."""
+SETTLED = 12
+"""So many are compared by the objective itself."""
+SLOTS_SHARE = 2
+"""One start of so many is annealed by places."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """As the slicer has them."""
+
+    starts: int
+    rounds: int
+    seed: int
+    cost: Cost | None
+    polish: bool
+    plans: tuple[tuple[StageChoice, ...], ...]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Relaxed:
+    """Where the anneal of a problem ended: what `Gradient` goes on from when costs have changed.
+
+    Attributes:
+        chain: of the dynamic program over layers.
+        placed: of the program over places; None if the objective has a name.
+    """
+
+    chain: Annealed
+    placed: Placed | None
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solved:
+    """What came of a problem."""
+
+    stages: tuple[StageChoice, ...]
+    lower_bound_s: float
+    relaxed: Relaxed | None
+
+
+def solve(problems: Sequence[SlicingProblem], settings: Settings, begun: Relaxed | None = None) -> list[Solved]:
+    """Problems that are cut alike, all starts of all of them annealed at once where their shapes are the same."""
+    lattices = [Lattice(problem) for problem in problems]
+    if begun is not None:
+        _check_begun(lattices, begun)
+    feasible = [n for n, lattice in enumerate(lattices) if lattice.feasible]
+    groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+    for n in feasible:
+        groups.setdefault(tuple(np.shape(part) for part in lattices[n].arrays), []).append(n)
+    chains: dict[int, Annealed] = {}
+    start = None if begun is None else [(begun.chain.log_bound, begun.chain.prices)]
+    for members in groups.values():
+        ended = _chain_search.anneal(
+            [lattices[n] for n in members], settings.starts, settings.rounds, settings.seed, start
+        )
+        chains |= dict(zip(members, ended, strict=True))
+    placed = begun.placed if begun is not None else None
+    return [
+        _solved(lattice, chains[n], settings, placed) if n in chains else Solved((), math.inf, None)
+        for n, lattice in enumerate(lattices)
+    ]
+
+
+def _check_begun(lattices: Sequence[Lattice], begun: Relaxed) -> None:
+    for lattice in lattices:
+        resources, known = lattice.arrays.uses.shape[1], begun.chain.prices.shape[1]
+        if resources != known or (begun.placed and begun.placed.choice.shape[2] != lattice.arrays.uses.shape[0]):
+            raise ValueError(
+                f"gradient: the relaxed plan to begin with is of another problem: it has prices for {known} resources, "
+                f"but the problem has {resources}, or other submeshes and configs; begin anew"
+            )
+
+
+def _solved(lattice: Lattice, ended: Annealed, settings: Settings, begun: Placed | None) -> Solved:
+    problem = lattice.problem
+    measure = Measure(problem, settings.cost)
+    table = measure.table
+    given = Batch.of(settings.plans) if settings.plans else None
+    drawn = _chain_search.drawn(lattice, table, ended, settings.seed)
+    found = [each for each in (given, drawn.plans) if each is not None]
+    placed = None
+    if found:
+        plans = Batch.joined(found)
+        plans = plans.take(np.argsort(measure(plans), kind="stable"))
+        if measure.cost is not None:
+            start = begun or begin(lattice, ended, plans, max(settings.starts // SLOTS_SHARE, 1), settings.seed)
+            placed, more = place(lattice, measure, start, settings.rounds, settings.seed, begun is not None)
+            plans = Batch.joined([plans, more])
+        plans = _best(measure, plans, POOL)
+        if settings.polish and math.isfinite(measure(plans.take(np.array([0])))[0]):
+            plans = _polished(lattice, measure, plans, drawn.segments)
+        few = plans.take(np.arange(min(len(plans), SETTLED)))
+        few = few if given is None else Batch.joined([few, given])
+        stages = few.stages(measure.settled(few))
+    if not found or not math.isfinite(problem.total_s(stages)):
+        stages = ()
+    best_s = problem.total_s(stages) if stages else math.inf
+    return Solved(stages, _lower_bound(lattice, ended, best_s), Relaxed(ended, placed))
+
+
+def _best(measure: Measure, plans: Batch, kept: int) -> Batch:
+    """The few best."""
+    plans = plans.distinct()
+    return plans.take(np.argsort(measure(plans), kind="stable")[:kept])
+
+
+def _polished(lattice: Lattice, measure: Measure, plans: Batch, segments: IntArray) -> Batch:
+    if measure.cost is not None:
+        return _polish.by_moves(measure.table, measure, plans, *SEARCH)
+    if isinstance(lattice.problem.objective, str):
+        plans = _polish.by_bounds(lattice, measure.table, _best(measure, plans, KEPT), segments)
+        plans = _polish.by_blocks(lattice, measure.table, plans).take(np.array([0]))
+    return _polish.by_moves(measure.table, measure, plans, MOST_MOVES, 1)
+
+
+def _lower_bound(lattice: Lattice, ended: Annealed, best_s: float) -> float:
+    problem = lattice.problem
+    if isinstance(problem.objective, Makespan):
+        return least_makespan_floor(problem)
+    if isinstance(problem.objective, Objective):
+        return 0.0
+    nearest = np.abs(ended.values[-1] * lattice.unit_s - best_s).argmin() if math.isfinite(best_s) else 0
+    return certificate(lattice, ended.prices[int(nearest)], best_s)

@@ -1,0 +1,47 @@
+"""How much of each resource is used: the states of a dynamic program over stages, by one number each."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu.slicing.relaxation._batch import IntArray
+from alpa_dejavu.slicing.relaxation._lattice import Lattice
+
+
+@final
+class States:
+    """S states, for the Q classes of a problem; the first one is that nothing is used.
+
+    Attributes:
+        uses: shape (Q, R), what a stage of a class uses.
+        back: shape (Q,), how far before a state the one is that lacks what a class uses.
+    """
+
+    def __init__(self, lattice: Lattice, kinds_only: bool = False) -> None:
+        choices, resources = lattice.choices, slice(lattice.num_kinds if kinds_only else None)
+        self.uses, self._available = choices.uses[:, resources], choices.available[resources]
+        self._exact, self._dims = choices.exact[resources], tuple((self._available + 1).tolist())
+        steps = np.append(np.cumprod(np.array(self._dims[:0:-1], dtype=np.int64))[::-1], 1).astype(np.int64)
+        self.back: IntArray = self.uses @ steps
+
+    @property
+    def count(self) -> int:
+        """S, which may be more than fit anywhere."""
+        return math.prod(self._dims)
+
+    def holds(self) -> NDArray[np.bool_]:
+        """Whether a state has what a class uses; shape (Q, S)."""
+        return np.asarray((self._used >= self.uses[:, None]).all(axis=2))
+
+    def goal(self) -> IntArray:
+        """The states in which all is used that has to be."""
+        return np.flatnonzero(((self._used == self._available) | ~self._exact).all(axis=1))
+
+    @functools.cached_property
+    def _used(self) -> IntArray:
+        return np.indices(self._dims).reshape(len(self._dims), -1).T

@@ -1,0 +1,94 @@
+"""The anneal, told: at each temperature, which layers were in which stage with what probability, and the cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from alpa_dejavu.slicing.relaxation._batch import FloatArray
+from alpa_dejavu.slicing.relaxation._chain_search import Annealed
+from alpa_dejavu.slicing.relaxation._lattice import Lattice
+from alpa_dejavu.slicing.relaxation._sample import Policy
+from alpa_dejavu.slicing.relaxation._slot_search import Placed
+
+if TYPE_CHECKING:
+    from alpa_dejavu.problem import SlicingProblem
+    from alpa_dejavu.slicing.relaxation._solve import Relaxed
+
+ENOUGH = 1e-3
+"""A place that no layer is more likely in isn't told of."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trace:
+    """One start's way, the one whose relaxed cost came out least among those that ended near the plan that was found.
+
+    Attributes:
+        assignment: shape (T, L, K), the probability of a layer being in a stage, by the rounds of the anneal.
+        cost_s: shape (T,), what the relaxed plan costs. By the objectives that have a name it is the Lagrangian, which
+            may be under any plan's.
+        temperature_s: shape (T,).
+    """
+
+    assignment: FloatArray
+    cost_s: FloatArray
+    temperature_s: FloatArray
+
+
+def trace(problem: SlicingProblem, relaxed: Relaxed, cost_s: float) -> Trace:
+    """Of what a problem's anneal left.
+
+    Args:
+        problem: as it was relaxed.
+        relaxed: what is told of.
+        cost_s: of the plan that was found.
+    """
+    lattice = Lattice(problem)
+    if relaxed.placed is not None:
+        return _of_places(lattice, relaxed.placed)
+    return _of_chain(lattice, relaxed.chain, cost_s)
+
+
+def _of_places(lattice: Lattice, placed: Placed) -> Trace:
+    best = int(placed.seconds[-1].argmin())
+    layers = placed.layers[:, best, :, : lattice.problem.num_layers]
+    return Trace(_told(np.swapaxes(layers, 1, 2)), placed.seconds[:, best], placed.temperatures * lattice.unit_s)
+
+
+def _of_chain(lattice: Lattice, ended: Annealed, cost_s: float) -> Trace:
+    from alpa_dejavu.slicing.relaxation._chain import Chain, softs
+
+    best = int(np.abs(ended.values[-1] * lattice.unit_s - cost_s).argmin())
+    bounds, prices = (part[:, best] for part in ended.history)
+    found = softs(lattice.arrays, Chain(bounds, prices), ended.temperatures, lattice.limited)
+    rests, laters = (np.asarray(part)[:, None] for part in found)
+    rows = [
+        _likely(lattice, Policy(lattice, bounds[[n]], prices[[n]], rests[n], laters[n], temperature))
+        for n, temperature in enumerate(ended.temperatures.tolist())
+    ]
+    return Trace(_told(np.stack(rows)), ended.values[:, best] * lattice.unit_s, ended.temperatures * lattice.unit_s)
+
+
+def _likely(lattice: Lattice, policy: Policy) -> FloatArray:
+    """Which layer is in which stage, counted from the first; shape (L, L)."""
+    size = lattice.problem.num_layers
+    by_choice, by_end = policy.by_choice[0], policy.by_end[0]
+    at: Any = np.zeros((size + 1, by_choice.shape[1]))
+    at[0, 0] = 1.0
+    rows = []
+    for _ in range(size):
+        taken = np.einsum("ig,igz->iz", at[:size], by_choice)
+        stage = np.einsum("iz,izj->jz", taken, by_end)
+        ends = stage.sum(axis=1)
+        rows.append(np.cumsum(taken.sum(axis=1)) - np.cumsum(ends) + ends)
+        at = np.concatenate([np.zeros_like(at[:1]), stage @ lattice.arrays.group])
+    return np.stack(rows, axis=1)
+
+
+def _told(assignment: FloatArray) -> FloatArray:
+    """Without the places that are never likely."""
+    likely = np.flatnonzero(assignment.max(axis=(0, 1)) > ENOUGH)
+    return np.asarray(assignment[:, :, : int(likely.max(initial=0)) + 1], dtype=np.float64)

@@ -1,0 +1,110 @@
+"""Steps of dynamic programs over stages and the devices that they use, compiled; of equal sums the first one counts.
+
+A state is how much is used; `back` tells how far before it the one is that lacks what a class of submeshes uses.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu.slicing.relaxation._batch import FloatArray, IntArray
+
+
+@compiled(
+    "(i8, i8[::1], f4[:, :, :, ::1], i8[:, :, ::1], i8[:, :, ::1], b1[:, ::1], b1[:, ::1], i8[::1], "
+    "f4[:, :, ::1], i2[:, :, ::1], i2[:, :, :, ::1])"
+)
+def put_before(
+    layer: int,
+    lasts: IntArray,
+    cost: NDArray[np.float32],
+    room: IntArray,
+    ways: IntArray,
+    wanted: NDArray[np.bool_],
+    holds: NDArray[np.bool_],
+    back: IntArray,
+    best: NDArray[np.float32],
+    count: NDArray[np.int16],
+    taken: NDArray[np.int16],
+) -> None:
+    """Enters the best plans that begin with a layer, of J stages of Q classes in W ways each; the first of equals.
+
+    Args:
+        layer: that they begin with.
+        lasts: shape (J,), the last layers of their first stages.
+        cost: shape (B, J, Q, W), of those by each bound; inf where not to be taken.
+        room: shape (J, Q, W), so many stages may follow.
+        ways: shape (J, Q, W), their numbers.
+        wanted: shape (Q, W), whether a way of a class is looked at.
+        holds: shape (Q, S), whether a state has what a class uses.
+        back: shape (Q,).
+        best: shape (B, L + 1, S), the least sum from a layer on.
+        count: shape (B, L + 1, S), of so many stages.
+        taken: shape (3, B, L, S), the last layer, class and way of the first one.
+    """
+    num_bounds, num_stages, num_classes, num_ways = cost.shape
+    num_states = best.shape[2]
+    least = np.empty(num_states, np.float32)
+    which = np.empty(num_states, np.int64)
+    for b in range(num_bounds):
+        for q in range(num_classes):
+            step = back[q]
+            for w in range(num_ways):
+                if not wanted[q, w]:
+                    continue
+                least[:] = np.inf
+                for j in range(num_stages):
+                    own = cost[b, j, q, w]
+                    if own == np.inf:
+                        continue
+                    after, followed = best[b, lasts[j] + 1], count[b, lasts[j] + 1]
+                    for state in range(step, num_states):
+                        total = after[state - step] + own
+                        if total < least[state] and followed[state - step] <= room[j, q, w]:
+                            least[state], which[state] = total, j
+                for state in range(step, num_states):
+                    if least[state] < best[b, layer, state] and holds[q, state]:
+                        j = which[state]
+                        best[b, layer, state] = least[state]
+                        count[b, layer, state] = count[b, lasts[j] + 1, state - step] + 1
+                        taken[0, b, layer, state] = lasts[j]
+                        taken[1, b, layer, state] = q
+                        taken[2, b, layer, state] = ways[j, q, w]
+
+
+@compiled("(f8[:, :, ::1], i8[::1], b1[:, ::1], i8[::1], f8[:, ::1], i2[:, :, ::1])")
+def put_behind(
+    least: FloatArray,
+    count: IntArray,
+    holds: NDArray[np.bool_],
+    back: IntArray,
+    best: FloatArray,
+    taken: NDArray[np.int16],
+) -> None:
+    """Enters the choices that cost least for N cuts.
+
+    Args:
+        least: shape (N, K, Q), what each stage costs with each class.
+        count: shape (N,), of their stages.
+        holds: shape (Q, S), whether a state has what a class uses.
+        back: shape (Q,).
+        best: shape (N, S), the least sum; of nothing, then of all stages.
+        taken: shape (K, N, S), the class of each stage.
+    """
+    num_plans, _, num_classes = least.shape
+    num_states = best.shape[1]
+    before = np.empty(num_states, np.float64)
+    for n in range(num_plans):
+        for k in range(count[n]):
+            before[:] = best[n]
+            best[n] = np.inf
+            for q in range(num_classes):
+                own = least[n, k, q]
+                if own == np.inf:
+                    continue
+                for state in range(back[q], num_states):
+                    total = before[state - back[q]] + own
+                    if total < best[n, state] and holds[q, state]:
+                        best[n, state], taken[k, n, state] = total, q

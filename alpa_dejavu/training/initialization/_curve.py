@@ -1,0 +1,92 @@
+"""The result of a run: what became of each candidate, and the state that was chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.training.initialization._layout import FloatArray
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """One candidate.
+
+    Attributes:
+        number: from 0; children and means have the numbers after those of the candidates that began by themselves.
+        parents: of a child or a mean.
+        batch_rows: so many rows of each batch it took; None: all.
+        first_step: where it began, counted from 0; a child begins where its parents are.
+        losses: shape (T,), of its steps; of one that diverged, those before.
+        relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
+        dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
+            before it was decided whether it is.
+        why: it was dropped, or chosen, or neither yet.
+        point: the coordinates that its start was made of, where there are such.
+        started, ended: shape (D,), its weights, if they were to be kept.
+    """
+
+    number: int
+    parents: tuple[int, ...]
+    batch_rows: int | None
+    first_step: int
+    losses: FloatArray
+    relative_gradients: FloatArray
+    dropped_step: int | None
+    why: str
+    point: tuple[float, ...] = ()
+    started: FloatArray | None = None
+    ended: FloatArray | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Initialized:
+    """What `parallel_initialize` gives.
+
+    Attributes:
+        state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
+        chosen: its number.
+        steps: how many steps its state has; as many as were asked for, unless the run was interrupted.
+        curves: of all candidates, by number.
+        rungs: the steps at which they were judged.
+        total_steps: steps of all candidates together, and of measuring means: the compute, in training steps.
+        padded_steps: steps of lanes that had no candidate; they are compute, too, and not among the total.
+        diverged: so many candidates had a loss or weights that are no number.
+        lost: so many candidates killed their worker again and again.
+        restarts: so many tasks began again because a worker died; their steps count once.
+        seconds: of the whole run, with compiling.
+        seed: of all that was random.
+        interrupted: whether it was stopped before its end.
+        notes: what else there is to know, in sentences.
+    """
+
+    state: Any
+    chosen: int
+    steps: int
+    curves: tuple[Curve, ...]
+    rungs: tuple[int, ...]
+    total_steps: int
+    padded_steps: int
+    diverged: int
+    lost: int
+    restarts: int
+    seconds: float
+    seed: int
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def losses(self) -> FloatArray:
+        """The chosen candidate's, from the first step of its first forebear; shape (steps,)."""
+        by_number = {curve.number: curve for curve in self.curves}
+        curve = by_number[self.chosen]
+        losses = curve.losses[: self.steps - curve.first_step]
+        while curve.parents:
+            first = curve.first_step
+            curve = by_number[curve.parents[0]]
+            losses = np.concatenate([curve.losses[: first - curve.first_step], losses])
+        return losses

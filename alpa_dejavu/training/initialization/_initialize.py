@@ -1,0 +1,161 @@
+"""Starts many, keeps the promising, and trains the best one on."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.initialization._align import Units, groups_of
+from alpa_dejavu.training.initialization._curve import Initialized
+from alpa_dejavu.training.initialization._field import Field
+from alpa_dejavu.training.initialization._judge import Judge
+from alpa_dejavu.training.initialization._judge import judge as judge_of
+from alpa_dejavu.training.initialization._layout import Parameters
+from alpa_dejavu.training.initialization._local import LocalRunner
+from alpa_dejavu.training.initialization._model import Batches, Model, gives_gradient
+from alpa_dejavu.training.initialization._ray_workers import ray_workers
+from alpa_dejavu.training.initialization._run import Progress, Run
+from alpa_dejavu.training.initialization._rungs import BUDGETS, checked_rungs, extra_allowed, rungs_of
+from alpa_dejavu.training.initialization._setting import Setting
+from alpa_dejavu.training.initialization._store import Store
+from alpa_dejavu.training.initialization._task import Runner
+from alpa_dejavu.training.initialization._trainer import Trainer
+from alpa_dejavu.training.initialization.rules import Rule, rule
+from alpa_dejavu.training.initialization.starts import Start, start
+
+
+def parallel_initialize(
+    init_fn: Callable[[Any], Any],
+    train_step: Callable[[Any, Any], Any],
+    batches: Batches,
+    *,
+    num_candidates: int,
+    budget_steps: int,
+    init: str | Start = "model",
+    keep: str | Rule = "halving",
+    judge: str | Judge = "trend",
+    seed: int = 0,
+    budget: str = "full",
+    rungs: Sequence[int] | None = None,
+    batch_rows: Sequence[int] = (),
+    lanes: int = 4,
+    workers: int | None = None,
+    worker_options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    memory_bytes: float | None = None,
+    parameters: Parameters | None = None,
+    average: bool = True,
+    units: str | Units | None = None,
+    checkpoints: str | pathlib.Path | None = None,
+    checkpoint_steps: int = 100,
+    save: str | pathlib.Path | None = None,
+    keep_weights: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Initialized:
+    """Trains many candidates a little, drops the poor ones early, and trains the best one to the end.
+
+    All candidates see the same batch at the same step. They are trained `lanes` side by side by `jax.vmap`. Rounding
+    may depend on that width, so it follows from the candidates and the least memory alone: with a rule that waits,
+    results are the same to the last bit for any number of workers of one kind with equally many threads each, and
+    without workers there.
+
+    Args:
+        init_fn: gives a state for a key of `jax.random.PRNGKey`: the parameters, a flax `TrainState`, or any pytree of
+            arrays. Candidate n's key is `fold_in(PRNGKey(seed), n)`.
+        train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
+            norm, `optax.global_norm(gradients)`, lets a judge look for large gradients, too.
+        batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
+        num_candidates: how many begin by themselves.
+        budget_steps: steps of the one that is chosen, those of the race included.
+        init: where they start: a name of `starts.KNOWN`, or a `Start`.
+        keep: who goes on from a rung: "halving", "evolution", "optuna", "asha" (whose result depends on arrival) or a
+            `Rule`.
+        judge: by what: "trend", "last_loss" or a `Judge`.
+        seed: the same seed, the same result.
+        budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
+            is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
+        rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
+        batch_rows: candidate n takes the first `batch_rows[n % len(batch_rows)]` rows of each batch; (): all.
+        lanes: so many side by side at most; more candidates go in waves. With W workers, W times as many train at once.
+        workers: so many actors of the connected Ray cluster do the work; None: this process does.
+        worker_options: of the actors, as `{"num_gpus": 1}`, or one mapping for each, as `into_alpa.spare_workers` gives
+            them; a CPU each unless they say otherwise.
+        memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one
+            of each worker, or of this process without workers; the smallest counts.
+        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+        average: whether means of the finalists are measured, too; the better is trained on.
+        units: what may be permuted before candidates without a forebear in common are averaged: "chain", or names of
+            tensors with their axes for each group; None: such aren't averaged.
+        checkpoints: a folder for candidates' states; None: they are kept in this process's memory.
+        checkpoint_steps: a state there isn't older than that; if a worker dies, its candidates begin again from it.
+        save: a JSON file for the result, with an NPZ file beside it. Written at the end of the race, at the end, and
+            with what was best so far when the run is interrupted or fails.
+        keep_weights: whether curves keep the weights with which candidates began and ended.
+        on_progress: is told as outcomes come.
+
+    Returns:
+        the chosen state and the curves of all candidates.
+
+    Raises:
+        ValueError: something above isn't as it should be; nothing is trained then.
+        TypeError: batches can't be read again, or what is given for workers can't be sent to them.
+        RuntimeError: all candidates diverged, or there is no Ray, or no Optuna, where it is asked for.
+
+    References:
+        Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016.
+    """
+    begun_s = time.perf_counter()
+    _check_numbers(num_candidates, budget_steps, lanes, checkpoint_steps, seed, workers, batch_rows)
+    checks.one_of("parallel_initialize", "budget", budget, BUDGETS)
+    chosen_rule, chosen_start, chosen_judge = rule(keep), start(init), judge_of(judge)
+    if not chosen_rule.waits and len(chosen_start.waves) > 1:
+        raise ValueError(
+            f"{type(chosen_start).__name__} learns from earlier candidates, and {type(chosen_rule).__name__} "
+            "doesn't wait for them; take a rule that waits, such as 'halving'"
+        )
+    at = (rungs_of(num_candidates, budget_steps, chosen_rule.eta, budget) if rungs is None
+          else checked_rungs(rungs, num_candidates, budget_steps, budget))  # fmt: skip
+    model = Model(init_fn, train_step, batches, parameters)
+    trainer = Trainer(model)
+    with_gradient = gives_gradient(model, trainer.layout, batch_rows)
+    groups = () if units is None else groups_of(units, trainer.layout)
+    saved = None if save is None else pathlib.Path(save)
+    if saved is not None and not saved.absolute().parent.is_dir():
+        raise ValueError(f"save is {saved}, but there is no folder {saved.absolute().parent}; make it first")
+    store = Store(trainer.layout, None if checkpoints is None else pathlib.Path(checkpoints))
+    runners: contextlib.AbstractContextManager[Runner] = (
+        contextlib.nullcontext(LocalRunner(trainer, store)) if workers is None
+        else ray_workers(model, workers, {} if worker_options is None else worker_options, store)
+    )  # fmt: skip
+    with runners as runner:
+        if workers is not None:
+            # Compiled here while workers begin; only then they can be asked for memory.
+            trainer.start(seed, 0)
+        fitting, note = runner.fitting(min(lanes, num_candidates), memory_bytes)
+        setting = Setting(
+            num_candidates, budget_steps, at, extra_allowed(budget_steps, budget), chosen_start, chosen_rule,
+            chosen_judge, seed, tuple(batch_rows), fitting, checkpoint_steps, groups, average, keep_weights,
+        )  # fmt: skip
+        field = Field(setting, trainer, store, with_gradient)
+        run = Run(field, begun_s, saved, [note] if note else [])
+        run.say_waves(workers or 1)
+        if on_progress is not None:
+            field.on_change = lambda: on_progress(run.progress())
+        return run.result(runner)
+
+
+def _check_numbers(
+    num_candidates: int, budget_steps: int, lanes: int, checkpoint_steps: int, seed: int, workers: int | None,
+    batch_rows: Sequence[int],
+) -> None:  # fmt: skip
+    given = {"num_candidates": num_candidates, "budget_steps": budget_steps, "lanes": lanes,
+             "checkpoint_steps": checkpoint_steps, **({} if workers is None else {"workers": workers})}  # fmt: skip
+    given.update({f"batch_rows[{n}]": rows for n, rows in enumerate(batch_rows)})
+    for name, value in given.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"parallel_initialize: {name} is {value!r}, but must be a whole number of at least 1")
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"parallel_initialize: seed is {seed!r}, but must be a whole number of at least 0")

@@ -1,0 +1,44 @@
+"""How many candidates a device has memory for."""
+
+from __future__ import annotations
+
+from alpa_dejavu.training.initialization._trainer import Trainer
+
+
+class DoesNotFitError(ValueError):
+    """Not even one candidate fits."""
+
+
+def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+    """How many candidates can be trained side by side, `lanes` at most, and a note if it is fewer.
+
+    Args:
+        trainer: of the model.
+        lanes: how many are asked for.
+        memory_bytes: of a device; None: what jax says of this process's first one; if it says nothing, all are
+            taken to fit.
+
+    Raises:
+        DoesNotFitError: not even one fits.
+    """
+    limit = memory_bytes if memory_bytes is not None else _memory_of_device()
+    if limit is None:
+        return lanes, ""
+    fitting = lanes
+    while (needed := trainer.memory_bytes(fitting)) > limit:
+        if fitting == 1:
+            raise DoesNotFitError(
+                f"one candidate takes {needed:.4g} bytes, but the device has {limit:.4g}; make the model or the "
+                "batches smaller, or give the right memory_bytes"
+            )
+        fitting //= 2
+    if fitting == lanes:
+        return lanes, ""
+    return fitting, f"{lanes} candidates side by side don't fit in {limit:.4g} bytes of memory, {fitting} do"
+
+
+def _memory_of_device() -> float | None:
+    import jax
+
+    said = jax.devices()[0].memory_stats()
+    return None if said is None or "bytes_limit" not in said else float(said["bytes_limit"])

@@ -1,0 +1,90 @@
+"""What a worker has to know of a model to train candidates of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, final
+
+from alpa_dejavu.training.initialization._layout import Layout, Parameters
+
+Batches: TypeAlias = Sequence[Any] | Callable[[int], Any]
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A model as its user gives it.
+
+    Attributes:
+        init_fn: gives a state for a key.
+        train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
+        batches: a sequence, which begins again at its end, or a function of the step.
+        parameters: picks the parameters out of a state; None: see `layout_of`.
+    """
+
+    init_fn: Callable[[Any], Any]
+    train_step: Callable[[Any, Any], Any]
+    batches: Batches
+    parameters: Parameters | None = None
+
+    def batch(self, step: int, rows: int | None = None) -> Any:
+        """The batch of a step, counted from 0; its first rows alone where a candidate takes smaller ones."""
+        import jax
+
+        batch = self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
+        return batch if rows is None else jax.tree_util.tree_map(lambda leaf: leaf[:rows], batch)
+
+
+def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ()) -> bool:
+    """Whether the training step says the norm of its gradient; checked are all that it takes and gives.
+
+    Raises:
+        TypeError: batches are neither a sequence nor a function.
+        ValueError: there are no batches, or too few rows in one, or the step doesn't give what it should.
+    """
+    import jax
+
+    if not callable(model.batches):
+        if not hasattr(model.batches, "__getitem__") or not hasattr(model.batches, "__len__"):
+            raise TypeError(
+                f"batches is a {type(model.batches).__name__}, which can't be read again for each candidate; "
+                "give a list, or a function of the step that returns its batch"
+            )
+        if len(model.batches) == 0:
+            raise ValueError("batches is empty; give at least one batch")
+    batch = model.batch(0)
+    for leaf in jax.tree_util.tree_leaves(batch) if batch_rows else ():
+        if len(leaf.shape) == 0 or leaf.shape[0] < max(batch_rows):
+            raise ValueError(
+                f"batch_rows has {max(batch_rows)}, but a batch holds an array of shape {leaf.shape}; give "
+                "as many rows as the batches have at most"
+            )
+    state = layout.state(tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in layout.leaves))
+    return _checked(jax.eval_shape(model.train_step, state, batch), layout)
+
+
+def _checked(said: Any, layout: Layout) -> bool:
+    import jax
+    import jax.numpy as jnp
+
+    if not isinstance(said, tuple) or len(said) not in (2, 3):
+        got = f"{len(said)} parts" if isinstance(said, tuple) else f"a {type(said).__name__}"
+        raise ValueError(f"train_step returned {got}; return (state, loss) or (state, loss, gradient_norm)")
+    new = jax.tree_util.tree_leaves(said[0])
+    if len(new) != len(layout.leaves):
+        raise ValueError(
+            f"train_step returned a state of {len(new)} arrays for one of {len(layout.leaves)}; return the "
+            "whole state as it is after the step"
+        )
+    for leaf, tensor in zip(new, layout.leaves, strict=True):
+        if tuple(leaf.shape) != tensor.shape or leaf.dtype != tensor.dtype:
+            raise ValueError(
+                f"train_step made {tensor.name} of {tensor.dtype}{list(tensor.shape)} into "
+                f"{leaf.dtype}{list(leaf.shape)}; a step must keep shapes and dtypes"
+            )
+    for name, value in zip(("loss", "gradient_norm"), said[1:], strict=False):
+        shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
+        if shape != () or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"train_step returned a {name} of {dtype}{list(shape)}; return one real number")
+    return len(said) == 3

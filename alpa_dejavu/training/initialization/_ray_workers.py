@@ -1,0 +1,189 @@
+"""Tasks done by Ray actors, over devices and hosts. A worker that dies is replaced, and its task begins again."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from alpa_dejavu.training.initialization._layout import Leaves
+from alpa_dejavu.training.initialization._memory import DoesNotFitError, fitting_lanes
+from alpa_dejavu.training.initialization._model import Model
+from alpa_dejavu.training.initialization._store import Store
+from alpa_dejavu.training.initialization._task import Outcome, Runner, Task
+from alpa_dejavu.training.initialization._trainer import Trainer
+
+_log = logging.getLogger("alpa_dejavu")
+PATIENCE_S = 30.0
+"""If workers haven't begun after that, it is said."""
+MOST_TRIES = 3
+"""A task whose worker dies so often isn't tried again: its candidates are taken for what kills workers."""
+
+
+@contextlib.contextmanager
+def ray_workers(
+    model: Model, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: Store
+) -> Iterator[Runner]:
+    """So many actors of the connected Ray cluster, gone at the end of the block.
+
+    Args:
+        model: is sent to each of them, by Ray.
+        workers: how many.
+        options: of the actors, as `num_gpus`, or one mapping for each; a CPU each unless they say otherwise.
+        store: where the last checkpoint of each candidate is.
+
+    Raises:
+        RuntimeError: this process isn't connected to Ray.
+        ValueError: the cluster hasn't what so many workers need, or there are more or fewer options than workers.
+            What others use at the moment is waited for, and said so.
+        TypeError: the model can't be sent to workers.
+    """
+    each = [options] * workers if isinstance(options, Mapping) else list(options)
+    if len(each) != workers:
+        raise ValueError(f"worker_options has {len(each)} mappings for {workers} workers; give one for each, or one")
+    runner = _RayRunner(model, [{"num_cpus": 1, **mapping} for mapping in each], store)
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+@final
+class _Worker:
+    """What runs in an actor."""
+
+    def __init__(self, model: Model) -> None:
+        self._trainer = Trainer(model)
+        self._left: Leaves = ()
+
+    def train(self, task: Task, states: Leaves | None) -> Outcome:
+        """From given states, or from those with which its last task has ended."""
+        outcome = self._trainer.train(task, self._left if states is None else states)
+        self._left = outcome.states
+        return outcome
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """As of a runner; 0, and why, if not even one fits: an error would come with lines of Ray's."""
+        try:
+            return fitting_lanes(self._trainer, lanes, memory_bytes)
+        except DoesNotFitError as error:
+            return 0, str(error)
+
+
+@final
+class _RayRunner(Runner):
+    def __init__(self, model: Model, options: Sequence[Mapping[str, Any]], store: Store) -> None:
+        self._ray = _connected(options)
+        self._store = store
+        try:
+            self._model = self._ray.put(model)
+        except TypeError as error:
+            raise TypeError(f"init_fn, train_step and batches are sent to Ray's workers, but can't be: {error}; take "
+                            "what can't be sent (locks, open files, generators) out of them") from None  # fmt: skip
+        actor = self._ray.remote(_Worker).options
+        self._kinds = [actor(max_restarts=0, max_task_retries=0, **mapping) for mapping in options]
+        self._actors = [kind.remote(self._model) for kind in self._kinds]
+        self._idle = list(range(len(options)))
+        self._running: dict[Any, tuple[int, Task]] = {}
+        self._left: dict[int, tuple[tuple[int, ...], int]] = {}
+        """Whose states each worker still has from its last task, and at which step: these needn't be sent again."""
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        """Of the worker with the least; all are asked at once."""
+        asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
+        late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
+        if late:
+            _log.warning("%d of %d workers haven't begun after %g s; they are waited for: see that a host has what "
+                         "one of them needs, or ask for fewer", len(late), len(asked), PATIENCE_S)  # fmt: skip
+        least, note = min(self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked))
+        if not least:
+            raise ValueError(note)
+        return least, note
+
+    def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
+        deaths: collections.Counter[Task] = collections.Counter()
+        again: list[Task] = []
+        while True:
+            while self._idle and (task := again.pop() if again else next_task()) is not None:
+                wanted = task.numbers, task.first_step
+                place = next((place for place in self._idle if self._left.get(place) == wanted), self._idle[-1])
+                self._idle.remove(place)
+                states = None if self._left.get(place) == wanted else self._store.side_by_side(task.numbers)
+                self._running[self._actors[place].train.remote(task, states)] = (place, task)
+            if not self._running:
+                return
+            done = self._ray.wait(list(self._running), num_returns=1)[0][0]
+            place, task = self._running.pop(done)
+            self._idle.append(place)
+            outcome: Outcome | None = self._got(done, place, "its candidates begin again at their last checkpoint")
+            if outcome is not None:
+                self._left[place] = task.numbers, task.first_step + (0 if task.is_measure else task.num_steps)
+                yield outcome
+                continue
+            deaths[task] += 1
+            if deaths[task] < MOST_TRIES:
+                self.restarts += 1
+                again.append(task)
+            else:
+                yield Outcome.of_nothing(task, f"its worker died {MOST_TRIES} times in steps {task.first_step} to "
+                                      f"{task.first_step + task.num_steps - 1}")  # fmt: skip
+
+    def stop(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(Exception):  # the cluster may be gone, and the actors with it
+                self._ray.kill(actor)
+
+    def _answer(self, asked: Any, place: int, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        for left in range(MOST_TRIES - 1, -1, -1):
+            answer: tuple[int, str] | None = self._got(asked, place, "another one is asked for its memory")
+            if answer is not None:
+                return answer
+            asked = self._actors[place].fitting.remote(lanes, memory_bytes) if left else None
+        raise RuntimeError(f"a worker died {MOST_TRIES} times when it was asked how much memory its device has; see "
+                           "Ray's logs, or give worker_options that leave it out")  # fmt: skip
+
+    def _got(self, done: Any, place: int, then: str) -> Any:
+        """What a worker gives. None: it has died; another one takes its place."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(done)
+        except (errors.RayActorError, errors.ObjectLostError) as error:
+            if getattr(error, "actor_init_failed", False):
+                raise RuntimeError(
+                    f"a worker can't begin, and no other one could: {error}; see that what init_fn, train_step and "
+                    "batches import can be imported on every host"
+                ) from error
+            said = str(error).splitlines() or [type(error).__name__]
+            _log.warning("a worker died: %s; %s", said[0], then)
+            with contextlib.suppress(Exception):
+                self._ray.kill(self._actors[place])
+            self._actors[place] = self._kinds[place].remote(self._model)
+            self._left.pop(place, None)
+            return None
+
+
+def _connected(options: Sequence[Mapping[str, Any]]) -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeError('Ray is not installed: pip install "ray>=2.10,<2.61", or leave workers out') from error
+    if not ray.is_initialized():
+        raise RuntimeError(
+            f"workers is {len(options)}, but this process isn't connected to Ray; call ray.init() first, or "
+            "use alpa_dejavu.alpa.local_cluster.local_cluster"
+        )
+    there = ray.cluster_resources()
+    for resource, option in (("CPU", "num_cpus"), ("GPU", "num_gpus")):
+        needed = sum(float(mapping.get(option, 0)) for mapping in options)
+        if needed > there.get(resource, 0.0):
+            raise ValueError(
+                f"{len(options)} workers need {needed:g} {resource}, but the Ray cluster has "
+                f"{there.get(resource, 0.0):g}; ask for fewer workers, or give worker_options"
+            )
+        free = ray.available_resources().get(resource, 0.0)
+        if needed > free:
+            _log.warning("%d workers need %g %s, of which %g are free: they wait until others have ended", len(options),
+                         needed, resource, free)  # fmt: skip
+    return ray

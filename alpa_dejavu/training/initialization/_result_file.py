@@ -1,0 +1,121 @@
+"""The result of a run as files: JSON of what became of the candidates, and beside it the chosen state as NPZ."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alpa_dejavu._util.json_file import read_checked, write_whole
+from alpa_dejavu.training.initialization._curve import Curve, Initialized
+from alpa_dejavu.training.initialization._layout import FloatArray, Parameters, layout
+from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
+
+if TYPE_CHECKING:
+    from alpa_dejavu.training.initialization.result_format import CandidateData
+
+_REMEDY = "give the JSON file that parallel_initialize or write_result has written"
+_COUNTS = (
+    "chosen", "steps", "total_steps", "padded_steps", "diverged", "lost", "restarts", "seconds", "seed", "interrupted",
+)  # fmt: skip
+
+
+def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
+    """Writes `path`, JSON, and beside it the state, NPZ, under a name with its steps.
+
+    The state is there before the JSON that names it, and each is written whole, so what is read is always a pair.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    import jax
+
+    path = pathlib.Path(path)
+    state_file = state_file_of(result, path)
+    leaves = tuple(np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result.state))
+    write_leaves(state_file, leaves)
+    content = {
+        "version": 1,
+        "state_file": state_file.name,
+        **{name: getattr(result, name) for name in _COUNTS},
+        "rungs": list(result.rungs),
+        "notes": list(result.notes),
+        "candidates": [_as_json(curve) for curve in result.curves],
+    }
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def state_file_of(result: Initialized, path: pathlib.Path) -> pathlib.Path:
+    """Where the state of a result is that is written to a path."""
+    return path.with_name(f"{path.stem}.step-{result.steps}.candidate-{result.chosen}.npz")
+
+
+def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | None = None) -> Initialized:
+    """What `write_result` wrote.
+
+    Args:
+        path: of the JSON.
+        like: a state of the model, or its shapes, as `jax.eval_shape(init_fn, key)` gives them.
+        parameters: as for `parallel_initialize`.
+
+    Raises:
+        ValueError: a file isn't there, is no such file, or holds another model's state.
+    """
+    from alpa_dejavu.training.initialization.result_format import ResultData
+
+    path = pathlib.Path(path)
+    file = read_checked(path, ResultData, _REMEDY)
+    data = file.data
+    name = data["state_file"]
+    if pathlib.PurePath(name).name != name:
+        raise file.problem(("state_file",), f"state_file is {name!r}, but must be a file beside it")
+    curves = tuple(_curve(each) for each in data["candidates"])
+    if data["chosen"] not in {curve.number for curve in curves}:
+        raise file.problem(("chosen",), f"chosen is {data['chosen']}, which isn't among the candidates")
+    shape = layout(like, parameters)
+    counts: Mapping[str, Any] = data
+    return Initialized(
+        state=shape.state(read_leaves(path.with_name(name), shape)),
+        curves=curves,
+        rungs=tuple(data["rungs"]),
+        notes=tuple(data["notes"]),
+        **{count: counts[count] for count in _COUNTS},
+    )
+
+
+def _as_json(curve: Curve) -> dict[str, Any]:
+    """Weights aren't kept: they may be large."""
+    return {
+        "number": curve.number,
+        "parents": list(curve.parents),
+        "batch_rows": curve.batch_rows,
+        "first_step": curve.first_step,
+        "dropped_step": curve.dropped_step,
+        "why": curve.why,
+        "point": list(curve.point),
+        "losses": curve.losses.tolist(),
+        "relative_gradients": [value if math.isfinite(value) else None for value in curve.relative_gradients.tolist()],
+    }
+
+
+def _curve(data: CandidateData) -> Curve:
+    return Curve(
+        data["number"],
+        tuple(data["parents"]),
+        data["batch_rows"],
+        data["first_step"],
+        _floats(data["losses"]),
+        _floats(data["relative_gradients"]),
+        data["dropped_step"],
+        data["why"],
+        tuple(data["point"]),
+    )
+
+
+def _floats(values: Sequence[float | None]) -> FloatArray:
+    return np.array([math.nan if value is None else value for value in values], np.float64)

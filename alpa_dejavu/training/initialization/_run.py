@@ -1,0 +1,143 @@
+"""A run: the race, then the training of the best, with the result written on every way out."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import pathlib
+import time
+from typing import final
+
+from alpa_dejavu.training.initialization._asynchronous import race_asynchronously
+from alpa_dejavu.training.initialization._curve import Curve, Initialized
+from alpa_dejavu.training.initialization._field import Field
+from alpa_dejavu.training.initialization._means import best_of_means
+from alpa_dejavu.training.initialization._race import race, train_to
+from alpa_dejavu.training.initialization._result_file import state_file_of, write_result
+from alpa_dejavu.training.initialization._task import Runner
+
+_log = logging.getLogger("alpa_dejavu")
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        step: of the candidate that is farthest.
+        living: candidates that aren't dropped.
+        begun: candidates, children and means that there are.
+        total_steps: of all candidates so far.
+    """
+
+    step: int
+    living: int
+    begun: int
+    total_steps: int
+
+
+@final
+class Run:
+    """Of one field of candidates."""
+
+    def __init__(self, field: Field, begun_s: float, save: pathlib.Path | None, notes: list[str]) -> None:
+        self._field, self._begun_s, self._save, self._notes = field, begun_s, save, notes
+        self._written: pathlib.Path | None = None
+
+    def say_waves(self, workers: int) -> None:
+        setting = self._field.setting
+        waves = math.ceil(setting.num_candidates / (setting.lanes * workers))
+        if waves > 1:
+            said = f"{workers} x {setting.lanes} at a time"
+            self._notes.append(f"{setting.num_candidates} candidates go in {waves} waves, {said}")
+        if not setting.rule.waits:
+            name = type(setting.rule).__name__
+            self._notes.append(f"{name} doesn't wait, so the result depends on who arrives first")
+        for note in self._notes:
+            _log.info("%s", note)
+
+    def progress(self) -> Progress:
+        field = self._field
+        step = max(candidate.step for candidate in field.candidates.values())
+        return Progress(step, len(field.living()), len(field.candidates), field.total_steps)
+
+    def result(self, runner: Runner) -> Initialized:
+        chosen: int | None = None
+        try:
+            chosen = self._trained(runner)
+            return self._made(chosen, runner, interrupted=False)
+        except BaseException:
+            best = self._field.best_so_far()
+            if chosen is None and best is not None and self._save is not None:
+                self._made(best, runner, interrupted=True)
+            raise
+
+    def _trained(self, runner: Runner) -> int:
+        """The chosen candidate, trained to the end; if one diverges on the way, the next finalist is."""
+        field, setting = self._field, self._field.setting
+        first = (race if setting.rule.waits else race_asynchronously)(field, runner)
+        best = best_of_means(field, runner, first) if setting.average else first[0]
+        if self._save is not None:
+            self._made(best, runner, interrupted=True)
+        for number in [best, *(finalist for finalist in first if finalist != best)]:
+            train_to(field, runner, [number], setting.budget_steps)
+            if field.candidates[number].is_living:
+                field.candidates[number].why = self._why(number, first)
+                for place, other in enumerate(first):
+                    if other != number and field.candidates[other].is_living:
+                        field.drop(other, f"place {place + 1} of {len(first)} finalists")
+                return number
+        raise RuntimeError(
+            f"all {len(first)} finalists are dropped after the race ({field.candidates[best].why}); take "
+            "smaller steps, or start from smaller weights (init=)"
+        )
+
+    def _why(self, number: int, first: tuple[int, ...]) -> str:
+        if number in first:
+            return f"chosen: place {first.index(number) + 1} of {len(first)} finalists"
+        parents = ", ".join(map(str, self._field.candidates[number].parents))
+        return f"chosen: the mean of {parents}, which is better than {first[0]} alone"
+
+    def _made(self, chosen: int, runner: Runner, interrupted: bool) -> Initialized:
+        field, setting = self._field, self._field.setting
+        field.remember_end(chosen)
+        result = Initialized(
+            state=field.layout.state(field.store.get(chosen)),
+            chosen=chosen,
+            steps=field.candidates[chosen].step,
+            curves=tuple(self._curve(number, chosen, interrupted) for number in field.candidates),
+            rungs=setting.rungs,
+            total_steps=field.total_steps,
+            padded_steps=field.padded_steps,
+            diverged=field.diverged,
+            lost=field.lost,
+            restarts=runner.restarts,
+            seconds=time.perf_counter() - self._begun_s,
+            seed=setting.seed,
+            interrupted=interrupted,
+            notes=tuple(self._notes),
+        )
+        if self._save is not None:
+            self._write(result, self._save)
+        return result
+
+    def _curve(self, number: int, chosen: int, interrupted: bool) -> Curve:
+        """Of a run that was interrupted, those that weren't dropped say so; the run itself may go on."""
+        candidate = self._field.candidates[number]
+        curve = candidate.curve()
+        if not interrupted or not candidate.is_living:
+            return curve
+        said = f"one of {len(self._field.living())} that weren't dropped"
+        if self._field.candidates[chosen].step:
+            said += "; the best so far" if number == chosen else f"; {chosen} was the best so far"
+        return dataclasses.replace(curve, why=said)
+
+    def _write(self, result: Initialized, path: pathlib.Path) -> None:
+        """The state of an earlier result of this run goes once the file no longer names it."""
+        write_result(result, path)
+        state_file = state_file_of(result, path)
+        if self._written is not None and self._written != state_file:
+            self._written.unlink(missing_ok=True)
+        self._written = state_file

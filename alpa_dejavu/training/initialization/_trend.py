@@ -1,0 +1,113 @@
+"""What a loss curve promises: its trend after the initial drop, followed to the end of the training.
+
+The first steps are steep whatever the start is worth, so a candidate is judged by what comes after them: a line through
+the rest, on a logarithmic scale of steps (and of losses, where all are above zero: a power law), whose slope counts the
+less the less it stands out of the noise.
+
+References:
+    Hestness et al., Deep Learning Scaling is Predictable, Empirically, arXiv:1712.00409, 2017.
+    Domhan, Springenberg and Hutter, Speeding Up Automatic Hyperparameter Optimization of Deep Neural Networks by
+    Extrapolation of Learning Curves, IJCAI 2015.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.training.initialization._layout import FloatArray
+
+FEWEST = 3
+"""So many losses a line with an error needs."""
+CLEARLY = 2.0
+"""A slope of so many standard errors stands out of the noise."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """What a candidate's curve says.
+
+    Attributes:
+        steps: steps that the curve has.
+        last: the last loss.
+        loss: the trend's loss at the last step.
+        promised: the trend's loss at the end of the training.
+        on_plateau: whether no fall stands out of the noise.
+        relative_gradient: the median over the trend of the gradient's norm over the weights'; NaN: unknown.
+    """
+
+    steps: int
+    last: float
+    loss: float
+    promised: float
+    on_plateau: bool
+    relative_gradient: float
+
+
+def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int, horizon: int) -> Measure:
+    """The measure of a curve.
+
+    Args:
+        losses: shape (T,), one at least, finite.
+        relative_gradients: shape (T,); NaN where unknown.
+        first_step: where the curve begins, counted from 0.
+        horizon: the steps of the whole training.
+    """
+    at = np.log2(np.arange(first_step + 1, first_step + len(losses) + 1, dtype=float))
+    falls_by_power = bool((losses > 0).all())
+    values = np.log(losses) if falls_by_power else losses
+    begin = end_of_drop(at, values)
+    slope, now, error = _line(at[begin:], values[begin:])
+    certain = max(0.0, 1 - (error / slope) ** 2) if slope else 0.0
+    then = now + slope * certain * (math.log2(max(horizon, first_step + len(losses))) - at[-1])
+    loss, promised = (math.exp(min(now, 700.0)), math.exp(min(then, 700.0))) if falls_by_power else (now, then)
+    known = relative_gradients[begin:][np.isfinite(relative_gradients[begin:])]
+    return Measure(
+        len(losses),
+        float(losses[-1]),
+        loss,
+        promised,
+        not slope < -CLEARLY * error,
+        float(np.median(known)) if known.size else math.nan,
+    )
+
+
+def end_of_drop(at: FloatArray, values: FloatArray) -> int:
+    """Where the steep first part of a curve ends: the knee of the two lines that fit best; 0 if there is no such part.
+
+    A short curve has too few points for two lines: its second half is taken.
+    """
+    count = len(values)
+    if count < 4 * FEWEST:
+        return max(0, min(count // 2, count - FEWEST))
+    best, least = 0, math.inf
+    sums = np.concatenate([np.zeros((5, 1)), np.cumsum([at, values, at * at, at * values, values * values], axis=1)], 1)
+    for knee in range(2, count // 2 + 1):
+        first, then = _fit(sums[:, knee], knee), _fit(sums[:, -1] - sums[:, knee], count - knee)
+        if first[1] + then[1] < least:
+            least = first[1] + then[1]
+            best = knee if first[0] < then[0] else 0
+    return best
+
+
+def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
+    """Slope of the best line, and its squared residuals."""
+    x, y, xx, xy, yy = sums.tolist()
+    spread, together = xx - x * x / count, xy - x * y / count
+    slope = together / spread if spread > 0 else 0.0
+    return slope, max(0.0, yy - y * y / count - slope * together)
+
+
+def _line(at: FloatArray, values: FloatArray) -> tuple[float, float, float]:
+    """Slope, value at the last point, and the slope's standard error; of too few points, the mean of them."""
+    if len(values) < FEWEST:
+        return 0.0, float(values.mean()), 0.0
+    around = at - at.mean()
+    spread = float(around @ around)
+    slope = float(around @ values) / spread
+    left = values - values.mean() - slope * around
+    return slope, float(values.mean() + slope * around[-1]), math.sqrt(float(left @ left) / (len(values) - 2) / spread)

@@ -1,0 +1,48 @@
+"""Results of `parallel_initialize`, version 1, as a declared type: every key, and what it must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from typing_extensions import TypedDict
+
+from alpa_dejavu._util.format_fields import WHOLE, Index, Text, Words, file_format, listed, said, whole
+
+
+class CandidateData(TypedDict):
+    """A candidate and its curve, as `Curve` has it."""
+
+    number: Index
+    parents: Annotated[list[Index], listed("a list of numbers")]
+    batch_rows: Annotated[Annotated[int, whole("", 1), WHOLE] | None, said("a number of rows, or null")]
+    first_step: Index
+    dropped_step: Annotated[Index | None, said("a number of steps, or null")]
+    why: Words
+    point: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
+    losses: Annotated[list[Annotated[float, said("a number")]], listed("a list of numbers")]
+    relative_gradients: Annotated[
+        list[Annotated[float | None, said("a number, or null")]], listed("a list of numbers or nulls")
+    ]
+
+
+@file_format
+class ResultData(TypedDict):
+    """A result, as `Initialized` has it; its state is in a file beside it."""
+
+    version: Annotated[Literal[1], said("1, the version of results that this release reads"), WHOLE]
+    state_file: Annotated[Text, said("the name of an NPZ file beside this one")]
+    chosen: Index
+    steps: Index
+    total_steps: Index
+    padded_steps: Index
+    diverged: Index
+    lost: Index
+    restarts: Index
+    seconds: Annotated[float, said("a number of seconds", ge=0)]
+    seed: Index
+    interrupted: Annotated[bool, said("true or false")]
+    rungs: Annotated[list[Index], listed("a list of steps")]
+    notes: Annotated[list[Words], listed("a list of sentences")]
+    candidates: Annotated[
+        list[Annotated[CandidateData, said("a candidate")]], listed("a list of candidates", min_length=1)
+    ]

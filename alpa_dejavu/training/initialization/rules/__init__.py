@@ -1,0 +1,23 @@
+"""Whom to keep: rules of one method, chosen by name."""
+
+from __future__ import annotations
+
+from alpa_dejavu._util.by_name import resolve
+from alpa_dejavu.training.initialization.rules._asha import Asha
+from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing
+from alpa_dejavu.training.initialization.rules._evolution import Evolution
+from alpa_dejavu.training.initialization.rules._halving import Halving
+from alpa_dejavu.training.initialization.rules._optuna_pruner import OptunaPruner
+
+__all__ = ["Asha", "Child", "Decision", "Evolution", "Halving", "OptunaPruner", "Rule", "Standing", "rule"]
+
+KNOWN: dict[str, type[Rule]] = {"asha": Asha, "evolution": Evolution, "halving": Halving, "optuna": OptunaPruner}
+
+
+def rule(choice: str | Rule) -> Rule:
+    """The rule of a name ("asha", "evolution", "halving", "optuna"), or the given one.
+
+    >>> rule("halving")
+    Halving(eta=2)
+    """
+    return resolve("rule", choice, KNOWN, Rule)  # type: ignore[type-abstract]

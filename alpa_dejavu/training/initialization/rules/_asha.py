@@ -1,0 +1,42 @@
+"""Successive halving that waits for nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing
+from alpa_dejavu.training.initialization.rules._checks import at_least_two
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Asha(Rule):
+    """A candidate goes on as soon as it is among the best of those that have arrived at its rung so far.
+
+    No worker is ever idle, but who goes on depends on who arrived first: with several workers a run can't be repeated
+    exactly, and its result isn't that of another number of workers.
+
+    Attributes:
+        eta: one in so many goes on.
+
+    Raises ValueError for an eta below 2.
+
+    References:
+        Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
+    """
+
+    eta: int = 2
+    waits = False
+
+    def __post_init__(self) -> None:
+        at_least_two("asha", self.eta)
+
+    def decide(self, standing: Standing) -> Decision:
+        for rung in range(len(standing.rungs) - 2, -1, -1):
+            arrived = standing.at(rung)
+            best = standing.best_first(rung, arrived)[: len(arrived) // self.eta]
+            kept = tuple(number for number in best if number in standing.waiting and standing.rung(number) == rung)
+            if kept:
+                return Decision(kept, why=f"asha promotes from step {standing.rungs[rung]}")
+        return Decision((), why="asha hasn't promoted it")

@@ -1,0 +1,60 @@
+"""The best go on, and have children: mutated, or crossed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+import numpy as np
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing
+from alpa_dejavu.training.initialization.rules._checks import at_least_two
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Evolution(Rule):
+    """At each rung one in eta goes on, and each of these has a child, which is trained on from where its parents are.
+
+    At the last rung but one there are no more children. Waits for all at each rung.
+
+    Attributes:
+        eta: one in so many goes on.
+        strength: how far a mutation moves weights, in standard deviations of each tensor.
+        crossing: the fraction of children that two parents have; the others are mutated.
+
+    Raises ValueError for an eta below 2, a strength that isn't positive or a fraction that is none.
+
+    References:
+        Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846, 2017.
+        Real et al., Regularized Evolution for Image Classifier Architecture Search, AAAI 2019.
+    """
+
+    eta: int = 2
+    strength: float = 0.1
+    crossing: float = 0.5
+
+    def __post_init__(self) -> None:
+        at_least_two("evolution", self.eta)
+        checks.positive("evolution", "strength", self.strength)
+        if not 0 <= self.crossing <= 1:
+            raise ValueError(f"evolution: crossing is {self.crossing!r}, but must be a fraction, from 0 to 1")
+
+    def decide(self, standing: Standing) -> Decision:
+        order, rung = standing.waiting_best_first(), standing.last_rung
+        kept = order[: -(-len(order) // self.eta)]
+        breeds = rung < len(standing.rungs) - 2 and len(order) > 1
+        children = tuple(self._children(kept, standing.seed, rung)) if breeds else ()
+        return Decision(kept, children, f"evolution keeps {len(kept)} of {len(order)}, with {len(children)} children")
+
+    def _children(self, kept: tuple[int, ...], seed: int, rung: int) -> list[Child]:
+        generator = np.random.default_rng([seed, rung])
+        children = []
+        for place, parent in enumerate(kept):
+            others = [other for other in kept if other != parent]
+            if others and generator.random() < self.crossing:
+                children.append(Child((parent, others[int(generator.integers(len(others)))])))
+            else:
+                children.append(Child((parent,), self.strength * 2.0 ** (place % 3 - 1)))
+        return children

@@ -1,0 +1,118 @@
+"""The initializations of the literature, by the shape of each tensor."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+
+_SALT = 0x57A27
+"""Keys of initializers are folded once more, so that they aren't those of the model's own start."""
+
+
+class ByShape(Start):
+    """Draws each tensor of two axes or more anew; others, as biases and scales, stay the model's own.
+
+    Like jax, it takes the last axis for the outputs and the one before for the inputs, and the rest for a window. Where
+    a model splits an axis, as attention does its heads, that isn't what its own initialization has.
+    """
+
+    @abc.abstractmethod
+    def _initializer(self, known: Any) -> Any:
+        """`(key, shape, dtype) -> array`, as those of `jax.nn.initializers`, which is `known`."""
+
+    @final
+    def start(self, ask: Ask) -> tuple[Started, ...]:
+        import jax
+        import jax.numpy as jnp
+
+        initializer = self._initializer(jax.nn.initializers)
+        started = []
+        for number in ask.numbers:
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.PRNGKey(ask.seed), number), _SALT)
+            weights = list(ask.own(number))
+            for n, tensor in enumerate(ask.tensors):
+                if tensor.is_matrix:
+                    drawn = initializer(jax.random.fold_in(key, n), tensor.shape, jnp.float32)
+                    weights[n] = np.asarray(drawn).astype(tensor.dtype)
+            started.append(Started(tuple(weights)))
+        return tuple(started)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class XavierNormal(ByShape):
+    """References: Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.xavier_normal()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class XavierUniform(ByShape):
+    """References: as `XavierNormal`."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.xavier_uniform()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KaimingNormal(ByShape):
+    """References: He et al., Delving Deep into Rectifiers, ICCV 2015."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.kaiming_normal()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class KaimingUniform(ByShape):
+    """References: as `KaimingNormal`."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.kaiming_uniform()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Lecun(ByShape):
+    """References: LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.lecun_normal()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Orthogonal(ByShape):
+    """References: Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014."""
+
+    def _initializer(self, known: Any) -> Any:
+        return known.orthogonal()
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class TruncatedNormal(ByShape):
+    """Normal numbers up to two standard deviations.
+
+    Attributes:
+        stddev: of the normal numbers before they are truncated.
+
+    Raises ValueError for a stddev that isn't positive.
+    """
+
+    stddev: float = 0.02
+
+    def __post_init__(self) -> None:
+        checks.positive("truncated_normal", "stddev", self.stddev)
+
+    def _initializer(self, known: Any) -> Any:
+        return known.truncated_normal(self.stddev)

@@ -1,0 +1,76 @@
+"""Sample widely, then closer around the best."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, final
+
+import numpy as np
+
+from alpa_dejavu.problem import checks
+from alpa_dejavu.training.initialization._breed import moved
+from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+from alpa_dejavu.training.initialization.starts._picture import PICTURES, Picture, check_installed
+from alpa_dejavu.training.initialization.starts._scales import LatinHypercube
+
+_SALT = 0xF17E
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class CoarseToFine(Start):
+    """Half of the candidates begin widely; the others, once those have reached the first rung, around the best of them.
+
+    Around one of the best is, in the parameters: its start and random numbers of `closeness` times each tensor's
+    standard deviation. In a picture: its point, moved by `closeness` times how far points are spread, and brought back
+    to weights, whose tensors get the norms that they have at the best: between random points, weights are smaller.
+
+    Attributes:
+        coarse: where the first half begins.
+        picture: None: in the parameters. "pca", "umap" (by umap-learn), or what has `fit_transform` and
+            `inverse_transform`: in its picture of the coarse starts, if there are enough for one.
+        closeness: how far from the best the second half begins, against the spread of the first.
+        best: so many of the first half have others around them.
+
+    Raises ValueError for a closeness that isn't positive, a `best` below 1, or an unknown picture, and RuntimeError for
+    "umap" where it isn't installed.
+
+    References:
+        McInnes, Healy and Melville, UMAP: Uniform Manifold Approximation and Projection, arXiv:1802.03426, 2018.
+    """
+
+    coarse: Start = dataclasses.field(default_factory=LatinHypercube)
+    picture: Any = None
+    closeness: float = 0.3
+    best: int = 2
+    waves = (0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        checks.positive("coarse_to_fine", "closeness", self.closeness)
+        checks.positive("coarse_to_fine", "best", self.best)
+        if isinstance(self.picture, str) and self.picture not in PICTURES:
+            raise ValueError(
+                f"coarse_to_fine: picture is {self.picture!r}, but must be None, {', '.join(map(repr, PICTURES))} or "
+                "an object that transforms and inverts"
+            )
+        check_installed(self.picture)
+
+    def start(self, ask: Ask) -> tuple[Started, ...]:
+        if not ask.tried:
+            return self.coarse.start(ask)
+        generator = np.random.default_rng([ask.seed, ask.numbers[0], _SALT])
+        centres = [tried.started.weights for tried in ask.tried[: self.best]]
+        fewest = PICTURES[self.picture] if isinstance(self.picture, str) else min(PICTURES.values())
+        if self.picture is None or len(ask.tried) < fewest:
+            return tuple(
+                Started(moved(centres[n % len(centres)], ask.tensors, self.closeness, generator))
+                for n in range(len(ask.numbers))
+            )
+        picture = Picture([tried.started.weights for tried in ask.tried], ask.tensors, self.picture, ask.seed)
+        spread = picture.points.std(axis=0) * self.closeness
+        started = []
+        for n in range(len(ask.numbers)):
+            centre = n % len(centres)
+            point = picture.points[centre] + spread * generator.standard_normal(len(spread))
+            started.append(Started(picture.weights(point, like=centres[centre]), tuple(point.tolist())))
+        return tuple(started)

@@ -1,0 +1,17 @@
+"""The null model of starts: each candidate's own random key."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Own(Start):
+    """As the model begins by itself."""
+
+    def start(self, ask: Ask) -> tuple[Started, ...]:
+        return tuple(Started(ask.own(number)) for number in ask.numbers)

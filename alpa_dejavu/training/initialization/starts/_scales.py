@@ -1,0 +1,110 @@
+"""The model's own start with each tensor at another scale; scales fill their space evenly."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import numpy as np
+
+from alpa_dejavu.training.initialization._layout import FloatArray, Leaves, Tensor
+from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+
+_SALT = 0x5CA1E
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales(Start):
+    """Multiplies each tensor of two axes or more by a number between two, even in its logarithm.
+
+    Attributes:
+        lowest, highest: what tensors are multiplied by.
+
+    Raises ValueError unless 0 < lowest < highest.
+    """
+
+    name: ClassVar[str]
+    lowest: float = 0.25
+    highest: float = 4.0
+
+    def __post_init__(self) -> None:
+        check_range(self.name, self.lowest, self.highest)
+
+    @abc.abstractmethod
+    def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
+        """Shape (count, dimensions), in the unit cube."""
+
+    @final
+    def start(self, ask: Ask) -> tuple[Started, ...]:
+        dimensions = num_scales(ask.tensors)
+        points = self._points(dimensions, len(ask.numbers), [ask.seed, ask.numbers[0], _SALT])
+        low, high = math.log(self.lowest), math.log(self.highest)
+        scales = np.exp(low + (high - low) * points)
+        return tuple(
+            Started(scaled(ask.own(number), ask.tensors, row), tuple(row.tolist()))
+            for number, row in zip(ask.numbers, scales, strict=True)
+        )
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LatinHypercube(Scales):
+    """Each scale is in another of N equal parts for each of N candidates.
+
+    References:
+        McKay, Beckman and Conover, A Comparison of Three Methods for Selecting Values of Input Variables, 1979.
+    """
+
+    name = "latin_hypercube"
+
+    def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
+        from scipy.stats import qmc
+
+        points: FloatArray = qmc.LatinHypercube(dimensions, seed=np.random.default_rng(seed)).random(count)
+        return points
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Sobol(Scales):
+    """The first N points of a scrambled Sobol sequence.
+
+    References:
+        Sobol, On the Distribution of Points in a Cube and the Approximate Evaluation of Integrals, 1967.
+    """
+
+    name = "sobol"
+
+    def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
+        from scipy.stats import qmc
+
+        # A power of two of them, which is what they are even for; the first ones are as they would be alone.
+        sequence = qmc.Sobol(dimensions, seed=np.random.default_rng(seed))
+        points: FloatArray = sequence.random_base2((count - 1).bit_length())[:count]
+        return points
+
+
+def check_range(owner: str, lowest: float, highest: float) -> None:
+    """Raises ValueError unless 0 < lowest < highest."""
+    if not (0 < lowest < highest < math.inf):
+        raise ValueError(f"{owner}: scales from {lowest!r} to {highest!r}, but must be from above 0 to more")
+
+
+def num_scales(tensors: Sequence[Tensor]) -> int:
+    """Raises ValueError if the model has no tensor to scale."""
+    count = sum(tensor.is_matrix for tensor in tensors)
+    if count == 0:
+        raise ValueError("none of the model's parameters has two axes, so there is nothing to scale; use init='model'")
+    return count
+
+
+def scaled(own: Leaves, tensors: Sequence[Tensor], scales: FloatArray) -> Leaves:
+    """Weights times scales, one for each tensor of two axes or more."""
+    left = iter(scales.tolist())
+    return tuple(
+        (weight.astype(np.float64) * next(left)).astype(tensor.dtype) if tensor.is_matrix else weight
+        for weight, tensor in zip(own, tensors, strict=True)
+    )

@@ -1,0 +1,90 @@
+"""Conformance suites: run any start, rule or judge, ours or your own, through them.
+
+Each function raises AssertionError with what is wrong, and returns nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpa_dejavu.training.initialization._judge import Judge, LastLoss
+from alpa_dejavu.training.initialization._layout import Leaves, Tensor
+from alpa_dejavu.training.initialization._trend import Measure
+from alpa_dejavu.training.initialization.rules import Rule, Standing
+from alpa_dejavu.training.initialization.starts import Ask, Start, Started
+from alpa_dejavu.training.initialization.starts._base import Tried
+
+__all__ = ["check_judge", "check_rule", "check_start"]
+
+_SHAPES = {"bias": (5,), "kernel": (4, 5), "window": (3, 3, 2, 4)}
+
+
+def check_start(start: Start) -> None:
+    """One start for each number, of the asked shapes and dtypes, finite, the same each time."""
+    assert start.waves, "there is no wave"
+    assert all(fraction > 0 for fraction in start.waves), f"waves are {start.waves}"
+    tensors = tuple(Tensor(name, shape, np.dtype(np.float32), True) for name, shape in _SHAPES.items())
+    tensors += (Tensor("count", (), np.dtype(np.int32), False),)
+
+    def own(number: int) -> Leaves:
+        generator = np.random.default_rng(number)
+        drawn = [generator.standard_normal(shape).astype(np.float32) for shape in _SHAPES.values()]
+        return (*drawn, np.array(number, np.int32))
+
+    tried: tuple[Tried, ...] = ()
+    for numbers in [(0, 1, 2, 3), (4, 5, 6)][: len(start.waves)]:
+        ask = Ask(tensors, own, numbers, 7, tried)
+        started, again = start.start(ask), start.start(ask)
+        assert len(started) == len(numbers), f"{len(started)} starts for {len(numbers)} numbers"
+        for one, other in zip(started, again, strict=True):
+            _check_started(one, other, tensors)
+        tried = tuple(Tried(each, float(n)) for n, each in enumerate(started))
+
+
+def check_rule(rule: Rule) -> None:
+    """Whom it keeps was waiting, parents are kept, and the same standing gets the same decision."""
+    assert rule.eta >= 2, f"eta is {rule.eta}: candidates don't become fewer"
+    for seed in range(5):
+        standing = _standing(seed)
+        decision = rule.decide(standing)
+        assert decision == rule.decide(standing), "the same standing gets another decision"
+        assert len(set(decision.kept)) == len(decision.kept), f"{decision.kept} has one twice"
+        assert set(decision.kept) <= set(standing.waiting), f"{decision.kept} aren't all of {standing.waiting}"
+        assert decision.kept or not rule.waits, "a rule that waits keeps one at least"
+        for child in decision.children:
+            assert len(child.parents) in (1, 2), f"a child has parents {child.parents}"
+            assert set(child.parents) <= set(decision.kept), f"parents {child.parents} aren't all of {decision.kept}"
+            assert child.strength >= 0, f"a child's strength is {child.strength}"
+
+
+def check_judge(judge: Judge) -> None:
+    """All are ordered, the same each time, whatever their order was, and better in everything is better."""
+    assert judge.order({}) == (), "nobody is in no order"
+    measures = _standing(3).reached
+    first = {number: reached[0] for number, reached in measures.items()}
+    order = judge.order(first)
+    assert sorted(order) == sorted(first), f"{order} isn't an order of {sorted(first)}"
+    assert judge.order(dict(reversed(first.items()))) == order, "the order depends on who is named first"
+    better, worse = Measure(9, 1.0, 1.0, 0.5, False, 0.9), Measure(9, 2.0, 2.0, 1.5, False, 0.1)
+    assert judge.order({0: worse, 1: better}) == (1, 0), "what is better in everything comes first"
+
+
+def _check_started(one: Started, other: Started, tensors: tuple[Tensor, ...]) -> None:
+    assert len(one.weights) == len(tensors), f"{len(one.weights)} arrays for {len(tensors)} tensors"
+    for tensor, weight, same in zip(tensors, one.weights, other.weights, strict=True):
+        said = f"{tensor.name}: {weight.dtype}{list(weight.shape)}"
+        assert (weight.shape, weight.dtype) == (tensor.shape, tensor.dtype), said
+        assert np.isfinite(weight).all(), f"{tensor.name} isn't finite"
+        assert (weight == same).all(), f"{tensor.name} is another one the second time"
+    assert one.point == other.point, "the point is another one the second time"
+
+
+def _standing(seed: int) -> Standing:
+    """Eight candidates at one rung, of whom two have been dropped."""
+    generator = np.random.default_rng(seed)
+    reached = {}
+    for number in range(8):
+        loss, gradient = generator.random(2).tolist()
+        reached[number] = (Measure(10, 1 + loss, 1 + loss, 0.5 + loss, False, gradient),)
+    waiting = tuple(sorted(generator.permutation(8)[:6].tolist()))
+    return Standing((10, 20, 40), reached, {}, waiting, LastLoss(), seed)
