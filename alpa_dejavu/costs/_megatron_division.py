@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.problem import Exchange, MemoryShares, Model, Operators
+from alpa_dejavu.problem import AxisCollectives, MemoryShares, Model, Operators
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -60,14 +60,14 @@ class EvenDivision:
                 found[n, phase] = split[key]
         return found
 
-    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Half of a layer's all-reduces among tensor-parallel devices forward, half backward."""
         whole = np.array(self.model.layers[variant].exchanged_bytes, dtype=np.float64)
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):
             return ()
-        return (Exchange("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
+        return (AxisCollectives("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
 
-    def combined(self, phase: str) -> Sequence[Exchange]:
+    def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Gradients are summed once a step; with ZeRO-3 parameters are gathered for each pass, gradients scattered."""
         if not self.model.training and (phase != "forward" or self.zero < 3):
             return ()
@@ -80,7 +80,7 @@ class EvenDivision:
             ("backward", 3): [("all_gather", parameters), ("reduce_scatter", gradients)],
         }
         found = kinds.get((phase, self.zero), [])
-        return [Exchange(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
+        return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
 
     def memory(self) -> MemoryShares:
         """Parameters and gradients are divided among tensor-parallel devices, activations all but for what stays whole,

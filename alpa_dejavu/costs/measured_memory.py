@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
-from alpa_dejavu.costs.memory_margin import ALPA, KINDS, MemoryMargin, MemoryResiduals
+from alpa_dejavu.costs.memory_margin import ALPA, MEMORY_PARTS, MemoryMargin, MemoryResiduals
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Run, StageChoice, checks
 
@@ -92,7 +92,7 @@ def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> 
     """With so many times the count where it was measured."""
     if not log_ratios:
         return counted
-    kinds = {kind: getattr(counted, kind).copy() for kind in KINDS}
+    kinds = {kind: getattr(counted, kind).copy() for kind in MEMORY_PARTS}
     for stage, ratio in log_ratios.items():
         for values in kinds.values():
             values[stage.first, stage.last] *= math.exp(ratio)

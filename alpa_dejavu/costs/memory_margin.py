@@ -15,8 +15,8 @@ from alpa_dejavu.costs.memory import StageMemory
 from alpa_dejavu.problem import Cluster, Host, Plan, StagePlan, checks
 
 __all__ = [
-    "ALPA", "COUNTED", "DEFAULT_MARGIN", "DEFAULT_RISK", "KINDS", "UNMEASURED", "MemoryMargin", "MemoryResiduals",
-    "counted_bytes", "with_memory_note",
+    "ALPA", "COUNTED", "DEFAULT_MARGIN", "DEFAULT_RISK", "MEMORY_PARTS", "UNMEASURED", "MemoryMargin",
+    "MemoryResiduals", "counted_bytes", "with_memory_note",
 ]  # fmt: skip
 
 ALPA = "Alpa"
@@ -24,7 +24,7 @@ ALPA = "Alpa"
 DEFAULT_RISK = 0.01
 DEFAULT_MARGIN = 0.05
 """The share of a device's memory that is left free where nothing tells how far the count is off."""
-KINDS = ("resident", "per_micro_batch", "temporary")
+MEMORY_PARTS = ("resident", "per_micro_batch", "temporary")
 """What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
 _STEEPEST, _LEAST = 50.0, 1e-6
 
@@ -35,8 +35,8 @@ class MemoryResiduals:
     """Measured peaks of memory against the count.
 
     Attributes:
-        log_ratios: logarithms of measured over counted bytes, by `KINDS`; under "peak", of whole peaks, for the kinds
-            that have none of their own.
+        log_ratios: logarithms of measured over counted bytes, by `MEMORY_PARTS`; under "peak", of whole peaks, for the
+            kinds that have none of their own.
         num_groups: how many of them are independent: models, or clusters.
         origin: what was measured.
         framework: that ran while it was measured. What a framework keeps besides the count (a context, buffers, what
@@ -54,13 +54,15 @@ class MemoryResiduals:
 
     def __post_init__(self) -> None:
         for kind, ratios in self.log_ratios.items():
-            if kind not in (*KINDS, "peak"):
-                raise ValueError(f"memory residuals: there is no kind {kind!r}; choose among {(*KINDS, 'peak')}")
+            if kind not in (*MEMORY_PARTS, "peak"):
+                raise ValueError(f"memory residuals: there is no kind {kind!r}; choose among {(*MEMORY_PARTS, 'peak')}")
             if len(ratios) < 2 or not np.isfinite(ratios).all():
                 raise ValueError(f"memory residuals: {kind} has {list(ratios)}, but must have two finite logarithms")
-        if "peak" not in self.log_ratios and set(self.log_ratios) != set(KINDS):
+        if "peak" not in self.log_ratios and set(self.log_ratios) != set(MEMORY_PARTS):
             known = sorted(self.log_ratios)
-            raise ValueError(f"memory residuals: has {known}, but needs each of {KINDS}, or 'peak' for the others")
+            raise ValueError(
+                f"memory residuals: has {known}, but needs each of {MEMORY_PARTS}, or 'peak' for the others"
+            )
         if self.num_groups < 1:
             raise ValueError(f"memory residuals: num_groups is {self.num_groups}, but must be at least 1")
         if not self.framework:
@@ -148,19 +150,19 @@ class MemoryMargin:
             return stage
         points, more = self._tails
         at = float(np.interp(-self.risk, -more, points))
-        return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in KINDS})
+        return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in MEMORY_PARTS})
 
     def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
-        """Whether a stage of so many analytic bytes by `KINDS` may be on each device of some hosts."""
-        needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in KINDS}))
+        """Whether a stage of so many analytic bytes by `MEMORY_PARTS` may be on each device of some hosts."""
+        needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS}))
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Of running out with so many analytic bytes by `KINDS`; None where nothing was measured."""
+        """Of running out with so many analytic bytes by `MEMORY_PARTS`; None where nothing was measured."""
         if self.residuals is None:
             return None
         points, more = self._tails
-        peaks = sum((counted_bytes[kind] * self._factor(kind, points) for kind in KINDS), np.zeros_like(points))
+        peaks = sum((counted_bytes[kind] * self._factor(kind, points) for kind in MEMORY_PARTS), np.zeros_like(points))
         return float(np.interp(limit_bytes, peaks, more))
 
     def _factor(self, kind: str, at: FloatArray | float) -> FloatArray:
@@ -173,7 +175,7 @@ class MemoryMargin:
         """Mean, and spread of a new one, of the logarithm of each kind's ratio."""
         assert self.residuals is not None, "asked where something was measured"
         found = {}
-        for kind in KINDS:
+        for kind in MEMORY_PARTS:
             ratios = self.residuals.of(kind)
             if self.residuals.is_ours:
                 mean, spread = float(ratios.mean()), float(ratios.std(ddof=1)) * math.sqrt(1 + 1 / len(ratios))
@@ -191,7 +193,7 @@ class MemoryMargin:
     @property
     def _fewest(self) -> int:
         assert self.residuals is not None, "asked where something was measured"
-        return min(len(self.residuals.of(kind)) for kind in KINDS)
+        return min(len(self.residuals.of(kind)) for kind in MEMORY_PARTS)
 
     @property
     def _wanted(self) -> int:
@@ -212,7 +214,7 @@ UNMEASURED = MemoryMargin()
 
 
 def counted_bytes(stage: StagePlan) -> dict[str, float]:
-    """The analytic bytes of a plan's stage, by `KINDS`."""
+    """The analytic bytes of a plan's stage, by `MEMORY_PARTS`."""
     return {
         "resident": stage.resident_bytes,
         "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,

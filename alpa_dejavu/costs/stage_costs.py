@@ -21,11 +21,22 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
-from alpa_dejavu.problem import PHASES, Cluster, Device, Division, Exchange, Host, MeshConfig, Model, Operators, Submesh
+from alpa_dejavu.problem import (
+    PHASES,
+    AxisCollectives,
+    Cluster,
+    Device,
+    Division,
+    Host,
+    MeshConfig,
+    Model,
+    Operators,
+    Submesh,
+)
 
-__all__ = ["KINDS", "StageCostModel", "StageDevices", "slowest_device"]
+__all__ = ["COST_KINDS", "StageCostModel", "StageDevices", "slowest_device"]
 
-KINDS = (
+COST_KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
     "synchronisation_s", "update_s",
 )  # fmt: skip
@@ -72,8 +83,8 @@ class StageCostModel:
         self._like: dict[tuple[object, ...], StageDevices] = {}
         self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
         self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
-        self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[Exchange, FloatArray]]] = {}
-        self._together: dict[tuple[_Mesh, str], Sequence[Exchange]] = {}
+        self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
+        self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
@@ -142,7 +153,7 @@ class StageCostModel:
         for one, latency in zip(wanted.values(), found, strict=True):
             known[id(one)] = one, latency, latency.total_s
 
-    def _all_sent(self, config: MeshConfig) -> list[Exchange]:
+    def _all_sent(self, config: MeshConfig) -> list[AxisCollectives]:
         """What the devices of any stage send, all phases together, alike layers once."""
         division = self.division(config)
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
@@ -151,7 +162,10 @@ class StageCostModel:
         return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Seconds by `KINDS`, shape (len(KINDS), L, L), rounded: layers alike make entries alike wherever they are."""
+        """Returns seconds by `COST_KINDS`, shape (len(COST_KINDS), L, L).
+
+        They are rounded, so that layers alike make entries alike wherever they are.
+        """
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
         once = self._combined_s(devices, config, "step")
@@ -247,7 +261,7 @@ class StageCostModel:
 
     def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Of each layer, one exchange after the other; by variant."""
-        division, known = self.division(config), dict[int, tuple[Sequence[Exchange], float]]()
+        division, known = self.division(config), dict[int, tuple[Sequence[AxisCollectives], float]]()
         found = np.zeros(len(division.variants))
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
@@ -262,7 +276,9 @@ class StageCostModel:
         total = np.zeros_like(self._whole.parameters)
         return sum((seconds for _, seconds in self.combined(devices, config, phase)), total)
 
-    def combined(self, devices: StageDevices, config: MeshConfig, phase: str) -> list[tuple[Exchange, FloatArray]]:
+    def combined(
+        self, devices: StageDevices, config: MeshConfig, phase: str
+    ) -> list[tuple[AxisCollectives, FloatArray]]:
         """What each range of layers sends as one, with its seconds, of shape (L, L)."""
         key = devices, _mesh(config), phase
         if key not in self._sent:
@@ -270,13 +286,13 @@ class StageCostModel:
             self._sent[key] = [(one, self.sent_s(devices, config, one) * one.counts) for one in exchanges]
         return self._sent[key]
 
-    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[Exchange]:
+    def _combined_of(self, config: MeshConfig, phase: str) -> Sequence[AxisCollectives]:
         key = _mesh(config), phase
         if key not in self._together:
             self._together[key] = self.division(config).combined(phase)
         return self._together[key]
 
-    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: Exchange) -> FloatArray:
+    def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives) -> FloatArray:
         """Each of some collectives, in the slowest group along an axis; all groups are at it at a time."""
         groups = self.groups(devices, config, exchange.axis)
         return functools.reduce(

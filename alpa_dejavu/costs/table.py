@@ -22,7 +22,7 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
-from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel, StageDevices
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel, StageDevices
 from alpa_dejavu.problem import Cluster, MeshConfig, Model, Run, SearchSpace, Sites, SlicingProblem, StageChoice
 
 __all__ = ["CostTable", "cost_table"]
@@ -89,9 +89,9 @@ class CostTable:
     @property
     def compute_costs_s(self) -> FloatArray:
         """Alpa's `compute_cost`: `costs_s` with what a stage would take in from one on a submesh like its own."""
-        return self.costs_s + self._crossing_alike_s()[:-1, None, :, None]
+        return self.costs_s + self._interstage_alike_s()[:-1, None, :, None]
 
-    def _crossing_alike_s(self) -> FloatArray:
+    def _interstage_alike_s(self) -> FloatArray:
         """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
         num_layers, _, num_submeshes, _ = self.offered.shape
         crossing = np.zeros((num_layers + 1, num_submeshes))
@@ -114,7 +114,7 @@ class CostTable:
                     room[:, :, s, c] = successors_that_fit(self.margin.needed(stage), usable, run)
         return dataclasses.replace(self, max_n_succ_stages=room)
 
-    def taken_s(
+    def interstage_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
     ) -> list[tuple[float, float]]:
         """Seconds that each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
@@ -141,7 +141,7 @@ class CostTable:
     def part(self, submeshes: Sequence[int]) -> CostTable:
         """The table of some of its submeshes, by their index."""
         chosen = list(submeshes)
-        columns = {name: getattr(self, name)[:, :, chosen] for name in (*KINDS, "offered", "max_n_succ_stages")}
+        columns = {name: getattr(self, name)[:, :, chosen] for name in (*COST_KINDS, "offered", "max_n_succ_stages")}
         return dataclasses.replace(
             self,
             **columns,
@@ -180,7 +180,7 @@ class CostTable:
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
         costs = self.costs_s
         if senders_wait:
-            costs = costs + self._crossing_alike_s()[None, 1:, :, None]
+            costs = costs + self._interstage_alike_s()[None, 1:, :, None]
         return SlicingProblem(
             costs_s=costs * share,
             submesh_sizes=sizes,
@@ -226,7 +226,7 @@ def cost_table(
     devices = tuple(costs.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(cluster, space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
-    seconds = np.zeros((len(KINDS), *shape))
+    seconds = np.zeros((len(COST_KINDS), *shape))
     room = np.full(shape, -1, dtype=np.int64)
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
@@ -248,7 +248,7 @@ def cost_table(
             offered[:, :, s, c] = allowed
             seconds[..., s, c] = costs.seconds(devices[s], config)
             room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable[s]), run)
-    priced = dict(zip(KINDS, seconds, strict=True))
+    priced = dict(zip(COST_KINDS, seconds, strict=True))
     return CostTable(
         **priced, offered=offered, max_n_succ_stages=room, memory=tuple(memory), memory_limit_bytes=limits,
         usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,

@@ -74,7 +74,11 @@ class _Search:
         if best is None:
             return []
         drawn = errors.drawn(_DRAWN_PLANS, seed=1)
-        found = [best, *_beside(best, self.slicer), *(self._best(drawn, draw) for draw in range(_DRAWN_PLANS))]
+        found = [
+            best,
+            *_alternative_slicings(best, self.slicer),
+            *(self._best(drawn, draw) for draw in range(_DRAWN_PLANS)),
+        ]
         each: dict[tuple[StageChoice, ...], Candidate] = {}
         for candidate in found:
             if candidate is not None:
@@ -113,7 +117,7 @@ class _Search:
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
 
-def _beside(best: Candidate, slicer: Slicer) -> list[Candidate | None]:
+def _alternative_slicings(best: Candidate, slicer: Slicer) -> list[Candidate | None]:
     """The best plans with half as many stages, one less and one more, and, if hosts are left out, with all of them."""
     length = len(best.stages)
     found = [best.costs.sliced(slicer, count) for count in sorted({length // 2, length - 1, length + 1} - {0})]

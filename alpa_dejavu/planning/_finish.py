@@ -24,7 +24,7 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
     """
     names = host_names(found)
     numbers = {host.name: n for n, host in enumerate(found.cluster.hosts)}
-    taken = found.table.taken_s(found.stages, found.space, [[numbers[name] for name in each] for each in names])
+    taken = found.table.interstage_s(found.stages, found.space, [[numbers[name] for name in each] for each in names])
     last = len(found.stages) - 1
     free_share = max(map(task.margin.free_share_of, task.cluster.hosts))
     return Plan(
@@ -46,7 +46,7 @@ def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
 
 
 def _stage(
-    found: Candidate, choice: StageChoice, hosts: tuple[str, ...], taken_s: tuple[float, float], in_flight: int
+    found: Candidate, choice: StageChoice, hosts: tuple[str, ...], interstage_s: tuple[float, float], in_flight: int
 ) -> StagePlan:
     table, space, entry, where = found.table, found.space, choice.entry, (choice.first, choice.last)
     config = space.configs[choice.submesh][choice.config]
@@ -60,7 +60,7 @@ def _stage(
         hosts=hosts,
         compute_s=float(table.compute_s[entry]),
         collective_s=float(table.collective_s[entry]),
-        boundary_s=sum(taken_s),
+        boundary_s=sum(interstage_s),
         per_step_s=float(table.per_step_s[entry]),
         memory_bytes=float(memory.peak(in_flight)[where]),
         memory_limit_bytes=float(table.memory_limit_bytes[choice.submesh]),
@@ -70,7 +70,7 @@ def _stage(
         forward_s=float(table.compute_forward_s[entry] + table.collective_forward_s[entry]),
         backward_s=float(table.compute_backward_s[entry] + table.collective_backward_s[entry]),
         forward_collective_s=float(table.collective_forward_s[entry]),
-        forward_boundary_s=taken_s[0],
+        forward_boundary_s=interstage_s[0],
         synchronisation_s=float(table.synchronisation_s[entry]),
         activation_bytes=float(memory.per_micro_batch[where]),
         resident_bytes=float(memory.resident[where]),

@@ -72,7 +72,7 @@ class Searched(Chooser):
             smaller = Bench(task.on(part), bench.clock, () if thorough else bench.known)
             there: list[Candidate] = []
             if best is not None and not thorough:
-                there = best_first(smaller.searched(_around(smaller, best), exactly=each))
+                there = best_first(smaller.searched(_near_the_best(smaller, best), exactly=each))
             close = best is not None and there and there[0].step_s <= best.step_s * (1 + _CLOSE)
             if thorough or close or (each and len(parts) <= _WIDELY):
                 there = best_first(smaller.searched(self._search(smaller.task)))
@@ -96,7 +96,7 @@ def _shape(best: Candidate) -> Shape:
     return Shape(best.model.num_layers, best.run.num_micro_batches)
 
 
-def _around(bench: Bench, best: Candidate) -> ShapeSearch:
+def _near_the_best(bench: Bench, best: Candidate) -> ShapeSearch:
     """Over the best one's number of layers, with the numbers of micro-batches whose costs are known."""
     layers = best.model.num_layers
     counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == layers)

@@ -39,7 +39,7 @@ def stage_times(
     table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
 ) -> tuple[StageTimes, ...]:
     """The times and bytes of each stage that the simulation goes by; on unlike hosts, `hosts` says which ones."""
-    taken = table.taken_s(stages, space, hosts)
+    taken = table.interstage_s(stages, space, hosts)
     entries = [stage.entry for stage in stages]
     times = []
     for n, (stage, entry) in enumerate(zip(stages, entries, strict=True)):

@@ -7,7 +7,7 @@ Everything is in SI units: seconds, bytes, bytes per second, floating-point oper
 from alpa_dejavu.problem._cluster import Cluster, Device, Host, SmallProducts, StridedReads
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency, Moves
-from alpa_dejavu.problem._division import PHASES, Division, Exchange, MemoryShares, NoShardingError, Sharding
+from alpa_dejavu.problem._division import PHASES, AxisCollectives, Division, MemoryShares, NoShardingError, Sharding
 from alpa_dejavu.problem._hardware import ClusterSummary, HostSummary, counted_name
 from alpa_dejavu.problem._host_kinds import host_kinds
 from alpa_dejavu.problem._layer import Layer
@@ -24,13 +24,13 @@ from alpa_dejavu.problem.slicing_problem import Slicing, SlicingProblem, StageCh
 
 __all__ = [
     "PHASES",
+    "AxisCollectives",
     "Cluster",
     "ClusterSummary",
     "Confidence",
     "Contingency",
     "Device",
     "Division",
-    "Exchange",
     "Host",
     "HostSummary",
     "Layer",

@@ -24,7 +24,7 @@ class NoShardingError(ValueError):
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
-class Exchange:
+class AxisCollectives:
     """Collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
 
     `num_bytes` as a communication model takes them: what each device holds before an all-reduce, a reduce-scatter or an
@@ -73,11 +73,11 @@ class Division(Protocol):
         """What one device computes of a layer; in the phase "step" the optimizer's update."""
         ...
 
-    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """What a layer's devices send one after the other, arrays of shape (number of unlike collectives,)."""
         ...
 
-    def combined(self, phase: str) -> Sequence[Exchange]:
+    def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """What the devices of a stage of layers i..j send as one, arrays of shape (L, L)."""
         ...
 

@@ -24,7 +24,7 @@ _COLUMNS = (
     "unbatched_written_bytes",
     "count",
 )
-KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
+OPERATOR_KINDS = ("dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout", "other")
 
 
 Ways = float | NDArray[np.int64]
@@ -37,7 +37,7 @@ class Operator:
     """One primitive of a layer, on the whole (unsharded) tensors, for one micro-batch.
 
     Attributes:
-        kind: one of `KINDS`.
+        kind: one of `OPERATOR_KINDS`.
         primitive: jax's name of it.
         input_shapes, output_shapes: of its operands and results.
         dtype: of its first result, by numpy's name ("bfloat16" too).
@@ -70,7 +70,7 @@ class Operator:
     dilated: bool = False
 
     def __post_init__(self) -> None:
-        checks.one_of(f"operator {self.primitive}", "kind", self.kind, KINDS)
+        checks.one_of(f"operator {self.primitive}", "kind", self.kind, OPERATOR_KINDS)
         for field in (*_COLUMNS, "parameter_bytes"):
             checks.not_negative(f"operator {self.primitive}", field, getattr(self, field))
 

@@ -12,7 +12,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.sharding._spec import Shape, Spec
 
 COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-PHASES = ("forward", "backward", "gradient", "update")
+COLLECTIVE_PHASES = ("forward", "backward", "gradient", "update")
 """The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
 MICRO_BATCH_PHASES = 2
 MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")
@@ -29,7 +29,7 @@ class Collective:
         num_bytes: of one of them, as `CommunicationModel.seconds` takes them: what each device holds before an
             all-reduce, a reduce-scatter or an all-to-all, and after an all-gather.
         axis: of the logical mesh; all groups along it do the same at a time.
-        phase: one of `PHASES`.
+        phase: one of `COLLECTIVE_PHASES`.
         count: how many there are; a scan's trips count.
         batched: whether what is sent has a batch dimension: then its bytes grow as the micro-batch does.
         divided: whether mesh axis 0 cuts what `num_bytes` counts: then it shrinks as that axis gets longer.
@@ -54,7 +54,7 @@ class Collective:
     @property
     def when(self) -> str:
         """"micro-batch" or "step": how often it happens."""
-        return "micro-batch" if self.phase in PHASES[:MICRO_BATCH_PHASES] else "step"
+        return "micro-batch" if self.phase in COLLECTIVE_PHASES[:MICRO_BATCH_PHASES] else "step"
 
 
 @final
@@ -140,10 +140,10 @@ class LayerSharding:
 
     def communicated(self) -> tuple[FloatArray, FloatArray]:
         """Bytes and numbers of collectives, each of shape (phases, kinds, axes)."""
-        shape = (len(PHASES), len(COLLECTIVE_KINDS), len(self.mesh_shape))
+        shape = (len(COLLECTIVE_PHASES), len(COLLECTIVE_KINDS), len(self.mesh_shape))
         num_bytes, counts = np.zeros(shape), np.zeros(shape)
         for collective in self.collectives:
-            place = PHASES.index(collective.phase), COLLECTIVE_KINDS.index(collective.kind), collective.axis
+            place = COLLECTIVE_PHASES.index(collective.phase), COLLECTIVE_KINDS.index(collective.kind), collective.axis
             num_bytes[place] += collective.num_bytes * collective.count
             counts[place] += collective.count
         return num_bytes, counts

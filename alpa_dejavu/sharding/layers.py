@@ -22,13 +22,13 @@ from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
 from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Workshop, Workshops
-from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_KINDS, MEMORY, PHASES, Collective, LayerSharding
+from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_KINDS, COLLECTIVE_PHASES, MEMORY, Collective, LayerSharding
 from alpa_dejavu.sharding.sharding_table import ShardingTable, StageLayers
 
 __all__ = [
     "COLLECTIVE_KINDS",
+    "COLLECTIVE_PHASES",
     "MEMORY",
-    "PHASES",
     "Collective",
     "LayerJaxprs",
     "LayerSharding",

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
-from alpa_dejavu.problem import Exchange, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding.sharding_table import StageLayers
 
@@ -115,25 +115,25 @@ class ShardedDivision:
             self.sharding.divided[key] = whole.split(*ways)
         return self.sharding.divided[key]
 
-    def exchanges(self, variant: int, phase: str) -> Sequence[Exchange]:
+    def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Collectives of activations: one waits for the other."""
         return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
-    def _exchanges(self) -> dict[tuple[int, str], list[Exchange]]:
+    def _exchanges(self) -> dict[tuple[int, str], list[AxisCollectives]]:
         return {
             (id(layer), phase): self._of(layer, phase)
             for layer in {id(layer): layer for layer in self.layers.variants}.values()
             for phase in ("forward", "backward")
         }
 
-    def _of(self, layer: LayerSharding, phase: str) -> list[Exchange]:
+    def _of(self, layer: LayerSharding, phase: str) -> list[AxisCollectives]:
         sent: dict[tuple[str, int], list[Collective]] = {}
         for one in layer.collectives:
             if one.phase == phase and one.batched:
                 sent.setdefault((one.kind, one.axis), []).append(one)
         return [
-            Exchange(
+            AxisCollectives(
                 kind,
                 axis,
                 np.array([one.num_bytes for one in alike]),
@@ -142,7 +142,7 @@ class ShardedDivision:
             for (kind, axis), alike in sent.items()
         ]
 
-    def combined(self, phase: str) -> Sequence[Exchange]:
+    def combined(self, phase: str) -> Sequence[AxisCollectives]:
         """Collectives of parameters and gradients: the runtime combines those of a stage."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
@@ -151,7 +151,7 @@ class ShardedDivision:
                     total = totals.setdefault((one.kind, one.axis), np.zeros(len(self.variants)))
                     total[n] += one.num_bytes * one.count
         ranges = {key: stage_sum(total, self.of_stages) for key, total in totals.items()}
-        return [Exchange(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
+        return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
         """By what the layers keep on this mesh, over what they keep on one device."""

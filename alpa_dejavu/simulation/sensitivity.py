@@ -10,9 +10,9 @@ from alpa_dejavu.problem import Plan, StagePlan
 from alpa_dejavu.simulation.plan_times import PlanStep, Times, scaled
 from alpa_dejavu.simulation.step import StageTimes
 
-__all__ = ["PARTS", "Figure", "Sensitivity", "derivatives", "ranked", "sensitivities"]
+__all__ = ["LEVERS", "Figure", "Sensitivity", "derivatives", "ranked", "sensitivities"]
 
-PARTS = ("devices", "links", "layers")
+LEVERS = ("devices", "links", "layers")
 """What figures are of."""
 _NOTHING = 1e-6
 """A figure that moves a step by no more than this share of it isn't listed."""
@@ -30,7 +30,7 @@ class Sensitivity:
 
     Attributes:
         what: the figure.
-        part: one of `PARTS`: the speed of devices, that of links, or the cost of layers (a half of it is "twice").
+        part: one of `LEVERS`: the speed of devices, that of links, or the cost of layers (a half of it is "twice").
         step_s: of the plan.
         saved_s: -d step / d ln(figure) where the figure gets better: of a hundred percent's worth, the beginning.
         cost_s: the same where it gets worse.

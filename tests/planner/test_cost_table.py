@@ -53,7 +53,7 @@ def test_a_stage_takes_in_what_crosses_on_both_its_sides():
     once = 1e-5 + 1e6 / 1e10
     stages = [StageChoice(n, n, 0, 0) for n in range(3)]
     expected = [(0.0, once), (once, once), (once, 0.0)]
-    assert [pair == pytest.approx(one) for pair, one in zip(table.taken_s(stages, choices), expected, strict=True)]
+    assert [pair == pytest.approx(one) for pair, one in zip(table.interstage_s(stages, choices), expected, strict=True)]
     assert table.costs_s[1, 1, 0, 0] + 2 * once == pytest.approx(table.compute_costs_s[1, 1, 0, 0])
     assert table.costs_s[0, 2, 0, 0] == table.compute_costs_s[0, 2, 0, 0]
     problem = table.slicing_problem(ONE_HOST, choices, RUN)
@@ -67,9 +67,9 @@ def test_between_hosts_sending_takes_longer():
     assert far.interstage.seconds(1, 0, 0) > near.interstage.seconds(1, 0, 0)
     # Once it is known where they are, two stages in one host send within it.
     stages = [StageChoice(0, 0, 0, 0), StageChoice(1, 2, 0, 0)]
-    beside, apart = (far.taken_s(stages, space(hosts=2), hosts) for hosts in ([(1,), (1,)], [(0,), (1,)]))
-    assert beside == near.taken_s(stages, space())
-    assert apart == far.taken_s(stages, space(hosts=2))
+    beside, apart = (far.interstage_s(stages, space(hosts=2), hosts) for hosts in ([(1,), (1,)], [(0,), (1,)]))
+    assert beside == near.interstage_s(stages, space())
+    assert apart == far.interstage_s(stages, space(hosts=2))
 
 
 @pytest.mark.parametrize("imbalance", [0.0, 0.5, 1.0])

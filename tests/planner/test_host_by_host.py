@@ -72,7 +72,7 @@ def test_the_objective_is_that_of_the_stages_on_their_hosts():
     found = problem_of(costs)
     slicing = slicer("dynamic").slice(found.problem)
     own, hosts = found.answer(slicing)
-    taken = costs.table.taken_s(own.stages, costs.space, hosts)
+    taken = costs.table.interstage_s(own.stages, costs.space, hosts)
     # What crosses a cut counts for the stage behind it: forward as it takes it in, backward as the one before does.
     back = [0.0, *(backward for _, backward in taken[:-1])]
     each = [

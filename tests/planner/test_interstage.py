@@ -52,7 +52,10 @@ def test_what_goes_from_one_host_to_four_takes_what_the_senders_card_takes(named
     assert table.interstage.seconds(1, four, four) == pytest.approx((2.7e-3, 2.7e-3))
     stages = [StageChoice(0, 0, one, 0), StageChoice(1, 2, four, 0)]
     space = space_of(cluster, (1, 4), (4, 4))
-    assert table.taken_s(stages, space, [(4,), (0, 1, 2, 3)]) == [pytest.approx((0, back)), pytest.approx((ahead, 0))]
+    assert table.interstage_s(stages, space, [(4,), (0, 1, 2, 3)]) == [
+        pytest.approx((0, back)),
+        pytest.approx((ahead, 0)),
+    ]
 
 
 def test_within_a_host_the_stage_with_fewer_devices_sets_the_shares():

@@ -13,7 +13,7 @@ from alpa_dejavu import NoPlanError
 from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import StageMemory
-from alpa_dejavu.costs.memory_margin import KINDS, MemoryMargin, MemoryResiduals, with_memory_note
+from alpa_dejavu.costs.memory_margin import MEMORY_PARTS, MemoryMargin, MemoryResiduals, with_memory_note
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import MeshConfig, Run
@@ -82,7 +82,7 @@ def test_less_risk_asks_for_more_and_more_memory_risks_less(one, other, limit, m
 def test_what_is_needed_at_a_risk_runs_out_with_that_risk():
     margin = MemoryMargin(0.05, residuals(resident=(0.1, -0.1, 0.2, 0.0) * 30))
     needed = margin.needed(ONE)
-    counted = dict(zip(KINDS, (4e9, 1e9, 2e9), strict=True))
+    counted = dict(zip(MEMORY_PARTS, (4e9, 1e9, 2e9), strict=True))
     assert margin.probability(counted, peak(needed)) == pytest.approx(0.05, rel=0.02)
 
 

@@ -207,9 +207,9 @@ def test_a_plans_cost_has_each_crossing_once():
     alone = [float(table.costs_s[s.first, s.last, s.submesh, s.config]) for s in stages]
     once = FAST.sending[0] + 1e6 / FAST.sending[1]
     assert problem.stage_costs_s(stages) == pytest.approx([alone[0], alone[1] + 2 * once])
-    taken = table.taken_s(stages, space, place_stages(stages, space, where))
+    taken = table.interstage_s(stages, space, place_stages(stages, space, where))
     assert taken == [pytest.approx((0.0, once)), pytest.approx((once, 0.0))]
-    assert table.taken_s(stages, space) == taken
+    assert table.interstage_s(stages, space) == taken
 
 
 def test_entries_of_like_sites_are_priced_once():

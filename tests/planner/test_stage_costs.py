@@ -14,7 +14,7 @@ from alpa_dejavu.costs.communication import CommunicationModel, Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
 from alpa_dejavu.testing import example_cluster
@@ -23,7 +23,7 @@ from alpa_dejavu.testing import example_cluster
 def prices(model, config, devices=4):
     cluster = example_cluster(num_hosts=1)
     costs = StageCostModel(model, cluster, CostModels.named())
-    return dict(zip(KINDS, costs.seconds(costs.on_submesh(Submesh(1, devices)), config), strict=True))
+    return dict(zip(COST_KINDS, costs.seconds(costs.on_submesh(Submesh(1, devices)), config), strict=True))
 
 
 def test_remat_computes_forward_again_and_exchanges_again():

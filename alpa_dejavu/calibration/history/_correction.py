@@ -33,7 +33,7 @@ from alpa_dejavu.calibration.history.origin import GIVEN, UNKNOWN, Origin, plan_
 from alpa_dejavu.problem import Plan, StepCorrection
 from alpa_dejavu.simulation.breakdown import breakdown
 
-PARTS = ("computing", "collectives", "several stages", "once a step")
+CORRECTED_PARTS = ("computing", "collectives", "several stages", "once a step")
 VARIANCES = {"part": 0.3**2, "cluster": 0.2**2, "model": 0.1**2, "plan": 0.07**2, "noise": 0.03**2}
 """How far logarithms vary at each level before anything is measured."""
 _STRENGTH = 4.0
@@ -44,7 +44,7 @@ _MOST_RUNS = 500
 
 
 def part_shares(plan: Plan) -> Array:
-    """What part of a plan's predicted step each of `PARTS` takes, shape (4,), the sum 1."""
+    """What part of a plan's predicted step each of `CORRECTED_PARTS` takes, shape (4,), the sum 1."""
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
     seconds = np.array([parts["computing"], parts["collectives"], waiting, parts["once a step"]])
@@ -120,12 +120,12 @@ class _Levels:
     @classmethod
     def fit(cls, runs: Sequence[PastRun], given: Mapping[str, float] | None) -> _Levels:
         seen = observations(runs, part_shares)
-        columns: dict[tuple[str, ...], int] = {("part", part): n for n, part in enumerate(PARTS)}
+        columns: dict[tuple[str, ...], int] = {("part", part): n for n, part in enumerate(CORRECTED_PARTS)}
         names = [_effects(*each) for each in seen.places]
         for name in sorted({name for of_row in names for name in of_row}):
             columns[name] = len(columns)
         design = np.zeros((len(names), len(columns)))
-        design[:, : len(PARTS)] = seen.shares
+        design[:, : len(CORRECTED_PARTS)] = seen.shares
         for row, of_row in enumerate(names):
             design[row, [columns[name] for name in of_row]] = 1.0
         level = np.array([name[0] for name in columns], dtype=np.str_)
@@ -143,7 +143,7 @@ class _Levels:
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
         """Mean and variance of a plan's log(measured / predicted) in a run to come."""
         row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
-        row[: len(PARTS)] = shares
+        row[: len(CORRECTED_PARTS)] = shares
         for name in _effects(origin.cluster, origin.model, key):
             if name in self.columns:
                 row[self.columns[name]] = 1.0

@@ -37,7 +37,7 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 
 
 def kind_of(step: Step) -> str:
-    """One of `alpa_dejavu.problem._operators.KINDS`."""
+    """One of `alpa_dejavu.problem._operators.OPERATOR_KINDS`."""
     name = step.primitive
     if name == "dot_general":
         return "dot"

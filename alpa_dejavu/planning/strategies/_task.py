@@ -13,7 +13,7 @@ from typing import final
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.costs.stage_costs import KINDS, StageCostModel
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.planning.strategies._divide import divisors
@@ -103,7 +103,7 @@ class Task:
         """A stage without what it sends to others."""
         costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
         seconds = costs.seconds(costs.on(stage.hosts), stage.config)[:, stage.first, stage.last]
-        took = dict(zip(KINDS, seconds.tolist(), strict=True))
+        took = dict(zip(COST_KINDS, seconds.tolist(), strict=True))
         forward, backward = took["collective_forward_s"], took["collective_backward_s"]
         memory = costs.memory(stage.config)
         return StageTimes(

@@ -25,7 +25,7 @@ from alpa_dejavu.planning.uncertainty._spreads import (
     link_class,
     said_by,
 )
-from alpa_dejavu.problem import Device, Exchange, MeshConfig, Operators
+from alpa_dejavu.problem import AxisCollectives, Device, MeshConfig, Operators
 
 __all__ = ["Resolved", "Resolver", "Seconds"]
 
@@ -127,7 +127,7 @@ class Resolver:
         if key not in self._sent:
             self._sent.add(key)
             self._kept[id(between)] = between
-            largest = Exchange("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
+            largest = AxisCollectives("send", 0, np.array([transfer.bytes.largest / between.shares[link]]), np.ones(1))
             seconds = between.forward_s[:, link] + between.backward_s[:, link]
             self._noted(costs, Group(costs.cluster, ends), largest, seconds)
         return link_class("send", ends)
@@ -153,7 +153,7 @@ class Resolver:
     def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
         """Operators and collectives of each variant, shape (V, N)."""
         found = self._computed(costs, devices, config, phase)
-        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[Exchange], FloatArray]]()
+        division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[AxisCollectives], FloatArray]]()
         for n in range(len(found)):
             exchanges = division.exchanges(n, phase)
             key = tuple(map(id, exchanges))
@@ -210,7 +210,7 @@ class Resolver:
             self._kinds[id(records)] = records, np.array(each, dtype=np.intp), frozenset(numbers)
         return self._kinds[id(records)][1:]
 
-    def _noted(self, costs: StageCostModel, group: Group, one: Exchange, seconds: FloatArray) -> int:
+    def _noted(self, costs: StageCostModel, group: Group, one: AxisCollectives, seconds: FloatArray) -> int:
         """The class of an exchange, once what the model says of its spread is noted."""
         number, model = link_class(one.kind, group.hosts), costs.models.communication
         sigma = 0.0
