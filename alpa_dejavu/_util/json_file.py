@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 from typing import Any, Generic, TypeVar, final
 
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_text import Path, line_of, place_of_no_json, strict_json
+from alpa_dejavu._util.unfinished import unfinished
 
 _TEXT_MIB = 64.0
+_DESCRIPTORS = "/dev/fd"
+"""The folder of this process's open files; on Linux a link into /proc."""
+_MOST_LINKS = 40
 _Data = TypeVar("_Data")
 
 
@@ -92,7 +96,7 @@ def peek(path: pathlib.Path) -> Any:
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it.
 
-    What a link leads to is replaced, and what is no file, as /dev/stdout, is written to.
+    What a link leads to is replaced, and a stream (`is_stream`) is written to.
 
     Raises:
         ValueError: it can't be written, and why.
@@ -104,14 +108,26 @@ def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
     """As `write_whole`."""
     check_folder(path)
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)
+        if is_stream(path):
+            _write_stream(path, content)
         else:
             _replace(path.resolve(), content)
     except (OSError, RuntimeError) as error:
         # Links in a circle are a RuntimeError.
         why = error.strerror or error if isinstance(error, OSError) else error
         raise ValueError(f"{path} can't be written: {why}; make room, or give another path") from None
+
+
+def is_stream(path: pathlib.Path) -> bool:
+    """Whether a path is of no regular file, or of what is open already, as /dev/stdout: such aren't replaced."""
+    return _open_already(path) is not None or (path.exists() and not path.is_file())
+
+
+def descriptor(path: pathlib.Path) -> int | None:
+    """The descriptor of this process that a path stands for, as /dev/stdout does for 1; None: it stands for none."""
+    found = _open_already(path)
+    own = found is not None and found.name.isdecimal() and str(found.parent) == os.path.realpath(_DESCRIPTORS)
+    return int(found.name) if found is not None and own else None
 
 
 def check_folder(path: pathlib.Path) -> None:
@@ -126,15 +142,39 @@ def _problem(path: pathlib.Path, text: str, where: Path, said: str, remedy: str)
     return ValueError(f"{path}{'' if line is None else f', line {line}'}: {said}; {remedy}")
 
 
+def _open_already(path: pathlib.Path) -> pathlib.Path | None:
+    """The entry of /proc or /dev/fd that a path leads to; it is of an open file, and may be a link to a regular one."""
+    for _ in range(_MOST_LINKS):
+        path = pathlib.Path(os.path.realpath(path.parent), path.name)
+        if path.parts[1:2] == ("proc",) or str(path.parent) == _DESCRIPTORS:
+            return path
+        if not os.path.islink(path):
+            return None
+        path = path.parent / os.readlink(path)
+    return None
+
+
+def _write_stream(path: pathlib.Path, content: bytes) -> None:
+    """Writes behind what others have written: a descriptor is written by itself, as its place in a file is its own."""
+    number = descriptor(path)
+    with path.open("ab") if number is None else open(number, "wb", closefd=False) as stream:
+        stream.write(content)
+
+
 def _replace(path: pathlib.Path, content: bytes) -> None:
-    umask = os.umask(0)
-    os.umask(umask)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
+    with unfinished(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(file.name, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    """Has a folder's new names outlast a power failure, where its file system does that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from alpa_dejavu.cli.doctor import checks, versions
+from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.tables import new_table
 
@@ -17,7 +18,7 @@ def doctor() -> None:
     for package in versions():
         installed.add_row(package.name, package.version or "not installed", package.purpose)
     to.print(installed)
-    with progress().status("trying what runs"):
+    with progress().status("trying what runs"), interrupts_raised():
         found = checks()
     table = new_table(("what", "runs"), (), ("finding",))
     for check in found:

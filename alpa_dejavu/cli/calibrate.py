@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.host_links import host_link_table
 from alpa_dejavu.cli.output import console, progress, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE
+from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.streams import printable
 from alpa_dejavu.cli.tables import new_table
 
@@ -86,7 +86,7 @@ def calibrate(
     before = None if database is None else read_database(database)
     there = _calibrated_before(output)
     announce("measuring the cluster", budget)
-    with _bar(budget) as report, _cluster(local, hosts):
+    with _bar(budget) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")
@@ -129,7 +129,7 @@ def _links(
     kept = output.with_name(f"{output.name}.links.jsonl")
     before = read_calibration(output) if output.exists() else None
     announce("measuring the links", _LINKS_S)
-    with _bar(_LINKS_S) as report, _cluster(local, hosts):
+    with _bar(_LINKS_S) as report, ray_cluster(local, hosts):
         from alpa_dejavu.alpa.ray_bench import ray_bench
 
         report("connecting")
@@ -201,17 +201,3 @@ def _bar(budget_s: float) -> Iterator[Callable[[str], None]]:
 
         yield report
         bar.update(task, description="done", completed=budget_s)
-
-
-@contextlib.contextmanager
-def _cluster(local: int | None, hosts: int) -> Iterator[None]:
-    """A Ray cluster on this machine's CPU if one is asked for."""
-    if local is None:
-        yield
-        return
-    # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    from alpa_dejavu.alpa.local_cluster import local_cluster
-
-    with local_cluster(devices=local, hosts=hosts):
-        yield

@@ -32,10 +32,10 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
 
     With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
     """
-    plan = read_plan(plan_path)
+    given = read_plan(plan_path)
     with progress().status(f"explaining {plan_path}"):
-        found, lacking = _explained(plan, plan_path, calibration)
-    to = console()
+        found, lacking = _explained(given, plan_path, calibration)
+    plan, to = found.plan, console()
     print_plan(plan, to)
     to.print(f"iteration time {seconds(plan.step_s)}: {found.bound}")
     print_said(plan, to)

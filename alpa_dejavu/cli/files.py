@@ -6,13 +6,13 @@ import json
 import os
 import pathlib
 import stat
-import tempfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from alpa_dejavu._util.json_file import check_folder, write_whole
+from alpa_dejavu._util.json_file import check_folder, descriptor, is_stream, write_whole
+from alpa_dejavu._util.unfinished import unfinished
 from alpa_dejavu.cli.streams import write_stdout
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Plan
@@ -20,10 +20,21 @@ from alpa_dejavu.problem import Plan
 if TYPE_CHECKING:
     from alpa_dejavu.planning.kept import Kept
 
-OUTPUT = click.Path(path_type=pathlib.Path, dir_okay=False, readable=False, allow_dash=True)
-"""A file that is written, or `-` for standard output."""
 _STDOUT = pathlib.Path("-")
 _TRIED_BYTES = 2**16
+
+
+@final
+class _Output(click.Path):
+    """A path; what stands for standard output, as /dev/stdout, becomes `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> pathlib.Path:
+        path = pathlib.Path(os.fsdecode(super().convert(value, param, ctx)))
+        return _STDOUT if path != _STDOUT and descriptor(path) == 1 else path
+
+
+OUTPUT = _Output(path_type=pathlib.Path, dir_okay=False, readable=False, allow_dash=True)
+"""A file that is written, or `-` for standard output."""
 
 
 def check_outputs(*paths: pathlib.Path | None) -> None:
@@ -46,9 +57,11 @@ def takes_stdout(*paths: pathlib.Path | None) -> bool:
     return _STDOUT in paths
 
 
-def stands_alone(path: pathlib.Path) -> bool:
-    """Whether the output is a stream or a device: what is kept beside a plan has no place then."""
-    return path == _STDOUT or (path.exists() and not path.is_file())
+def kept_beside(path: pathlib.Path | None) -> tuple[pathlib.Path, ...]:
+    """The files that are written beside a plan's, for planning again; none beside a stream."""
+    from alpa_dejavu.planning.kept import kept_files
+
+    return () if path is None or path == _STDOUT or is_stream(path) else kept_files(path)
 
 
 def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
@@ -115,15 +128,19 @@ def _try(path: pathlib.Path) -> None:
     A pipe isn't opened, as that would wait for its reader.
     """
     try:
+        number = descriptor(path)
+        if number is not None:
+            os.write(number, b"")
+            return
         there = _mode(path)
         if there is not None and stat.S_ISDIR(there):
             raise ValueError(f"the output {str(path)!r} is a folder, but must be a file; give a file's name in it")
         if there is not None and not os.access(path, os.W_OK):
             raise ValueError(f"{path} can't be written: it is read-only; make it writable, or give another path")
-        if there is None or stat.S_ISREG(there):
+        if there is None or not is_stream(path):
             target = pathlib.Path(os.path.realpath(path))
             check_folder(target)
-            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as trial:
+            with unfinished(target) as trial:
                 trial.write(b" " * _TRIED_BYTES)
         elif stat.S_ISCHR(there):
             with open(path, "wb", buffering=0) as device:

@@ -9,7 +9,8 @@ import click
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.calibration.history.history_file import VARIABLE
 from alpa_dejavu.cli.effort import announce, planning_s
-from alpa_dejavu.cli.files import check_outputs, stands_alone, takes_stdout, write_outputs, write_pair
+from alpa_dejavu.cli.files import check_outputs, kept_beside, takes_stdout, write_outputs, write_pair
+from alpa_dejavu.cli.interrupts import interrupts_raised
 from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import (
     HISTORY,
@@ -78,16 +79,14 @@ def plan(
     the fastest plan is written, and the cheaper ones are listed.
     """
     paths = (json_path, python_path, html_path, trace_path)
-    from alpa_dejavu.planning.kept import Kept, kept_path
-
-    beside = None if json_path is None or stands_alone(json_path) else kept_path(json_path)
-    check_outputs(*paths, beside)
+    check_outputs(*paths, *kept_beside(json_path))
     asked = f"planning {model} on {hosts} x {cluster}"
     count, cut = number_or_none(micro_batches), number_or_none(layers)
     check_sizes(batch, cut, count, hosts)
     announce(asked, planning_s(model, hosts, cut, min(count or batch, MOST_MICRO_BATCHES), slicer))
     with progress().status(asked):
         from alpa_dejavu.planning import plan_model
+        from alpa_dejavu.planning.kept import Kept
 
         planned = plan_model(
             model,
@@ -129,4 +128,5 @@ def _connected() -> Cluster:
     """The cluster that Ray has."""
     from alpa_dejavu.alpa.ray_cluster import connected_cluster
 
-    return connected_cluster()
+    with interrupts_raised():
+        return connected_cluster()

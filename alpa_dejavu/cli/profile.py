@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +14,7 @@ from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
 from alpa_dejavu.cli.output import console, progress, seconds
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
+from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.stragglers import straggler_lines
 from alpa_dejavu.cli.tables import counted, new_table, print_plan
 from alpa_dejavu.layers.trusted_model import trusted_model
@@ -69,7 +68,7 @@ def profile(
         # A run takes minutes: what can't be read is to be said before it.
         chosen_calibration(calibration)
     announce(f"running {plan_path}", _START_S + given.step_s * steps * 2)
-    with progress().status(f"running {plan_path}"), _cluster(local):
+    with progress().status(f"running {plan_path}"), ray_cluster(local):
         from alpa_dejavu.alpa import connection
         from alpa_dejavu.alpa import profile as measure
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
@@ -94,20 +93,6 @@ def profile(
 
         for path in write_output(html_path, html_report(planned, found.timeline)):
             to.print(f"wrote {path}")
-
-
-@contextlib.contextmanager
-def _cluster(local: int | None) -> Iterator[None]:
-    """A Ray cluster on this machine's CPU if one is asked for."""
-    if local is None:
-        yield
-        return
-    # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    from alpa_dejavu.alpa.local_cluster import local_cluster
-
-    with local_cluster(devices=local):
-        yield
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:

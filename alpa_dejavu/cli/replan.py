@@ -6,7 +6,7 @@ import pathlib
 
 import click
 
-from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output, write_pair
+from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.output import console, gibibytes, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu.cli.tables import counted, print_plan, print_said
@@ -49,7 +49,7 @@ def replan(
     if not (without or cluster or slow):
         raise click.UsageError("nothing has changed: give --without, --cluster or --slow")
     slower = dict(map(_factor, slow))
-    check_outputs(json_path, python_path)
+    check_outputs(json_path, python_path, *kept_beside(json_path))
     before = read_plan(path)
     as_planned = len(without) == 1 and not cluster and not slow and slicer == "dynamic" and memory_margin is None
     if as_planned and not kept_path(path).exists():

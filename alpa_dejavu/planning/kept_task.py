@@ -6,20 +6,21 @@ import dataclasses
 import os
 from typing import final
 
-from alpa_dejavu.calibration import Calibration, Prices, prices
+from alpa_dejavu.calibration import Calibration, Prices, bundled_names, prices
 from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.planning import given_stages, meant_stages
+from alpa_dejavu.planning import estimate, given_stages, meant_stages
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import Shape, micro_batch_counts
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules, StageSpace
+from alpa_dejavu.plans.plan_changes import priced_text
 from alpa_dejavu.problem import Cluster, Plan, SearchSpace
 from alpa_dejavu.slicing import Slicer, slicer
 
-__all__ = ["KeptSpace", "kept_prices", "kept_task"]
+__all__ = ["KeptSpace", "kept_prices", "kept_task", "repriced"]
 
 _COMMUNICATION = {"AlphaBeta": "alpha-beta", "Free": "free", "Links": "links"}
 
@@ -34,6 +35,8 @@ def kept_prices(
 ) -> Prices:
     """What a plan was priced by, on its cluster (None) or on another one.
 
+    Where neither that nor a calibration or models are given, the plan's calibration is taken, if it is a bundled one.
+
     Raises:
         ValueError: what is kept is of another plan, or was priced by other models than these; or the plan is on hosts
             that its cluster hasn't, or has options that Alpa hasn't.
@@ -42,17 +45,50 @@ def kept_prices(
     if differences:
         raise ValueError(f"what is kept is of another plan: {'; '.join(differences)}; plan once more, and keep that")
     meant_stages(kept.cluster, given_stages(plan))
-    if communication == "auto" and calibration is None:
-        communication = _COMMUNICATION.get(kept.models[1], communication)
+    named = "" if plan.priced_by is None else plan.priced_by.calibration
+    left_open = cluster is None and calibration is None and (latency, communication) == ("auto", "auto")
+    if left_open and named in bundled_names():
+        calibration = named
+    if communication == "auto":
+        communication = _communication(kept, calibration)
     given = prices(cluster or kept.cluster, calibration, latency, communication)
     models = given.models.names
     if models != kept.models:
-        raise ValueError(
-            f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; give the calibration "
-            "or the models that it was made with"
-        )
+        remedy = f"give its calibration, {named}" if named else "give those models, or plan once more by the others"
+        raise ValueError(f"the plan was priced by {' and '.join(kept.models)}, not by {' and '.join(models)}; {remedy}")
     # What is kept of a cluster has its calibration in it.
     return given if cluster is not None else dataclasses.replace(given, cluster=kept.cluster)
+
+
+def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
+    """A plan and what is kept of it as another calibration prices them; by the plan's own one they are as they were.
+
+    The new plan's notes say that the plan was priced otherwise.
+
+    Raises:
+        ValueError: the calibration can't be had, or is of other devices than the plan's.
+    """
+    given = prices(kept.cluster, calibration, "auto", _communication(kept, calibration))
+    then, now = plan.priced_by, given.named(plan.priced_by)
+    if kept.models == given.models.names and then in (None, now) and given.cluster == kept.cluster:
+        return plan, kept
+    made = estimate(
+        kept.model, given.cluster, kept.run, given_stages(plan), name=plan.model, batch=kept.batch,
+        latency=given.models.latency, communication=given.models.communication,
+    ).plan  # fmt: skip
+    notes = [f"the plan was priced by {priced_text(then)}; here it is priced by {priced_text(now)}"]
+    if plan.correction is not None:
+        notes.append("its correction by past runs is left out, as those were of the other prices")
+    if then is not None and then.calibration not in ("", now.calibration, *bundled_names()):
+        notes.append(f"what {now.calibration} doesn't say of devices and links is as {then.calibration} has it")
+    made = dataclasses.replace(made, layer_option=plan.layer_option, priced_by=now, notes=tuple(notes))
+    return made, dataclasses.replace(kept, cluster=given.cluster, models=given.models.names)
+
+
+def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration | None) -> str:
+    """The communication model that priced the plan, where that is one by its name alone."""
+    name = _COMMUNICATION.get(kept.models[1], "auto")
+    return name if calibration is None or name == "links" else "auto"
 
 
 def kept_task(

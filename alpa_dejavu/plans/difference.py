@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 from alpa_dejavu._util.shapley import shapley
-from alpa_dejavu.plans._plan_changes import between, changes, stages_text
+from alpa_dejavu.plans.plan_changes import between, changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
 
 __all__ = ["Difference", "differences", "stages_text"]

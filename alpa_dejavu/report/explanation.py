@@ -46,6 +46,7 @@ class Explanation:
     """Why a plan takes as long as it does.
 
     Attributes:
+        plan: that is explained, with its figures.
         bound: a sentence: what most of the step is.
         parts: seconds of the average device, by `breakdown.PARTS`.
         notes: sentences about the slowest stage and the fullest memory.
@@ -53,6 +54,7 @@ class Explanation:
         sensitivities: how the step depends on devices, links and layers, what helps most first.
     """
 
+    plan: Plan
     bound: str
     parts: Mapping[str, float]
     notes: tuple[str, ...]
@@ -71,17 +73,23 @@ def explain(
         plan: what is explained.
         kept: what it was made from (`alpa_dejavu.planning.kept.read_kept`): the derivatives are then by bandwidths,
             types of devices and layers too, with the best plan where one of them is twice as good.
-        calibration: that the plan was made with, if any; used with `kept`.
+        calibration: by which the plan is explained, with `kept`; None: the one that it was priced by. By another one
+            the plan is priced anew, and its notes say so.
 
     Raises:
-        ValueError: what is kept is of another plan, or was priced by other models.
+        ValueError: what is kept is of another plan, or was priced by other models than the plan's calibration has.
     """
+    if kept is not None and calibration is not None:
+        from alpa_dejavu.planning.kept_task import repriced
+
+        plan, kept = repriced(plan, kept, calibration)
     parts = breakdown(plan)
     largest = max(parts, key=lambda part: parts[part])
     share = 100 * parts[largest] / plan.step_s
     options = sorted(_what_ifs(plan), key=lambda option: option.step_s)
     found, better = _found(plan, kept, calibration)
     return Explanation(
+        plan=plan,
         bound=f"{share:.0f} % of the step is {_BOUNDS[largest]}",
         parts=parts,
         notes=(*_slowest(plan), *_fullest(plan), *better),

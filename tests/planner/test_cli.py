@@ -14,6 +14,7 @@ from plans import example_plan, stage
 
 import alpa_dejavu
 from alpa_dejavu import planning
+from alpa_dejavu.calibration import Calibration, write_calibration
 from alpa_dejavu.cli.main import main
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.placement import place
@@ -274,6 +275,15 @@ def test_explain_says_what_to_speed_up_first(run, tmp_path):
     assert rows[rows.index("what to speed up first") + 1] == "all devices"
     assert {"cost of layer 0", "computing of stage 0 (layers 0-1 on host-0)", "bandwidth within hosts"} <= set(rows)
     assert "isn't known" not in result.stdout
+    device = CLUSTER.hosts[0].device
+    slower = dataclasses.replace(device, flop_per_s={"float32": 1e9})
+    mine = Calibration("mine", "made up", "2026-01-01", devices={device.name: slower})
+    write_calibration(mine, tmp_path / "mine.json")
+    anew = run("explain", plan, "--calibration", tmp_path / "mine.json")
+    assert anew.exit_code == 0
+    assert "the plan was priced by models that its file doesn't say; here it is priced by " in anew.stdout
+    figures = [next(line for line in one.stdout.splitlines() if "iteration time" in line) for one in (result, anew)]
+    assert figures[0] != figures[1]
     refused = run("explain", plan, "--calibration", "nowhere.json")
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: ")

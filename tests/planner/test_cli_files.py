@@ -94,7 +94,7 @@ def test_read_only_files_and_full_disks_are_found_before_planning(run, tmp_path,
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files.tempfile, "NamedTemporaryFile", full)
+    monkeypatch.setattr(files, "unfinished", full)
     assert "No space left on device; give another path, or make room" in run(*ASKED, "--html", path).stderr
     assert run.asked == 0
     assert path.read_text() == "before"
@@ -113,11 +113,21 @@ def test_other_commands_try_theirs_too(run, tmp_path):
         assert "/dev/full can't be written: No space left on device" in result.stderr
 
 
-def test_what_is_kept_beside_the_plan_is_tried_too(run, tmp_path):
+@pytest.mark.parametrize("ending", ["", ".new"])
+def test_what_will_be_kept_beside_the_plan_is_tried_too(run, tmp_path, ending):
+    plan = write_plan(example_plan(), tmp_path / "before.json")
+    (tmp_path / "plan.kept.json.gz").write_bytes(b"of an older release")
+    (tmp_path / f"plan.json.kept.json.gz{ending}").mkdir()
+    for words in (ASKED, ["replan", plan, "--without", "p3.16xlarge-0"]):
+        result = run(*words, "--json", tmp_path / "plan.json")
+        assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
+        assert f"plan.json.kept.json.gz{ending}' is a folder" in result.stderr
+
+
+def test_an_old_file_of_what_was_kept_is_not_written_and_not_tried(run, tmp_path):
     (tmp_path / "plan.kept.json.gz").mkdir()
-    result = run(*ASKED, "--json", tmp_path / "plan.json")
-    assert (result.exit_code, run.asked) == (1, 0)
-    assert "plan.kept.json.gz' is a folder" in result.stderr
+    assert run(*ASKED, "--json", tmp_path / "plan.json").exit_code == 0
+    assert (tmp_path / "plan.json.kept.json.gz").is_file()
 
 
 def test_an_output_is_given_once(run, tmp_path):
@@ -130,19 +140,45 @@ def test_an_output_is_given_once(run, tmp_path):
     assert not (tmp_path / "one").exists()
 
 
-def test_a_dash_is_standard_output_and_the_table_is_aside(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stdout", ["-", "/dev/stdout", "/dev/fd/1", "link"])
+def test_a_dash_is_standard_output_and_the_table_is_aside(run, tmp_path, monkeypatch, stdout):
     monkeypatch.chdir(tmp_path)
     given = write_plan(example_plan(), tmp_path / "given.json")
+    link(tmp_path / "link", "/dev/stdout")
     for words in (ASKED, ["estimate", given]):
-        result = run(*words, "--json", "-", "--trace", tmp_path / "trace.json")
+        result = run(*words, "--json", stdout, "--trace", tmp_path / "trace.json")
         assert result.exit_code == 0
         (tmp_path / "read.json").write_text(result.stdout)
         assert read_plan(tmp_path / "read.json").model == "tiny"
         assert "stage  layers" in result.stderr
         assert result.stderr.splitlines()[-1] == f"wrote {tmp_path / 'trace.json'}"
-    assert json.loads(run(*ASKED, "--trace", "-").stdout)["traceEvents"]
-    assert run(*ASKED, "--python", "-").stdout.startswith('"""')
-    assert sorted(os.listdir()) == ["given.json", "read.json", "trace.json"]
+    assert json.loads(run(*ASKED, "--trace", stdout).stdout)["traceEvents"]
+    assert run(*ASKED, "--python", stdout).stdout.startswith('"""')
+    assert "the output - is given twice" in run(*ASKED, "--json", stdout, "--python", "-").stderr
+    assert sorted(os.listdir()) == ["given.json", "link", "read.json", "trace.json"]
+
+
+def test_an_open_file_is_written_where_it_stands(run, tmp_path):
+    with open(tmp_path / "out", "wb", buffering=0) as out:
+        out.write(b"before\n")
+        result = run(*ASKED, "--json", f"/dev/fd/{out.fileno()}")
+        out.write(b"after\n")
+    assert result.exit_code == 0
+    assert "stage  layers" in result.stdout
+    assert os.listdir(tmp_path) == ["out"]
+    before, *text, after = (tmp_path / "out").read_text().splitlines()
+    assert (before, after) == ("before", "after")
+    assert json.loads("\n".join(text))["model"] == "tiny"
+
+
+def test_an_open_file_that_is_only_read_is_found_before_planning(run, tmp_path):
+    (tmp_path / "in").write_text("as it was")
+    with open(tmp_path / "in", "rb") as file:
+        path = f"/dev/fd/{file.fileno()}"
+        result = run(*ASKED, "--html", path)
+    assert (result.exit_code, result.stdout, run.asked) == (1, "", 0)
+    assert f"{path} can't be written: Bad file descriptor" in result.stderr
+    assert (tmp_path / "in").read_text() == "as it was"
 
 
 def test_the_table_is_printed_before_anything_is_written(run, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the command line does with terminals, closed or full streams, other encodings and interrupts."""
+"""What the command line does with terminals, closed or full streams, and other encodings."""
 
 import dataclasses
 import json
@@ -120,43 +120,6 @@ def test_hosts_in_chinese_are_shown_on_an_ascii_terminal(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u4e3b\u673a" in done.stdout
     assert "主机" in process('"$@"', "explain", path, PYTHONIOENCODING="utf-8").stdout
-
-
-def test_an_interrupt_in_a_command_is_one_line_and_130(monkeypatch, tmp_path):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", interrupted)
-    result = command("explain", tmp_path / "plan.json")
-    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Interrupted\n")
-
-
-@pytest.mark.parametrize("module", ["numpy", "click", "alpa_dejavu.cli.plan", "alpa_dejavu.cli.doctor"])
-def test_an_interrupt_while_it_is_imported_is_one_line_and_130(module):
-    code = (
-        "import os, runpy, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "class Interrupts:\n"
-        "    def find_spec(self, name, *_):\n"
-        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupts())\n"
-        "sys.argv = ['alpa-dejavu', '--version']\n"
-        "runpy.run_module('alpa_dejavu', run_name='__main__')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted\n")
-
-
-def test_who_ignores_interrupts_goes_on_ignoring_them():
-    code = (
-        "import os, runpy, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "sys.argv = ['alpa-dejavu', '--version']\n"
-        "try: runpy.run_module('alpa_dejavu', run_name='__main__')\n"
-        "finally: print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.splitlines()[-1] == "True"
 
 
 def test_only_four_exit_codes(monkeypatch, tmp_path):

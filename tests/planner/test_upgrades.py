@@ -6,7 +6,8 @@ import pytest
 from models import chain, planned, product
 from unlike import cluster, device, host
 
-from alpa_dejavu.calibration import Prices
+from alpa_dejavu.calibration import Calibration, Prices, bundled
+from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
 from alpa_dejavu.costs.communication import AlphaBeta
 from alpa_dejavu.costs.cost_models import CostModels
@@ -15,10 +16,11 @@ from alpa_dejavu.planning import GivenStage, estimate, given_stages
 from alpa_dejavu.planning import plan as best_plan
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.kept_task import kept_prices, kept_task
-from alpa_dejavu.problem import Host, Link, MeshConfig, Run, Submesh
+from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, StepCorrection, Submesh
 from alpa_dejavu.report._upgrade_figures import resources
 from alpa_dejavu.report.explanation import explain
 from alpa_dejavu.report.upgrades import upgrades
+from alpa_dejavu.simulation.breakdown import breakdown
 from alpa_dejavu.testing import example_cluster
 
 SMALL = 1e-5
@@ -174,6 +176,57 @@ def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
         explain(plan, dataclasses.replace(kept, batch=64))
     with pytest.raises(ValueError, match="the plan was priced by LearnedLatency and AlphaBeta"):
         explain(plan, dataclasses.replace(kept, models=("LearnedLatency", "AlphaBeta")))
+
+
+def calibrated(name, rate=1e12):
+    """A calibration of the example cluster's device, which it measured to be of another rate."""
+    own = example_cluster(1).hosts[0].device
+    devices = {own.name: dataclasses.replace(own, flop_per_s={"float32": rate})}
+    return Calibration(name=name, date="2026-01-01", origin="made up", devices=devices)
+
+
+def test_by_another_calibration_a_plan_is_priced_anew_and_that_is_said():
+    plan, kept = kept_plan(example_cluster(2))
+    plan = dataclasses.replace(plan, priced_by=PricedBy("analytic", "alpha-beta"))
+    slow = calibrated("slow", 2e11)
+    found = explain(plan, kept, calibration=slow)
+    given = given_stages(plan)
+    assert found.plan.step_s == estimate(model(), slow.applied_to(kept.cluster), Run(8), given, batch=32).plan.step_s
+    assert found.plan.step_s > plan.step_s
+    assert found.parts == breakdown(found.plan)
+    assert found.plan.notes == (
+        "the plan was priced by analytic, alpha-beta, no calibration; here it is priced by analytic, alpha-beta, slow",
+    )
+    whole = next(one for one in found.sensitivities if one.what == "all devices")
+    assert whole.step_s == found.plan.step_s
+    then = explain(found.plan, dataclasses.replace(kept, cluster=slow.applied_to(kept.cluster)), calibration=slow)
+    assert then.plan == found.plan
+    assert then.plan.notes == found.plan.notes
+
+
+def test_what_other_prices_leave_of_a_plan_is_said():
+    plan, kept = kept_plan(example_cluster(2))
+    plan = dataclasses.replace(
+        plan, priced_by=PricedBy("analytic", "alpha-beta", "old"), correction=StepCorrection(2.0, 0.1, 3, 1)
+    )
+    assert explain(plan, kept, calibration=calibrated("new")).plan.notes[1:] == (
+        "its correction by past runs is left out, as those were of the other prices",
+        "what new doesn't say of devices and links is as old has it",
+    )
+
+
+def test_a_plan_of_a_bundled_calibration_goes_by_that_and_others_are_asked_for():
+    by = bundled("v100")
+    plan, kept = kept_plan(named_cluster("p3.16xlarge"), latency=by.latency(), communication=by.communication())
+    kept = dataclasses.replace(kept, models=("LearnedLatency", "LearnedCommunication"))
+    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "v100"))
+    found = [explain(plan, kept), explain(plan, kept, calibration="v100")]
+    assert [one.plan for one in found] == [plan, plan]
+    figures = [[(one.what, one.twice_s, one.best_s) for one in each.sensitivities] for each in found]
+    assert figures[0] == figures[1]
+    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "mine"))
+    with pytest.raises(ValueError, match=r"not by AnalyticLatency and AlphaBeta; give its calibration, mine$"):
+        upgrades(plan, kept)
 
 
 def test_faster_links_carry_more_over_what_they_share_and_no_sooner():

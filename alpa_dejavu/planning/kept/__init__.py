@@ -8,12 +8,13 @@ model alone `entry_of` is kept, in the same format.
 from alpa_dejavu.planning.kept._bytes import packed_json, read_packed, unpacked_json
 from alpa_dejavu.planning.kept._entry import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.kept._kept import Kept
-from alpa_dejavu.planning.kept._pair import Written, kept_path, read_kept, write_kept, write_with_kept
+from alpa_dejavu.planning.kept._pair import Written, kept_files, kept_path, read_kept, write_kept, write_with_kept
 
 __all__ = [
     "Kept",
     "Written",
     "entry_of",
+    "kept_files",
     "kept_path",
     "meshes_of",
     "model_of_entry",

@@ -23,7 +23,7 @@ import pathlib
 from typing import Any, final
 
 from alpa_dejavu._util.collector import collector_paused
-from alpa_dejavu._util.json_file import write_whole, write_whole_bytes
+from alpa_dejavu._util.json_file import is_stream, write_whole, write_whole_bytes
 from alpa_dejavu.planning.kept._bytes import packed_json, read_packed
 from alpa_dejavu.planning.kept._file import VERSION, kept_data, kept_of
 from alpa_dejavu.planning.kept._kept import Kept
@@ -55,7 +55,13 @@ def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
     >>> kept_path("plans/gpt.json").name
     'gpt.json.kept.json.gz'
     """
-    return next((path for path in (*_bound(plan), _old(plan)) if path.exists()), _bound(plan)[0])
+    return next((path for path in (*kept_files(plan), _old(plan)) if path.exists()), kept_files(plan)[0])
+
+
+def kept_files(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """The files that `write_with_kept` writes beside a plan's: of what is kept of it, and of what will be."""
+    path = pathlib.Path(plan)
+    return path.with_name(f"{path.name}.kept.json.gz"), path.with_name(f"{path.name}.kept.json.gz.new")
 
 
 def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str]) -> Written:
@@ -73,10 +79,10 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
         ValueError: the plan, or what is kept, can't be written.
     """
     file, text = pathlib.Path(path), plan_text(plan)
-    if file.exists() and not file.is_file():
+    if is_stream(file):
         write_whole(file, text)
         return Written((file,), f"{file} is no regular file, so nothing is kept beside it for planning again")
-    own, coming = _bound(file)
+    own, coming = kept_files(file)
     content, lacking = None, ""
     if kept is not None:
         try:
@@ -106,7 +112,7 @@ def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
     if not file.is_file():
         there = "no regular file" if file.exists() else "not there"
         raise ValueError(f"{file} is {there}, but what is kept is bound to a plan's file; write the plan first")
-    own, _ = _bound(file)
+    own, _ = kept_files(file)
     write_whole_bytes(own, _packed(kept, _digest(file.read_bytes())))
     return own
 
@@ -121,9 +127,9 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
         ValueError: it isn't there, isn't such a file, or is of another plan than the file beside it.
     """
     file = pathlib.Path(plan)
-    if file.exists() and not file.is_file():
+    if is_stream(file):
         raise ValueError(f"{file} is no regular file, so nothing is kept beside it; {_REMEDY}")
-    own, coming = _bound(file)
+    own, coming = kept_files(file)
     there = [path for path in (own, coming) if path.exists()]
     if not own.exists() and _old(file).exists():
         there.append(_old(file))
@@ -135,12 +141,6 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
             refused = refused or error
     assert refused is not None, "one file was read at least"
     raise refused
-
-
-def _bound(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
-    """The file of what is kept of a plan, and the one of what will be."""
-    path = pathlib.Path(plan)
-    return path.with_name(f"{path.name}.kept.json.gz"), path.with_name(f"{path.name}.kept.json.gz.new")
 
 
 def _old(plan: str | os.PathLike[str]) -> pathlib.Path:
@@ -187,7 +187,7 @@ def _data(path: pathlib.Path) -> dict[str, Any]:
 
 def _finish(plan: pathlib.Path) -> None:
     """Does the third step of the writer before, if that was ended ahead of it."""
-    own, coming = _bound(plan)
+    own, coming = kept_files(plan)
     if not (coming.exists() and plan.exists()):
         return
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 
-__all__ = ["between", "changes", "grouped", "stages_text"]
+__all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
 
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
 """What Alpa is given of these says a stage's ZeRO level."""
@@ -37,7 +37,7 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
         if _differ(first, second, of):
             yield what, text(first.stages), text(second.stages)
     if first.priced_by and second.priced_by:
-        models = [_models(plan.priced_by) for plan in (first, second) if plan.priced_by]
+        models = [priced_text(plan.priced_by) for plan in (first, second)]
         if models[0] != models[1]:
             yield "priced by", models[0], models[1]
     corrections = [_correction(plan) for plan in (first, second)]
@@ -128,7 +128,14 @@ def _devices_text(stage: StagePlan) -> str:
     return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {_logical_text(stage)}"
 
 
-def _models(by: PricedBy) -> str:
+def priced_text(by: PricedBy | None) -> str:
+    """The models and the calibration that a plan was priced by.
+
+    >>> priced_text(PricedBy("analytic", "alpha-beta"))
+    'analytic, alpha-beta, no calibration'
+    """
+    if by is None:
+        return "models that its file doesn't say"
     return ", ".join(getattr(by, name) or f"no {name}" for name in _MODELS)
 
 

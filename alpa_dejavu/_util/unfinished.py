@@ -1,0 +1,42 @@
+"""Files that are being written, each under a name of its own beside the one that it will have.
+
+They are gone when a `with` block ends; a process that ends at once, without leaving its blocks, removes them itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import IO
+
+__all__ = ["remove_unfinished", "unfinished"]
+
+_NOW: set[str] = set()
+
+
+@contextlib.contextmanager
+def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """A new file in a path's folder, whose `name` isn't that path's; it is removed unless it has got another name.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
+    _NOW.add(name)
+    try:
+        with open(name, "xb") as file:
+            try:
+                yield file
+            finally:
+                remove_unfinished(name)
+    finally:
+        _NOW.discard(name)
+
+
+def remove_unfinished(*names: str) -> None:
+    """Removes the files of these names, or all that are being written; those that can't be are left."""
+    for name in names or tuple(_NOW):
+        with contextlib.suppress(OSError):
+            os.unlink(name)

@@ -1,0 +1,22 @@
+"""The cluster that a command measures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from alpa_dejavu.cli.interrupts import interrupts_raised
+
+
+@contextlib.contextmanager
+def ray_cluster(local: int | None, hosts: int = 1) -> Iterator[None]:
+    """The one that Ray has, or if devices are asked for, one of so many on each host, on this machine's CPU."""
+    with interrupts_raised(), contextlib.ExitStack() as stack:
+        if local is not None:
+            # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.
+            os.environ["JAX_PLATFORMS"] = "cpu"
+            from alpa_dejavu.alpa.local_cluster import local_cluster
+
+            stack.enter_context(local_cluster(devices=local, hosts=hosts))
+        yield
