@@ -5,6 +5,7 @@ import importlib
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -48,8 +49,12 @@ def test_nobody_reaches_into_the_private_modules_of_another_room():
 
 @pytest.mark.parametrize("old", sorted(moved._MOVED))
 def test_an_old_path_works_and_says_where_the_new_one_is(old):
-    with pytest.warns(DeprecationWarning, match=f"alpa_dejavu.{old} has moved to alpa_dejavu"):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         module = importlib.import_module(f"alpa_dejavu.{old}")
+    assert f"alpa_dejavu.{old} has moved to alpa_dejavu.{moved._MOVED[old]}; import it from there" in {
+        str(each.message) for each in said
+    }
     new = importlib.import_module(f"alpa_dejavu.{moved._MOVED[old]}")
     for name in getattr(new, "__all__", ()):
         assert getattr(module, name) is getattr(new, name)

@@ -1,14 +1,21 @@
 """A train step cut into layers by the rule of Alpa's `AutoLayerOption`, without Alpa.
 
 `trace` turns a model function into jaxprs, and `cut_into_layers` gives each layer its forward, backward and update
-jaxpr.
+jaxpr. They need jax, so names are loaded when they are first used.
 """
 
-from alpa_dejavu.layers._concrete import concrete
-from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers
-from alpa_dejavu.layers._digest import step_digest
-from alpa_dejavu.layers._resolve import resolve
-from alpa_dejavu.layers._trace import TracedStep, trace
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.lazy import loaded_when_used
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers._concrete import concrete
+    from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers
+    from alpa_dejavu.layers._digest import step_digest
+    from alpa_dejavu.layers._resolve import resolve
+    from alpa_dejavu.layers._trace import TracedStep, trace
 
 __all__ = [
     "LayeredStep",
@@ -20,3 +27,13 @@ __all__ = [
     "step_digest",
     "trace",
 ]
+
+_HOME = {
+    "concrete": "_concrete",
+    **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers"), "_cut"),
+    "step_digest": "_digest",
+    "resolve": "_resolve",
+    **dict.fromkeys(("TracedStep", "trace"), "_trace"),
+}
+
+__getattr__, __dir__ = loaded_when_used(__name__, _HOME)

@@ -19,6 +19,7 @@ from alpa_dejavu.planning._parts import fewer_hosts
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape
 from alpa_dejavu.planning.task import Chooser, Found
+from alpa_dejavu.problem import NoPlanError
 from alpa_dejavu.slicing import Dynamic
 
 LAYERS = (8, 12, 16, 24, 32, 48)
@@ -67,6 +68,8 @@ class Wide(Chooser):
             middle = list(_all_shapes(smaller, numbers[len(numbers) // 2 :][:1], best_s))
             close = min((one.step_s for one in middle), default=math.inf) <= _CLOSE * best_s
             found += _all_shapes(smaller, numbers, best_s) if close else middle
+        if not found:
+            raise NoPlanError("nothing that a wide search looks at comes close to the default plan")
         best = best_first(found)[:_PLACED]
         return Found(best_first(_placed(task, polished(one)) for one in best))
 

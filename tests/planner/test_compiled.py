@@ -13,7 +13,7 @@ import alpa_dejavu
 from alpa_dejavu.slicing.amp_pipe import _least
 
 MODULE = '''
-from alpa_dejavu._compiled import compiled
+from alpa_dejavu._util.compiled import compiled
 
 @compiled("(f8[::1],)")
 def total(values):

@@ -14,7 +14,7 @@ from alpa_dejavu.sharding import model_of_step
 
 SOURCE = """
     import jax
-    from alpa_dejavu.models import model_function
+    from alpa_dejavu.layers.models import model_function
 
     def gpt(batch_size):
         return model_function("gpt-125m")(batch_size)

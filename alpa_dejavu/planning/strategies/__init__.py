@@ -1,6 +1,6 @@
 """Others' strategies as planners, to compare with: all answer one question, and are priced by one truth.
 
-    from alpa_dejavu.strategies import strategy
+    from alpa_dejavu.planning.strategies import strategy
     strategy("amp").plan(model, cluster, batch=32).step_s
 
 The truth is this package's simulation on the cluster as it is, with the latency and communication models that are
