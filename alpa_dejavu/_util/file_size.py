@@ -1,4 +1,4 @@
-"""How much is read of a file, and how much it may take in memory once it is unpacked: it may come from anyone."""
+"""Limits on how much is read of a file, and on its memory once it is unpacked: it may come from anyone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 __all__ = ["VARIABLE", "most_bytes"]
 
 VARIABLE = "ALPA_DEJAVU_FILE_MIB"
-"""The environment variable that says it, in MiB."""
+"""The environment variable that sets these limits, in MiB."""
 UNPACKED_MIB = 1024.0
-"""What a file may take once it is unpacked, where the environment says nothing."""
+"""The MiB that a file may take once it is unpacked, where the environment says nothing."""
 
 
 def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
-    """What the environment has in ALPA_DEJAVU_FILE_MIB, in bytes, else the default.
+    """Returns the limit that the environment sets in ALPA_DEJAVU_FILE_MIB, in bytes, else the default.
 
     Raises:
         ValueError: that is no number above 0.

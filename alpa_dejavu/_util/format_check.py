@@ -28,7 +28,7 @@ class WrongDataError(ValueError):
 
 
 def checked(data: Any, kind: type[_Data]) -> _Data:
-    """The data itself, once it is as the declared type has it; whole numbers may be there as 4.0.
+    """Returns the data itself, once it is as the declared type has it; whole numbers may be there as 4.0.
 
     Raises:
         WrongDataError: it isn't; of all that is wrong, a wrong version is told, or else what comes first in the data.
@@ -50,13 +50,13 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The declared type as JSON Schema, without titles: its names and descriptions say all."""
+    """Returns the declared type as JSON Schema, without titles: its names and descriptions say all."""
     found: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
     return found
 
 
 def key_name(where: Path) -> str:
-    """A place in a file for people.
+    """Returns the name of a place in a file, for people.
 
     >>> key_name(("stages", 0, "layers"))
     'stages[0].layers'
@@ -122,7 +122,7 @@ def _inside(at: _Schema, step: str | int, root: _Schema) -> Any:
 
 
 def _members(at: _Schema, root: _Schema) -> Iterator[_Schema]:
-    """What a value may be: of a union each of its members."""
+    """Yields the schemas that a value may have: of a union each of its members."""
     for one in at.get("anyOf", [at]):
         yield _resolved(one, root)
 
@@ -135,7 +135,7 @@ def _resolved(at: _Schema, root: _Schema) -> _Schema:
 
 
 def _first(data: Any, places: Collection[_Place]) -> _Place:
-    """Of places in data the one that comes first."""
+    """Returns the place that comes first in the data."""
     place: _Place = ()
     left = list(places)
     while place not in left:

@@ -12,11 +12,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, with_config
 from pydantic.fields import FieldInfo
 
 MOST = 1_000_000
-"""Layers, devices, micro-batches: what has an object for each has to end."""
+"""The most layers, devices or micro-batches: what has an object for each has to end."""
 _MOST_WHOLE = 2**63 - 1
 _LEAST_GIVEN, _MOST_GIVEN = 1e-30, 1e30
 _LEAST, _MOST = 1e-100, 1e100
-"""What is calculated may be larger than what is given; of both, sums and products of some are finite."""
+"""Bounds: calculated figures may be larger than given ones; of both, sums and products of some are finite."""
 
 file_format = with_config(ConfigDict(extra="forbid", strict=True))
 """A decorator for the outermost type of a format; those inside are checked as it is."""

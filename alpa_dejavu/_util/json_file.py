@@ -84,7 +84,7 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
 
 
 def peek(path: pathlib.Path) -> Any:
-    """What a JSON file holds; None where it can't be read: its reader says what is wrong with it."""
+    """Returns what a JSON file holds; None where it can't be read: its reader says what is wrong with it."""
     if not os.path.isfile(path):
         return None
     try:
@@ -105,7 +105,7 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 
 def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
-    """As `write_whole`."""
+    """Replaces a file by a new one with these bytes, as `write_whole` does with text."""
     check_folder(path)
     try:
         if is_stream(path):

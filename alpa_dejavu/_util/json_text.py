@@ -16,7 +16,7 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 
 def strict_json(text: str, finite: bool = True) -> Any:
-    """What JSON text holds, with each key once in its object and, unless `finite` is False, finite numbers alone.
+    """Reads JSON text that has each key once in its object and, unless `finite` is False, finite numbers alone.
 
     Raises:
         ValueError: it isn't so, it is lists in lists more than 100 deep, or a text in it has half a character;

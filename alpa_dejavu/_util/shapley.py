@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 __all__ = ["DRAWN", "MOST_EXACT", "SEED", "shapley"]
 
 MOST_EXACT = 6
-"""Of so many changes all orders are taken, of more drawn ones."""
+"""Up to so many changes are taken in all orders, more of them in drawn ones."""
 DRAWN = 16
-"""So many, half of them the others reversed."""
+"""So many orders are drawn, half of them the others reversed."""
 SEED = 0
 
 
 def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list[float] | None:
-    """What each of the changes 0, 1, ... `count` - 1 is worth; together that is the value of all less that of none.
+    """Returns each worth of the changes 0, 1, ... `count` - 1; together they are the value of all less that of none.
 
     Each order is taken with its reverse, so that undoing the changes is worth the negative, to the last bit.
 

@@ -18,7 +18,7 @@ from alpa_dejavu._util.range_sums import FloatArray
 __all__ = ["TOLERANCE", "first_least", "least", "ordered", "rounded"]
 
 TOLERANCE = 1e-9
-"""Of a value: what is apart by no more is equal."""
+"""The share of a value by which another may be apart from it and still be equal."""
 _SPLITTER = 2.0**17 + 1
 """Leaves 36 of the 53 bits: far more than is known of any second, and far fewer than roundoff reaches."""
 

@@ -1,4 +1,4 @@
-"""What was learned of kinds of devices and of links: data sheets, fitted models with their errors, measured figures."""
+"""Calibrations: data sheets, fitted models with their errors, and measured figures of kinds of devices and of links."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ standard deviations of logarithms. Fits reckon with them, and so do the models t
 @final
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """How well a part was fitted.
+    """A record of how well one part of a calibration was fitted.
 
     Attributes:
         part: what was fitted: "kernels", "layers", "collectives within hosts", "collectives across hosts" ...
@@ -78,14 +78,14 @@ class MeasuredLink:
 
     @property
     def kind(self) -> tuple[tuple[str, ...], bool]:
-        """What tells kinds of links apart."""
+        """Returns the devices at both ends, in order, and whether they are in one host: equal for links of a kind."""
         return tuple(sorted(self.devices)), self.within
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """What was learned of some kinds of devices and links; whatever wasn't is left out.
+    """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
 
     Attributes:
         name: for people, and of a bundled calibration what it is chosen by.
@@ -151,17 +151,17 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Its name, its day, and a hash of all that it holds: equal where it predicts the same."""
+        """Returns the calibration's name, day and a hash of its content: two with an equal one predict the same."""
         content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """All kinds of devices that it knows something of."""
+        """Returns the kinds of devices that the calibration knows something of."""
         return tuple(sorted({*self.sheets, *self.devices}))
 
     def latency(self) -> LatencyModel:
-        """Of operators: the learned model where there is one, else the roofline, with measured figures' spread."""
+        """Returns the latency model: the learned one where there is one, else the roofline with measured spreads."""
         if self.kernels is None or not self.sheets:
             measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from)
             return measured if self.device_spread else AnalyticLatency()
@@ -170,8 +170,8 @@ class Calibration:
         return LearnedLatency(self.kernels, self.sheets, self.products)
 
     def communication(self) -> CommunicationModel:
-        """Of collectives: the learned model where there is one, else by the links of the group where those from host to
-        host are known, else alpha-beta, with the spread of measured links.
+        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
+        those from host to host are known, else alpha-beta with the spread of measured links.
         """
         rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
@@ -189,7 +189,7 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """The cluster with measured figures in place of its own.
+        """Returns the cluster with measured figures in place of its own.
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;

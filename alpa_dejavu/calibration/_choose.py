@@ -1,4 +1,4 @@
-"""What is measured next: what the fit so far is least sure of.
+"""The choice of the next measurement: the one that the fit so far is least sure of.
 
 The spread of each candidate's prediction comes from the covariance of the fitted figures (and of what the candidate's
 family has of its own, which nothing but a measurement of that family tells). Measuring the largest one is the greedy

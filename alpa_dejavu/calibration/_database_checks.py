@@ -1,4 +1,4 @@
-"""What can't be in a database of measurements: found in what a profiler wrote, and in a file that was changed since."""
+"""Checks for what can't be in a database of measurements: in what a profiler wrote, and in a file changed since."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Wrong = tuple[tuple[str | int, ...], str]
 
 
 def size_name(name: str) -> str:
-    """The column of an operator's sizes."""
+    """Returns the name of the column that has an operator's sizes."""
     return "flop" if name == "dot" else "num_bytes"
 
 
 def groups_fault(groups: Any, devices: int) -> str | None:
-    """What is wrong with the groups of a collective on a mesh of so many devices; None if nothing is."""
+    """Returns what is wrong with the groups of a collective on a mesh of so many devices; None if nothing is."""
     fine = isinstance(groups, (tuple, list)) and bool(groups) and all(isinstance(g, (tuple, list)) for g in groups)
     members: Sequence[Any] = [member for group in groups for member in group] if fine else []
     equal = fine and len({len(group) for group in groups}) == 1
@@ -33,7 +33,7 @@ def groups_fault(groups: Any, devices: int) -> str | None:
 
 
 def wrong_in(data: Mapping[str, Any]) -> Iterator[Wrong]:
-    """What the schema can't see in a converted file: devices, columns and rows that don't agree with each other."""
+    """Yields what the schema can't see in a converted file: devices, columns and rows that don't agree."""
     meshes: set[tuple[Any, ...]] = set()
     for m, mesh in enumerate(data["meshes"]):
         hosts, devices = mesh["mesh"]

@@ -42,7 +42,7 @@ _CALL_S, _KERNEL_S = 1e-4, 1e-6
 
 @final
 class DeviceModel:
-    """What programs take, by the logarithms of a device's figures, what a call takes, and each family's deviation.
+    """A model of what programs take, by logarithms of a device's figures and of a call, and by family deviations.
 
     Args:
         prior: the device as far as it is known.
@@ -75,11 +75,11 @@ class DeviceModel:
         return Fitted(self._device(found.values), spread, {}, unsure)
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Device]:
-        """The same, with the errors on families left out in turn."""
+        """Returns what `fit` does, with the errors on families that are left out in turn."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
-        """Of all programs, shape (N,)."""
+        """Returns the logarithms of the seconds of all programs, shape (N,)."""
         each = AnalyticLatency().predict(self._operators, self._device(values)).mean_s
         call_s = np.exp(values[len(self._names) - 1])
         log_s: NDArray[np.float64] = np.log(np.add.reduceat(each, self._starts) + call_s)
@@ -108,7 +108,7 @@ class DeviceModel:
 
 
 def _figures(prior: Device, dtypes: Sequence[str]) -> dict[str, float]:
-    """What is fitted, by name: what a device says nothing of is nothing to it."""
+    """Returns the device's figures that are fitted, by name; those that it doesn't declare are left out."""
     figures = {f"flop_per_s[{dtype}]": prior.flop_per_s[dtype] for dtype in dtypes}
     figures |= {name: getattr(prior, name) for name in ("vector_flop_per_s", "memory_bytes_per_s")}
     figures |= {"kernel_s": max(prior.kernel_s, _KERNEL_S), "transcendental_flop": prior.transcendental_flop}

@@ -21,13 +21,13 @@ from alpa_dejavu.problem import Cluster, Device, Link
 __all__ = ["LinkModel", "fit_sends"]
 
 _PRIOR_SPREAD = (1.5, 1.0)
-"""Of latency and rate: links are known by an estimate at best."""
+"""How far latency and rate may be off, in logarithms: links are known by an estimate at best."""
 _LATENCY_S = 1e-6
 
 
 @final
 class LinkModel:
-    """What collectives take, by the logarithms of latency and rate, and of each kind's deviation.
+    """A model of what collectives take, by the logarithms of a link's latency and rate, and by each kind's deviation.
 
     Args:
         prior: the link as far as it is known.
@@ -56,11 +56,11 @@ class LinkModel:
         return Fitted(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """The same, with the errors on kinds of collectives left out in turn."""
+        """Returns what `fit` does, with the errors on kinds of collectives that are left out in turn."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
-        """Of all collectives, shape (N,)."""
+        """Returns the logarithms of the seconds of all collectives, shape (N,)."""
         link = self._link(values)
         seconds = [predicted_s(one, link, self._devices) for one in self._collectives]
         return np.log(seconds) + values[2:][self._kind]
@@ -74,7 +74,7 @@ class LinkModel:
 
 
 def predicted_s(collective: Collective, link: Link, devices: int) -> float:
-    """Seconds of a collective over a link, by the alpha-beta model."""
+    """Returns the seconds of a collective over a link, by the alpha-beta model."""
     device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
     cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
     per_host = collective.size // 2 if collective.across else collective.size

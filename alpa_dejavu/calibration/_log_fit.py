@@ -19,13 +19,13 @@ _LEAST_NOISE = 0.03
 _STEP = 1e-4
 _ROUNDS = 2
 _ENOUGH = 6
-"""So many residuals tell the noise."""
+"""The noise is told from residuals where there are at least so many."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogFit:
-    """What was found.
+    """The result of a fit: logarithms of figures, how sure they are, and the noise.
 
     Attributes:
         values: logarithms of the figures, shape (P,).
@@ -101,7 +101,7 @@ class Fitted(Generic[T]):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogModel:
-    """What numbered things take, some of which are measured; each is of a group that errs together.
+    """A model of what numbered things take, some of which are measured; each belongs to a group that errs together.
 
     Attributes:
         log_seconds: from the logarithms of the figures (P,) those of all predictions (N,).

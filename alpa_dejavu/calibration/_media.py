@@ -1,4 +1,4 @@
-"""What links share: a switch that disjoint pairs slow each other down on, or a host's network card."""
+"""Media that links share: a switch on which disjoint pairs slow each other down, or a host's network card."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shared:
 
 
 def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
-    """What disjoint pairs share that have less beside others.
+    """Returns the media shared by disjoint pairs that have less beside others than alone.
 
     Pairs are taken to share one medium if they send from the same host or to the same host, or are joined by such: so
     two directions of a cut between islands are two media, and a switch between all hosts is one. So are pairs of one
@@ -74,7 +74,7 @@ def _merged(parts: Sequence[_Part], some: Sequence[_Part]) -> list[_Part]:
 
 
 def _within(part: _Part, pairs: Iterable[Pair]) -> int:
-    """How many of some pairs are of a part."""
+    """Returns how many of some pairs go from a sender of a part to one of its receivers."""
     return sum(a in part[0] and b in part[1] for a, b in pairs)
 
 
@@ -111,7 +111,7 @@ def _card(prober: Prober, nets: Iterable[Pair], host: int, receiving: bool) -> t
 def _load(
     prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared], host: int, receiving: bool
 ) -> float | None:
-    """What a host and some others have together, by its best links; None: as much as these have."""
+    """Returns the rate of a host's best links together; None for less than two, or if none slows another down."""
     mine = [pair for pair in nets if pair[receiving] == host]
     best = max(nets[pair].bytes_per_s for pair in mine)
     # As good as the best: all are done at the same time, as far as what they share allows it.

@@ -1,4 +1,4 @@
-"""What a network does between two hosts, and the link that it becomes below the runtime."""
+"""The figures of the network between two hosts, and the link that it becomes below the runtime."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LEAST_S = 1e-7
 @final
 @dataclasses.dataclass(frozen=True)
 class Net:
-    """One message at a time: seconds before it is there, and bytes per second."""
+    """A network's figures for one message at a time: seconds before it is there, and bytes per second."""
 
     latency_s: float
     bytes_per_s: float
 
 
 def carried(known: Link, net: Net, reference: Net | None, copied: bool) -> Link:
-    """The link between two hosts.
+    """Returns the link between two hosts, as it is known, with the network that was measured between them.
 
     Bytes of devices that are CPUs, and of sends that go by the runtime's transport, are copied before and after the
     network has them, so that the seconds add up. Others go over the network alone.

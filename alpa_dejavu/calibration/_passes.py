@@ -15,7 +15,7 @@ __all__ = ["Pass", "both_passes", "forward_pass"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pass:
-    """A program.
+    """A program of its own: a function and the arguments that it is run on.
 
     Attributes:
         function: of `arguments`, positional; gives a flat list of arrays.
@@ -27,7 +27,7 @@ class Pass:
 
     @functools.cached_property
     def operators(self) -> Operators:
-        """What is known of its operators without running it."""
+        """Returns what is known of the program's operators without running it."""
         import jax
 
         from alpa_dejavu.layers.features import layer_features
@@ -35,7 +35,10 @@ class Pass:
         return layer_features(jax.make_jaxpr(self.function)(*self.arguments).jaxpr).operators
 
     def compiled(self) -> Callable[[], object]:
-        """Runs it once, to its end, on made-up numbers on jax's default device."""
+        """Compiles the program; returns a function that runs it once, to its end, on made-up numbers.
+
+        It runs on jax's default device.
+        """
         import jax
 
         from alpa_dejavu.layers import concrete
@@ -46,14 +49,14 @@ class Pass:
 
 
 def forward_pass(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """The function alone."""
+    """Returns the function as one program: the forward pass alone."""
     import jax
 
     return [Pass(lambda *given: jax.tree_util.tree_leaves(function(*given)), (weights, data))]
 
 
 def both_passes(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """Forward, which keeps what backward needs, and backward.
+    """Returns two programs: forward, which keeps what backward needs, and backward.
 
     Args:
         function: of weights and data.

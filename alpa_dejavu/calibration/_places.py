@@ -1,4 +1,4 @@
-"""Where a cluster is measured, and what can be measured there."""
+"""The places where a cluster is measured, and the probes that can be measured there."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Part:
     links: LinkModel | None = None
 
     def unsure(self, measurements: Measurements) -> Array:
-        """Standard deviation of the logarithm of each probe's prediction."""
+        """Returns the standard deviation of the logarithm of each probe's prediction."""
         model = self.devices or self.links
         return np.ones(len(self.probes)) if model is None else model.fit(self.seconds(measurements)).unsure
 
     def seconds(self, measurements: Measurements) -> dict[int, float]:
-        """What was measured, by the number of the probe."""
+        """Returns the measured seconds, by the number of the probe."""
         found = measurements.at(self.place)
         return {n: found[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in found}
 
 
 def parts_of(cluster: Cluster, measurements: Measurements) -> list[Part]:
-    """In the order in which they are measured; what was measured before can be, whatever is known now."""
+    """Returns the parts in the order in which they are measured; probes measured before are always among them."""
     return [*_links(cluster, measurements), *_programs(cluster, measurements)]
 
 
 def devices_of(cluster: Cluster) -> dict[str, Device]:
-    """The kinds of devices by name."""
+    """Returns the kinds of devices of a cluster by name."""
     return {host.device.name: host.device for host in cluster.hosts}
 
 
@@ -86,7 +86,7 @@ def _programs(cluster: Cluster, measurements: Measurements) -> list[Part]:
 
 
 def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
-    """Of all devices and of pairs, in sizes that aren't too long for the link, by what is known of it."""
+    """Returns collectives of all devices and of pairs, without sizes too long for the link by what is known of it."""
     whole = 2 * devices if across else devices
     groups = sorted({(whole, 1), (2, whole // 2)}) if whole % 2 == 0 else [(whole, 1)]
     listed = [

@@ -1,4 +1,4 @@
-"""What plans are priced with: a cluster and the models of its operators and collectives."""
+"""The prices of plans: a cluster and the models of its operators and collectives."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ whoever asks for one of these beside a calibration is told."""
 @final
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """What a plan's costs follow from, and the calibration that it is from, if there is one."""
+    """A cluster and models that a plan's costs follow from, and the calibration that they are from, if there is one."""
 
     cluster: Cluster
     models: CostModels
     calibration: Calibration | None = None
 
     def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
-        """Of memory: those that are given, else the calibration's."""
+        """Returns the residuals of memory: those that are given, else the calibration's."""
         return given if given is not None or self.calibration is None else self.calibration.memory
 
     def named(self, asked: PricedBy | None = None) -> PricedBy:
-        """What a plan says that it was priced by, with the other options that are asked for."""
+        """Returns what a plan says that it was priced by, with the other options that are asked for."""
         return dataclasses.replace(
             asked or PricedBy(),
             latency=latency_name(self.models.latency),
@@ -47,7 +47,7 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | None:
-    """The calibration, read.
+    """Checks a calibration and the models beside it; returns the calibration, read, or None where none is given.
 
     Raises:
         ValueError: it can't be had, a model's name is unknown, or a model is given beside a calibration.
@@ -74,7 +74,7 @@ def prices(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Prices:
-    """A cluster and models as a calibration has them; without one (None), as they are given.
+    """Returns a cluster and models as a calibration has them; without one (None), as they are given.
 
     Args:
         cluster: by its data sheets.

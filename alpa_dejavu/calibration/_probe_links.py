@@ -21,19 +21,19 @@ __all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "probe_al
 PLACE = Place("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
 _CALL_S = 1e-4
-"""What starting a message takes in any case: latencies are told apart where they make a difference to that, too."""
+"""The seconds that any message takes to start: latencies are told apart where they make a difference to that, too."""
 CONTENDED = 1.25
-"""So many times faster alone than beside others is more than noise."""
+"""A pair is slowed down by others, and not by noise, if it is so many times faster alone than beside them."""
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25)
 _LONGEST_S = 0.25
 _SLOPE = 0.1
-"""Of the seconds of a message, what it must take longer than the one before for a rate to follow from that."""
+"""The share of a message's seconds by which it must take longer than the one before for a rate to follow from that."""
 _FEW_HOSTS = 4
-"""Up to so many all pairs are few enough to be probed."""
+"""Up to so many hosts have few enough pairs for all of them to be probed."""
 _CLASSES, _SAMPLES = 6, 2
 
 Round = Mapping[Pair, Net]
-"""What pairs have that send at the same time."""
+"""The latency and rate of each of some pairs that send at the same time."""
 
 
 @final
@@ -57,7 +57,7 @@ class Prober:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
     def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
-        """Latency and rate of each pair, while all of them send.
+        """Returns the latency and rate of each pair, while all of them send.
 
         The rate is that of the bytes which the largest messages have more than the ones before: neither the latency nor
         what a network lets through at once counts. A pair sends no message that would take too long.
@@ -81,7 +81,7 @@ class Prober:
         return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
 
     def combined(self, pairs: Sequence[Pair]) -> float:
-        """Bytes per second that some pairs have together, while all of them send as much: until the last one is done.
+        """Returns the bytes per second of some pairs together, while all send as much: until the last one is done.
 
         Raises:
             MeasurementError: a pair can't be measured; says which hosts.
@@ -114,7 +114,7 @@ class Prober:
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:
-    """Rounds of pairs, each in one direction and then in the other.
+    """Probes rounds of pairs, each in one direction and then in the other.
 
     Of equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of hosts,
     drawn by a seed, since hosts that are near to each other often have names that are.
@@ -143,12 +143,15 @@ def _agree(found: Sequence[Round]) -> bool:
 
 
 def even_rates(rates: Sequence[float]) -> list[float]:
-    """Rates that differ by noise alone are equal."""
+    """Returns the rates, with those made equal that differ by noise alone."""
     return grouped(rates, _RATE_TOLERANCE).tolist()
 
 
 def even_latencies(latencies_s: Sequence[float]) -> list[float]:
-    """Latencies that differ by noise alone, or hardly matter, are equal; they are noisier than rates."""
+    """Returns the latencies, with those made equal that differ by noise alone, or hardly matter.
+
+    Latencies are noisier than rates.
+    """
     started = np.asarray(latencies_s) + _CALL_S
     return (grouped(started, _LATENCY_TOLERANCE) - _CALL_S).tolist()
 
@@ -156,7 +159,7 @@ def even_latencies(latencies_s: Sequence[float]) -> list[float]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """What pairs have alone.
+    """The latency and rate of pairs that send alone.
 
     Attributes:
         nets: of each pair.
@@ -168,7 +171,7 @@ class Alone:
 
 
 def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
-    """Some pairs of each rate alone; if they are faster then, all pairs of that rate are."""
+    """Probes some pairs of each rate alone; if they are faster then, all pairs of that rate are taken to be."""
     beside = {pair: net for each in found for pair, net in each.items()}
     company = [pair for each in found for pair in each if len(each) > 1]
     if not company:
@@ -192,7 +195,7 @@ def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
 
 
 def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
-    """Of all pairs: those that differ by noise alone are equal, and those that weren't probed are as all others are."""
+    """Returns each pair's latency and rate: equal where they differ by noise alone, usual where it wasn't probed."""
     rates = even_rates([net.bytes_per_s for net in nets.values()])
     latencies = even_latencies([net.latency_s for net in nets.values()])
     known = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}

@@ -1,6 +1,6 @@
-"""What probe programs compute: for each name a function of its sizes.
+"""The computations of probe programs: for each name a function of its sizes.
 
-It gives a function of weights and data, and the abstract values of the two.
+That gives a function of weights and data, and the abstract values of the two.
 """
 
 from __future__ import annotations

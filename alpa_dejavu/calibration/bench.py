@@ -1,4 +1,4 @@
-"""What can be measured of a cluster, and the interface of what measures it."""
+"""The probes that can be measured on a cluster, and the interface of what measures them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Flows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of their seconds."""
+        """Returns the name that the seconds of each message have."""
         return tuple(f"{a}-{b}" for a, b in self.pairs)
 
 
@@ -95,7 +95,7 @@ Probe: TypeAlias = Program | Collective | Pipeline | Flows
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """Where probes of one kind run.
+    """A place where probes of one kind run.
 
     Attributes:
         what: "programs", "collectives", "pipelines" or "links".
@@ -110,7 +110,7 @@ class Place:
 
 
 class Bench(abc.ABC):
-    """What measures: workers on a cluster."""
+    """The interface of what measures probes: workers on a cluster."""
 
     @abc.abstractmethod
     def open(self, place: Place) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:

@@ -1,4 +1,4 @@
-"""A cluster measured within a budget, and what was found as a calibration.
+"""Measuring a cluster within a budget, and making a calibration of what was found.
 
 Pipelines and links come first, since they are few; what is left of the budget goes to the devices. Each place gets a
 share of what is left, and what it doesn't need goes to the next ones.
@@ -32,13 +32,13 @@ __all__ = ["calibrate", "identity"]
 
 _log = logging.getLogger(__name__)
 _SHARES = {"pipelines": 0.4, "collectives": 0.4, "programs": 1.0}
-"""Of what is left of the budget when a place's turn comes, split among the places of its kind."""
+"""The share of what is left of the budget when a place's turn comes; the places of its kind that are left split it."""
 _LEAST_SPREAD = 0.05
 _MOST_FAILURES = 3
 
 
 def identity(cluster: Cluster) -> dict[str, Any]:
-    """What tells a cluster from others on which its measurements don't hold."""
+    """Returns what tells a cluster from others on which its measurements don't hold."""
     return {
         "hosts": len(cluster.hosts),
         "devices_per_host": [host.num_devices for host in cluster.hosts],
@@ -188,7 +188,10 @@ def _found_links(
 
 
 def _runtime(measurements: Measurements) -> dict[str, tuple[float, float]]:
-    """What a computation and a step cost besides, with the spread: from the pipelines that pass on least."""
+    """Returns by name the seconds that a computation and a step cost besides their operators, each with its spread.
+
+    The seconds are those of the pipelines that pass on least; the spread is that of all pipelines.
+    """
     found = [
         (probe.num_bytes, seconds)
         for where in (WITHIN, BETWEEN)

@@ -40,7 +40,7 @@ _EVEN = {
 
 
 def links_identity(cluster: Cluster) -> dict[str, Any]:
-    """What tells a cluster from others on which its links' measurements don't hold."""
+    """Returns what tells a cluster from others on which its links' measurements don't hold."""
     return {**identity(cluster), "names": [host.name for host in cluster.hosts]}
 
 
@@ -154,7 +154,7 @@ def _links(
 
 
 def _evened(links: Mapping[Pair, Link]) -> dict[Pair, Link]:
-    """Links that differ by noise alone are equal: what copies take may hide how their networks differ."""
+    """Returns the links, with figures made equal that differ by noise alone: copies may hide how networks differ."""
     found = dict(links)
     for name, even in _EVEN.items():
         given = {pair: getattr(link, name) for pair, link in links.items() if getattr(link, name) is not None}

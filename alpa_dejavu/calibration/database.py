@@ -1,4 +1,4 @@
-"""What Alpa's profiler measured, as versioned JSON: collectives and matrix products, and apart what can't be right.
+"""Measurements of Alpa's profiler as versioned JSON: collectives and matrix products, and apart what can't be right.
 
 A file has `version` 1, `kind` "alpa-profiling-database", and for each mesh its collectives (bytes as
 `communication.learned.Collectives` counts them) and products (by their operations), each as columns with `seconds`, and
@@ -31,7 +31,7 @@ _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 @final
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """What one operator took in several sizes.
+    """A series of measured seconds of one operator in several sizes.
 
     Attributes:
         name: a collective, or "dot".
@@ -53,7 +53,7 @@ class Series:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeshProfile:
-    """What was measured on a mesh: hosts x devices per host; bytes that were free on a device, if the file says so."""
+    """The measurements on a mesh (hosts x devices per host), and the bytes free on a device, if the file says so."""
 
     cluster: str
     hosts: int
@@ -72,7 +72,7 @@ class Database:
 
 
 def converted(found: Mapping[Any, Any], path: pathlib.Path) -> Database:
-    """What was unpickled, checked.
+    """Checks what was unpickled, and returns it as a database.
 
     Raises:
         ValueError: something isn't what Alpa's profiler writes: says of which mesh.
@@ -84,7 +84,7 @@ def converted(found: Mapping[Any, Any], path: pathlib.Path) -> Database:
 
 
 def database_data(database: Database) -> dict[str, Any]:
-    """As its file has it."""
+    """Returns a database as the JSON of its file."""
     meshes = [
         {
             "cluster": mesh.cluster,
@@ -111,7 +111,7 @@ def database_data(database: Database) -> dict[str, Any]:
 
 
 def read_database(path: pathlib.Path) -> Database:
-    """A converted database from its file.
+    """Reads a converted database from its file.
 
     Raises:
         ValueError: there is no such file, or it is broken, of another version, or was changed to what can't be; says

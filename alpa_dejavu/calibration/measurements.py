@@ -35,7 +35,7 @@ _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"disp
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What a probe took; no seconds where it failed, and why."""
+    """The seconds that a probe took; where it failed, none of them and the reason."""
 
     place: Place
     probe: Probe
@@ -71,11 +71,11 @@ class Measurements:
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """The seconds of what was measured at a place, by probe; the last one counts."""
+        """Returns the seconds of what was measured at a place, by probe; the last one counts."""
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: Place) -> dict[Probe, str]:
-        """What has failed at a place, and why."""
+        """Returns the probes that have failed at a place since the file was opened, with the reasons."""
         return {row.probe: row.error for row in self._rows if row.place == place and row.error}
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Measurements:
 
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
-    """What a file has that didn't fail, of whichever cluster; half a line at its end is passed over.
+    """Reads the measurements that didn't fail, of whichever cluster; half a line at the file's end is passed over.
 
     Raises:
         ValueError: the file can't be read, or a line is wrong; says which.
@@ -115,7 +115,7 @@ def _line(measurement: Measurement) -> dict[str, Any]:
 
 
 def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) -> list[Measurement]:
-    """What is there; half a line at the end is taken away. What failed is left out: it is tried again."""
+    """Reads the measurements and takes half a line at the end away. Failed ones are left out: they are tried again."""
     lines, half = _whole_lines(path)
     if half:
         _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, half)
@@ -130,7 +130,7 @@ def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) ->
 
 
 def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
-    """The lines, and how many bytes there are of one that was written by half."""
+    """Returns the lines, and how many bytes there are of one that was written by half."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -140,7 +140,7 @@ def _whole_lines(path: pathlib.Path) -> tuple[list[str], int]:
 
 
 def _warn_of_repeats(path: pathlib.Path, rows: Sequence[Measurement]) -> None:
-    """What was measured is never measured again, so a probe that is there twice was copied."""
+    """Warns of probes that are there twice: what was measured is never measured again, so they were copied."""
     seen: dict[tuple[Place, Probe], int] = {}
     for number, row in enumerate(rows, 2):
         earlier = None if row.error else seen.setdefault((row.place, row.probe), number)

@@ -25,7 +25,8 @@ __all__ = ["SINGLE", "Program", "joined", "operators", "programs"]
 _LONGEST_S = 0.1
 """Longer programs teach no more than shorter ones, and cost more of the budget."""
 _LARGEST = 1 / 400
-"""Of a device's memory: stages have smaller tensors, and a CPU's system hands out large ones page by page."""
+"""The share of a device's memory that an array may take: stages have smaller tensors, and a CPU's system hands out
+large ones page by page."""
 _HALF = ("float16", "bfloat16")
 
 
@@ -88,23 +89,23 @@ def programs(device: Device) -> list[Program]:
 
 
 def _largest_bytes(of: Operators) -> float:
-    """Of the largest array, as if all were in single precision."""
+    """Returns the bytes of the largest output, as if all were in single precision."""
     return 4.0 * max(math.prod(shape) for record in of.records for shape in record.output_shapes)
 
 
 @functools.cache
 def operators(program: Program) -> Operators:
-    """What is known of a program's operators without running it."""
+    """Returns what is known of a program's operators without running it."""
     return Operators.of([record for one in program.passes() for record in one.operators.records])
 
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
-    """Several programs' operators as one, and where each program's begin."""
+    """Returns several programs' operators as one, and where each program's begin."""
     return Operators.joined(parts), np.cumsum([0, *(len(part.records) for part in parts[:-1])])
 
 
 def _in(value: Any, dtype: Any) -> Any:
-    """The abstract array, in this dtype if it is of floats."""
+    """Returns the abstract array, in this dtype if it is of floats."""
     import jax
 
     return jax.ShapeDtypeStruct(value.shape, dtype) if value.dtype == np.float32 else value

@@ -33,7 +33,7 @@ def is_cluster_file(name: str) -> bool:
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """A cluster from a file.
+    """Reads a cluster from a file.
 
     Raises:
         ValueError: there is no such file, or what is wrong with it: a pair of hosts without a link, a host that is
@@ -76,7 +76,7 @@ class _File:
         return cluster
 
     def _machine(self, n: int) -> MachineData | None:
-        """What a host's machine type says; a file of it may lie beside this one."""
+        """Returns what a host's machine type says, None where it has none; the type's file may lie beside this one."""
         host = self.data["hosts"][n]
         name, own = host.get("machine"), {"device", "devices", "within"} - set(host)
         if name is None:
@@ -129,7 +129,7 @@ class _File:
         return tuple(hosts), within
 
     def _links(self, within: Sequence[Link]) -> tuple[tuple[Link, ...], ...]:
-        """Of all pairs; the last entry that speaks of a pair counts."""
+        """Returns the links of all pairs; the last entry that speaks of a pair counts."""
         found: dict[tuple[int, int], Link] = {(n, n): link for n, link in enumerate(within)}
         for n, entry in enumerate(self.data["links"]):
             ends = self._ends(n, "from"), self._ends(n, "to")
@@ -181,7 +181,7 @@ def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> L
 
 
 def _device(said: Mapping[str, Any]) -> Device:
-    """Of a machine file, or of a host with a device of its own."""
+    """Returns the device that a machine file declares, or a host with a device of its own."""
     figures = said["device"]
     more = {name: figures[name] for name in _PLAIN if name in figures}
     if "dilated_flop_per_s" in figures:

@@ -72,7 +72,7 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
 
 @functools.cache
 def _core() -> Device:
-    """One core."""
+    """Returns one core of this machine as a device, measured once."""
     started = time.perf_counter()
     core = _peaks()
     _log.info("measured in %.2f s: %s", time.perf_counter() - started, core)
@@ -80,7 +80,7 @@ def _core() -> Device:
 
 
 def _peaks() -> Device:
-    """What a core does on single operators."""
+    """Measures a core on single operators, and returns it as a device."""
     import jax
     import jax.numpy as jnp
 
@@ -112,7 +112,7 @@ def _peaks() -> Device:
 
 
 def _product_rate(side: int) -> float:
-    """Operations per second of a product of square matrices."""
+    """Returns the operations per second of a product of square matrices."""
     import jax
     import numpy as np
 
@@ -122,7 +122,7 @@ def _product_rate(side: int) -> float:
 
 
 def _transposed_bytes_per_s(rows: int) -> float:
-    """Of the larger part of what is read of a square matrix's columns."""
+    """Returns the bytes per second of a square matrix that is read by its columns."""
     import jax
     import numpy as np
 
@@ -132,7 +132,7 @@ def _transposed_bytes_per_s(rows: int) -> float:
 
 
 def _dilated_rate() -> float:
-    """Operations per second of the gradient of a strided convolution by its image."""
+    """Returns the operations per second of the gradient of a strided convolution by its image."""
     import jax
     import numpy as np
 

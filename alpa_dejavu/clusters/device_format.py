@@ -1,4 +1,4 @@
-"""What cluster files and calibrations declare alike of a device."""
+"""The parts of a device that cluster files and calibrations declare alike."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from alpa_dejavu.problem import Cluster, ClusterSummary, host_kinds
 __all__ = ["kinds_of", "members_of_kinds", "summary_of"]
 
 _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
-"""Of clusters that are still there, by their id."""
+"""The kinds of hosts of clusters that are still there, by the cluster's id."""
 
 
 def kinds_of(cluster: Cluster) -> tuple[int, ...]:
-    """As `host_kinds`."""
+    """Returns the kind of each host, as `host_kinds` does, and keeps it for the next to ask."""
     key = id(cluster)
     known = _KNOWN.get(key)
     if known is None or known[0]() is not cluster:
@@ -23,11 +23,11 @@ def kinds_of(cluster: Cluster) -> tuple[int, ...]:
 
 
 def members_of_kinds(cluster: Cluster) -> list[list[int]]:
-    """For each kind its hosts, by their index in the cluster."""
+    """Returns for each kind its hosts, by their index in the cluster."""
     kinds = kinds_of(cluster)
     return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]
 
 
 def summary_of(cluster: Cluster) -> ClusterSummary:
-    """The summary of a cluster that its plans hold."""
+    """Returns the summary of a cluster that its plans hold."""
     return ClusterSummary.of(cluster, kinds_of(cluster))

@@ -59,7 +59,7 @@ def known_machines() -> list[str]:
 
 
 def read_machine(name: str) -> MachineData:
-    """What a machine type's file, or a file of the user's, says.
+    """Reads the file of a machine type, or a file of the user's.
 
     Raises:
         ValueError: no such machine or file, or what is wrong with it, in which line.

@@ -1,4 +1,4 @@
-"""Which hosts each stage is on.
+"""The placement of stages on hosts.
 
 Where hosts are alike, by Alpa's own rule, since Alpa places the stages of a finished plan by it. Where they aren't, the
 search has said of which kinds a stage's hosts are; which of that kind is then free to choose.
@@ -21,7 +21,9 @@ __all__ = ["alpas_hosts", "devices_of_kinds", "kinds_of_sites", "packings", "pac
 def place(
     submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
 ) -> list[tuple[int, ...]]:
-    """For each stage's submesh the indices of its hosts: the largest, of equal ones the last, takes the first hosts.
+    """Returns for each stage's submesh the indices of its hosts.
+
+    The largest submesh, of equal ones the last, takes the first hosts.
 
     Args:
         submeshes: of the stages, in their order.
@@ -67,7 +69,7 @@ def place(
 def alpas_hosts(
     submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
 ) -> list[tuple[int, ...]] | None:
-    """For each stage's submesh the hosts that Alpa gives it by itself, on equal hosts; None where it refuses.
+    """Returns for each stage's submesh the hosts that Alpa gives it by itself, on equal hosts; None where it refuses.
 
     It fills one host after the other, and takes part of no host but the one that it is at. `place` goes back to hosts
     that have room left, and else does the same.
@@ -90,15 +92,15 @@ def alpas_hosts(
 
 
 def _in_turn(submeshes: Sequence[Submesh]) -> list[int]:
-    """In which order stages take hosts."""
+    """Returns the stages in the order in which they take hosts."""
     return sorted(range(len(submeshes)), key=lambda n: (submeshes[n].num_devices, n), reverse=True)
 
 
 def _of_kinds(
     fitting: Sequence[int], wanted: Sequence[int], free: Sequence[int], cluster: Cluster, first: bool
 ) -> list[int]:
-    """Of the hosts that have room, as many of each kind as are wanted, the first ones or those near each other; fewer
-    where there aren't so many.
+    """Returns as many hosts of each kind as are wanted, of those that have room: the first ones, or those near each
+    other; fewer where there aren't so many.
     """
     kinds, found = kinds_of(cluster), list[int]()
     for kind in dict.fromkeys(wanted):
@@ -115,7 +117,7 @@ def _of_kinds(
 
 
 def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
-    """For each stage of a slicing the indices of its hosts.
+    """Returns for each stage of a slicing the indices of its hosts.
 
     Raises:
         NoPlanError: they don't fit; see `packs`.
@@ -128,7 +130,7 @@ def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Clu
 
 
 def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
-    """Which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
+    """Returns which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
 
     Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
     alike hosts those are all that don't take parts of several.
@@ -154,7 +156,7 @@ def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
-    """How many devices of each kind of host a submesh takes, shape (S, K)."""
+    """Returns how many devices of each kind of host a submesh takes, shape (S, K)."""
     assert space.hosts is not None, "asked where hosts are unlike"
     kinds = np.array(kinds_of(cluster))
     counts = [np.bincount(kinds[list(hosts)], minlength=int(kinds.max()) + 1) for hosts in space.hosts]
@@ -163,14 +165,14 @@ def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
 
 
 def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[np.int64]:
-    """How many devices there are of each kind of host: of all hosts, or of so many of each kind; shape (K,)."""
+    """Returns how many devices there are of each kind of host: of all hosts, or of so many of each kind; shape (K,)."""
     members = members_of_kinds(cluster)
     each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
     return np.asarray(each * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
-    """The index of a plan's stage among the space's submeshes, by its shape and the kinds of its hosts."""
+    """Returns the index of a plan's stage among the space's submeshes, by its shape and the kinds of its hosts."""
     if space.hosts is None:
         return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None
     kinds = kinds_of(cluster)

@@ -1,4 +1,4 @@
-"""What a stage may be: submeshes of a cluster, and logical views of them with remat and a ZeRO level."""
+"""The choices for a stage: submeshes of a cluster, and logical meshes of them with remat and a ZeRO level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fitting", "on_sites", "search_space", "submeshes"]
 
 _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3": True}}
-"""Of Alpa's auto-sharding pass, by ZeRO level."""
+"""Options of Alpa's auto-sharding pass, by ZeRO level."""
 
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
@@ -50,12 +50,12 @@ def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ..
 
 
 def _parts(devices: int) -> list[int]:
-    """How many of a host's devices a stage may take."""
+    """Returns the numbers of a host's devices that a stage may take."""
     return [n for n in range(1, devices + 1) if n.bit_count() == 1 or n == devices]
 
 
 def _several(hosts: int, kind: str) -> list[int]:
-    """How many of some hosts, but one, a stage may take."""
+    """Returns the numbers of hosts, above one, that a stage may take of so many."""
     several = {
         "power_of_two": [n for n in range(2, hosts + 1) if n.bit_count() == 1],
         "small_power_of_two": [n for n in (2, 4) if n <= hosts],
@@ -167,7 +167,7 @@ def _none_of(space: SearchSpace, cluster: Cluster) -> NoPlanError:
 def _configs(
     submesh: Submesh, micro_batch: int, remat: Sequence[str], zero: Sequence[int], unlike: bool, most: int
 ) -> list[MeshConfig]:
-    """Of one submesh, with at most so many tensor-parallel devices; on unlike hosts, no such group leaves a host."""
+    """Returns a submesh's configs with at most so many tensor-parallel devices, on unlike hosts all in one host."""
     size = submesh.num_devices
     splits = [
         (size // along, along)
@@ -189,6 +189,6 @@ def _configs(
 
 
 def _even(rows: Sequence[Sequence[MeshConfig]]) -> tuple[tuple[MeshConfig | None, ...], ...]:
-    """Rows of the same length."""
+    """Returns the rows with the same length: shorter ones end with None."""
     width = max(1, *map(len, rows))
     return tuple((*row, *[None] * (width - len(row))) for row in rows)

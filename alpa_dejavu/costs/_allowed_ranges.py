@@ -1,4 +1,4 @@
-"""Which ranges of layers may be a stage on a submesh, by Alpa's rules."""
+"""The ranges of layers that may be a stage on a submesh, by Alpa's rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ __all__ = ["allowed_ranges"]
 def allowed_ranges(
     model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
 ) -> NDArray[np.bool_]:
-    """By Alpa's rules: the whole cluster is for all layers alone; shares of work and devices may differ only so much.
+    """Returns which ranges of layers may be a stage on a submesh, by Alpa's rules.
+
+    The whole cluster is for all layers alone; shares of work and devices may differ only so much.
 
     Args:
         model: the layers.
@@ -41,7 +43,7 @@ def allowed_ranges(
 
 
 def _rate(cluster: Cluster, space: SearchSpace, submesh: int) -> float:
-    """What a submesh computes, as a share of what all hosts do: by its devices, if hosts are alike."""
+    """Returns a submesh's share of the computing rate of all hosts: its share of the devices, if hosts are alike."""
     devices = space.submeshes[submesh].num_devices
     if space.hosts is None:
         return devices / cluster.num_devices

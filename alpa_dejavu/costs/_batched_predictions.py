@@ -20,7 +20,7 @@ _Key = tuple[str, tuple[int, ...], int]
 
 
 def latencies(model: LatencyModel, many: Sequence[Operators], device: Device) -> list[Latency]:
-    """What a model says of each of some operators, asked of a great many together."""
+    """Returns a model's latency of each of some sets of operators, asked for a great many operators at a time."""
     found: list[Latency] = []
     for part in _parts(many):
         whole = model.predict(Operators.joined(part), device)
@@ -33,7 +33,7 @@ def latencies(model: LatencyModel, many: Sequence[Operators], device: Device) ->
 
 
 def _parts(many: Sequence[Operators]) -> list[list[Operators]]:
-    """In order, not many more than `_AT_A_TIME` operators in each."""
+    """Returns the sets in parts, in order, with not many more than `_AT_A_TIME` operators in each."""
     parts: list[list[Operators]] = []
     room = 0
     for one in many:
@@ -47,14 +47,14 @@ def _parts(many: Sequence[Operators]) -> list[list[Operators]]:
 
 @final
 class SentSeconds:
-    """What a model says of collectives on one cluster: each size of a collective in a group is asked for once."""
+    """A model's seconds of collectives on one cluster, kept: each size of a collective in a group is asked for once."""
 
     def __init__(self, model: CommunicationModel) -> None:
         self._model = model
         self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
 
     def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
-        """Asks the model for all of it that isn't known, one call for each collective in a group."""
+        """Asks the model for all that is wanted and isn't known, one call for each collective in a group."""
         sizes: dict[_Key, list[FloatArray]] = {}
         groups: dict[_Key, Group] = {}
         for collective, num_bytes, group in wanted:
@@ -71,7 +71,7 @@ class SentSeconds:
                 self._known[key] = whole[order], all_seconds[order]
 
     def seconds(self, collective: str, num_bytes: FloatArray, group: Group) -> FloatArray:
-        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective for each size, in the shape of `num_bytes`."""
         key = collective, group.hosts, group.concurrent
         found = self._looked_up(key, num_bytes)
         if found is None:

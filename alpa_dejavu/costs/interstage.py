@@ -43,7 +43,7 @@ class CutBytes:
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
-        """By the tensors of a model."""
+        """Returns what crosses each cut of a model, by its tensors."""
         num_layers = model.num_layers
         steps = np.zeros((4, num_layers + 1))
         for tensor in model.tensors:
@@ -63,7 +63,7 @@ class CutBytes:
 
     @property
     def largest(self) -> float:
-        """Bytes of the largest tensor, of those that cross a cut together the mean."""
+        """Returns the largest bytes of a tensor that crosses a cut; tensors that cross together have their mean."""
         ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
         return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
 
@@ -92,7 +92,7 @@ class InterstageTable:
         return float(self.forward_s[layer, link]), float(self.backward_s[layer, link])
 
     def of(self, submeshes: Sequence[int]) -> InterstageTable:
-        """The table of some of the submeshes."""
+        """Returns the table of some of the submeshes."""
         return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
 
 
@@ -159,7 +159,7 @@ class InterstageTransfer:
         return forward, backward
 
     def table(self, space: SearchSpace) -> InterstageTable:
-        """What crosses between stages on any two submeshes of a search space.
+        """Returns the interstage transfers between stages on any two submeshes of a search space.
 
         Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
         that the space names.

@@ -29,15 +29,15 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """From logarithms, and the ends of their errors: of shape (2,), or (rows, 2)."""
+        """Returns the seconds of logarithms and of the ends of their errors, of shape (2,), or (rows, 2)."""
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 
 
 class _Rows(Protocol):
-    """What is measured, a row each."""
+    """Rows of what is measured, such as kernels or collectives."""
 
     def take(self: Rows, index: NDArray[np.bool_]) -> Rows:
-        """Some of them."""
+        """Returns some of the rows, by a mask."""
         ...
 
     def __len__(self) -> int: ...
@@ -51,7 +51,7 @@ class _Point(Protocol[_Given]):
     """A fitted model of means."""
 
     def log_seconds(self, rows: _Given, /) -> Array:
-        """Logarithms of its predictions."""
+        """Returns the logarithms of the predicted seconds."""
         ...
 
 
@@ -62,7 +62,7 @@ def left_out_errors(
     folds: NDArray[np.int64],
     whole: _Point[Rows] | None = None,
 ) -> Array:
-    """For each row the error (of logarithms) of a fit that didn't see the row's fold.
+    """Returns for each row the error (of logarithms) of a fit that didn't see the row's fold.
 
     With one fold alone nothing can be left out: then the errors are those of `whole`, or zero without it.
     """
@@ -76,6 +76,6 @@ def left_out_errors(
 
 
 def interval_ends(errors: Array) -> Array:
-    """The ends of a 90 % interval around a mean, which is inside; shape (2,)."""
+    """Returns the ends of a 90 % interval around a mean, which is inside; shape (2,)."""
     low, high = np.quantile(errors, _ENDS)
     return np.array([min(float(low), 0.0), max(float(high), 0.0)])

@@ -1,4 +1,4 @@
-"""What a stage keeps in memory, for all ranges of layers at once, and how many stages may follow it."""
+"""The memory that a stage keeps, for all ranges of layers at once, and how many stages may follow it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ModelMemory:
 
 
 def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
-    """What layers take in forward from other layers and from outside, where a backward follows."""
+    """Yields the tensors that layers take in forward from other layers and from outside, where a backward follows."""
     for tensor in model.tensors if model.training else ():
         if tensor.role in ("activation", "input") and tensor.producer < model.num_layers:
             users = [user for user in tensor.users if tensor.producer < user < model.num_layers]
@@ -69,7 +69,7 @@ def _inputs(model: Model) -> Iterable[tuple[float, int, list[int]]]:
 
 
 def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterable[tuple[float, int, list[int]]]:
-    """The tensors of some roles with the layers that use them from a position on, of what exists before it."""
+    """Yields the tensors of some roles with the layers that use them from a position on, of what exists before it."""
     last = 2 * model.num_layers - 1
     for tensor in model.tensors:
         if tensor.role in roles and tensor.producer < max(first_position, 1):
@@ -91,12 +91,12 @@ class StageMemory:
     temporary: FloatArray
 
     def peak(self, in_flight: int) -> FloatArray:
-        """With so many micro-batches in flight."""
+        """Returns the bytes with so many micro-batches in flight."""
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
 def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
-    """What each device keeps of a stage, given its share of the whole tensors.
+    """Returns the bytes that each device keeps of a stage, given its share of the whole tensors.
 
     With `remat` a layer keeps what it takes in alone, and computes the rest again before its backward.
     """
@@ -112,7 +112,7 @@ def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False)
 
 
 def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
-    """How many stages may follow layers i..j before memory is full: Alpa's `max_n_succ_stages`, -1 if not even none.
+    """Returns how many stages may follow layers i..j in memory: Alpa's `max_n_succ_stages`, -1 if not even none.
 
     Shape (L, L). A stage of a pipeline of S that is followed by n others keeps min(n+1, B) micro-batches in 1F1B,
     min(2n+1, B) in the overlap-friendly one, B in GPipe and none in inference.

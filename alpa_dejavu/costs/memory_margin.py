@@ -1,4 +1,4 @@
-"""How much more memory than the analytic count a plan must leave, so that the risk of running out is a chosen one."""
+"""The memory beyond the analytic count that a plan must leave, so that the risk of running out is a chosen one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_RISK = 0.01
 DEFAULT_MARGIN = 0.05
 """The share of a device's memory that is left free where nothing tells how far the count is off."""
 MEMORY_PARTS = ("resident", "per_micro_batch", "temporary")
-"""What `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
+"""The kinds that `StageMemory` counts: parameters, gradients and the optimizer's state; activations; temporaries."""
 _STEEPEST, _LEAST = 50.0, 1e-6
 
 
@@ -70,11 +70,11 @@ class MemoryResiduals:
 
     @property
     def is_ours(self) -> bool:
-        """Whether they are of the framework that plans run under."""
+        """Whether the residuals are of the framework that plans run under."""
         return self.framework == ALPA
 
     def of(self, kind: str) -> FloatArray:
-        """Of a kind."""
+        """Returns the logarithms of measured over counted bytes of a kind, or of whole peaks where it has none."""
         return np.asarray(self.log_ratios.get(kind, self.log_ratios.get("peak", ())), dtype=np.float64)
 
 
@@ -103,14 +103,14 @@ class MemoryMargin:
             checks.share("memory", "memory_margin", self.free_share)
 
     def free_share_of(self, host: Host) -> float:
-        """The share of its devices' memory that stages leave free whose peaks weren't measured."""
+        """Returns the share of a host's memory that stages leave free whose peaks weren't measured."""
         if self.residuals is not None:
             return 0.0
         chosen = host.memory_margin if self.free_share is None else self.free_share
         return DEFAULT_MARGIN if chosen is None else chosen
 
     def usable_bytes(self, host: Host) -> float:
-        """What such stages may take of each of its devices."""
+        """Returns the bytes that stages may take of each of a host's devices: all but the share that is left free."""
         return host.device.memory_bytes * (1 - self.free_share_of(host))
 
     @property
@@ -119,7 +119,7 @@ class MemoryMargin:
         return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
     def note(self, hosts: Iterable[Host] = ()) -> str:
-        """A sentence for a report on a plan on some hosts: the chosen risk, what is known of it, and what was done."""
+        """Returns a sentence for a report on a plan on some hosts: the risk, what is known of it, and what was done."""
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
             left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
@@ -145,7 +145,7 @@ class MemoryMargin:
         )
 
     def needed(self, stage: StageMemory) -> StageMemory:
-        """What stages stay below with the chosen risk, in place of the analytic bytes."""
+        """Returns the bytes that stages stay below but for the chosen risk, in place of the analytic bytes."""
         if self.residuals is None:
             return stage
         points, more = self._tails
@@ -158,7 +158,7 @@ class MemoryMargin:
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Of running out with so many analytic bytes by `MEMORY_PARTS`; None where nothing was measured."""
+        """Returns the risk of running out with so many analytic bytes by `MEMORY_PARTS`; None where nothing was measured."""
         if self.residuals is None:
             return None
         points, more = self._tails
@@ -166,13 +166,13 @@ class MemoryMargin:
         return float(np.interp(limit_bytes, peaks, more))
 
     def _factor(self, kind: str, at: FloatArray | float) -> FloatArray:
-        """Of bytes, so many standard deviations above the middle."""
+        """Returns the factor on a kind's counted bytes that is so many standard deviations above the middle."""
         mean, spread = self._fits[kind]
         return np.asarray(np.exp(np.clip(mean + spread * np.asarray(at), -_STEEPEST, _STEEPEST)))
 
     @cached_property
     def _fits(self) -> dict[str, tuple[float, float]]:
-        """Mean, and spread of a new one, of the logarithm of each kind's ratio."""
+        """Returns for each kind the mean logarithm of ratios, and the spread of a new one."""
         assert self.residuals is not None, "asked where something was measured"
         found = {}
         for kind in MEMORY_PARTS:
@@ -210,11 +210,11 @@ class MemoryMargin:
 COUNTED = MemoryMargin(free_share=0.0)
 """The analytic count as it is: for plans that are given. Those that are chosen leave a margin."""
 UNMEASURED = MemoryMargin()
-"""What plans are chosen by where nothing was measured and nothing else is asked for."""
+"""The margin that plans are chosen by where nothing was measured and nothing else is asked for."""
 
 
 def counted_bytes(stage: StagePlan) -> dict[str, float]:
-    """The analytic bytes of a plan's stage, by `MEMORY_PARTS`."""
+    """Returns the analytic bytes of a plan's stage, by `MEMORY_PARTS`."""
     return {
         "resident": stage.resident_bytes,
         "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
@@ -223,7 +223,7 @@ def counted_bytes(stage: StagePlan) -> dict[str, float]:
 
 
 def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
-    """The plan with what is known of its risk of running out of memory.
+    """Returns the plan with what is known of its risk of running out of memory.
 
     Args:
         plan: the plan.

@@ -17,7 +17,7 @@ _NAMES = ("compute_forward_s", "compute_backward_s", "update_s")
 
 
 def own_seconds(table: CostTable) -> FloatArray:
-    """What each layer's operators compute forward, backward and once a step, shape (3, L, S, C).
+    """Returns the seconds of each layer's operators forward, backward and once a step, shape (3, L, S, C).
 
     Without the start of a computation, and what a step costs a stage besides.
     """

@@ -1,4 +1,4 @@
-"""What a stage takes: each kind of work, for all ranges of layers at once, on the very devices that the stage is on."""
+"""The costs of stages: each kind of work, for all ranges of layers at once, on the very devices that a stage is on."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ COST_KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
     "synchronisation_s", "update_s",
 )  # fmt: skip
-"""What `StageCostModel.seconds` gives, in this order: of one micro-batch, but for the last two, once a step."""
+"""The seconds that `StageCostModel.seconds` gives, in this order: of a micro-batch, but for the last two, of a step."""
 
 _Mesh = tuple[int, int, int, bool]
-"""What tells divisions apart: a config but for its remat."""
+"""The part of a config that tells divisions apart: all but its remat."""
 _Predicted = dict[int, tuple[Operators, Latency, float]]
 
 
@@ -68,7 +68,7 @@ class StageDevices:
 
 @final
 class StageCostModel:
-    """What stages of a model take on a cluster: what they compute, send among their devices, and do once a step.
+    """A model of what stages take on a cluster: what they compute, send among their devices, and do once a step.
 
     What crosses from stage to stage is priced by `interstage`. A stage takes as long as its slowest device and its
     slowest group of devices. What doesn't depend on the mesh is computed once.
@@ -118,7 +118,7 @@ class StageCostModel:
 
     @functools.cached_property
     def _usual_dtype(self) -> str:
-        """The dtype of most of the products' operations."""
+        """Returns the dtype of most of the products' operations."""
         work: dict[str, float] = {"float32": 0.0}
         for layer in self.model.layers:
             operators = layer.forward
@@ -154,7 +154,7 @@ class StageCostModel:
             known[id(one)] = one, latency, latency.total_s
 
     def _all_sent(self, config: MeshConfig) -> list[AxisCollectives]:
-        """What the devices of any stage send, all phases together, alike layers once."""
+        """Returns the collectives among the devices of any stage, all phases together, those of alike layers once."""
         division = self.division(config)
         every = (division.exchanges(n, phase) for phase in PHASES for n in range(len(division.variants)))
         distinct = {id(exchanges): exchanges for exchanges in every}
@@ -172,7 +172,7 @@ class StageCostModel:
         return rounded(np.stack([forward, backward, ahead, back, once, update]))
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """What the slowest device computes forward, backward and once a step, shape (3, L, L)."""
+        """Returns the seconds that the slowest device computes forward, backward and once a step, shape (3, L, L)."""
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
     def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
@@ -183,16 +183,16 @@ class StageCostModel:
         return self._computed[key]
 
     def memory(self, config: MeshConfig) -> StageMemory:
-        """What each device keeps."""
+        """Returns the bytes that each device keeps of layers i..j."""
         return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer")
 
     @property
     def gradient_bytes(self) -> FloatArray:
-        """Of all trained parameters of layers i..j, shape (L, L)."""
+        """Returns the bytes of the gradients of all trained parameters of layers i..j, shape (L, L)."""
         return self._whole.gradients
 
     def division(self, config: MeshConfig) -> Division:
-        """What each device computes, sends and keeps."""
+        """Returns how a config divides the layers: what each device computes, sends and keeps."""
         key = _mesh(config)
         if key not in self._divisions:
             sharding = self.model.sharding
@@ -204,29 +204,29 @@ class StageCostModel:
         return self._divisions[key]
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
-        """Seconds of each layer's operators on one device; by variant."""
+        """Returns the seconds of each layer's operators on one device; by variant."""
         division, known = self.division(config), self._predicted.setdefault(device, {})
         every = [division.operators(n, phase) for n in range(len(division.variants))]
         alone = np.array([self._priced(known, one, device)[2] for one in every])
         return alone * self.crowding(device, config)
 
     def crowding(self, device: Device, config: MeshConfig) -> float:
-        """How many times longer operators take than on a device alone."""
+        """Returns how many times as long operators take as on a device alone."""
         return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
     def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
-        """Alike layers share their operators."""
+        """Returns operators with their latency, predicted once: alike layers share their operators."""
         if id(operators) not in known:
             latency = self.models.latency.predict(operators, device)
             known[id(operators)] = operators, latency, latency.total_s
         return known[id(operators)]
 
     def latency_of(self, operators: Operators, device: Device) -> Latency:
-        """The latency of operators that a division has, on a device."""
+        """Returns the latency of operators that a division has, on a device."""
         return self._priced(self._predicted.setdefault(device, {}), operators, device)[1]
 
     def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
-        """All layers' operators divided among the devices, and the start of the computations."""
+        """Returns the seconds of all layers' operators, divided among the devices, and of the computations' start."""
         start, forward = device.dispatch_s, self._operators_s(device, config, "forward")
         if not self.model.training:
             return self._summed(config, forward) + start, np.zeros_like(self._whole.gradients)
@@ -236,7 +236,7 @@ class StageCostModel:
         return self._summed(config, forward) + start, self._summed(config, backward) + start
 
     def _again(self, config: MeshConfig, backward: FloatArray, forward: FloatArray) -> FloatArray:
-        """Backward with the forward pass before it, where there is a backward pass."""
+        """Returns the seconds of backward with the forward pass before it, where there is a backward pass."""
         return backward + forward * self.trains(config)
 
     def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
@@ -245,11 +245,11 @@ class StageCostModel:
         return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
 
     def _summed(self, config: MeshConfig, values: FloatArray) -> FloatArray:
-        """Of all stages, from what the layers' variants take."""
+        """Returns the sums for all stages, from what the layers' variants take."""
         return stage_sum(values, self.division(config).of_stages)
 
     def _collective_s(self, devices: StageDevices, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
-        """What the devices of a stage send each other for each micro-batch."""
+        """Returns the seconds of the collectives of a stage for each micro-batch, forward and backward."""
         forward = self._exchanges_s(devices, config, "forward")
         ahead = self._summed(config, forward) + self._combined_s(devices, config, "forward")
         if not self.model.training:
@@ -260,7 +260,7 @@ class StageCostModel:
         return ahead, self._summed(config, backward) + self._combined_s(devices, config, "backward")
 
     def _exchanges_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Of each layer, one exchange after the other; by variant."""
+        """Returns the seconds of each layer's collectives, one after the other; by variant."""
         division, known = self.division(config), dict[int, tuple[Sequence[AxisCollectives], float]]()
         found = np.zeros(len(division.variants))
         for n in range(len(found)):
@@ -272,14 +272,14 @@ class StageCostModel:
         return found
 
     def _combined_s(self, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Of each range of layers, all sent as one."""
+        """Returns the seconds of all that each range of layers sends as one."""
         total = np.zeros_like(self._whole.parameters)
         return sum((seconds for _, seconds in self.combined(devices, config, phase)), total)
 
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str
     ) -> list[tuple[AxisCollectives, FloatArray]]:
-        """What each range of layers sends as one, with its seconds, of shape (L, L)."""
+        """Returns the collectives that each range of layers has as one, each with its seconds, of shape (L, L)."""
         key = devices, _mesh(config), phase
         if key not in self._sent:
             exchanges = self._combined_of(config, phase)
@@ -293,7 +293,10 @@ class StageCostModel:
         return self._together[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives) -> FloatArray:
-        """Each of some collectives, in the slowest group along an axis; all groups are at it at a time."""
+        """Returns the seconds of each of some collectives in the slowest group along an axis.
+
+        All groups are at it at a time.
+        """
         groups = self.groups(devices, config, exchange.axis)
         return functools.reduce(
             np.maximum, (self._sent_s.seconds(exchange.kind, exchange.num_bytes, group) for group in groups)
@@ -318,7 +321,7 @@ class StageCostModel:
         return self._groups[key]
 
     def _abreast(self, hosts: tuple[int, ...]) -> int:
-        """How many stages like one share its hosts, if it is on several: their groups are at it at the same time."""
+        """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
         taken = collections.Counter(hosts)
         return min(self.cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
 

@@ -68,17 +68,17 @@ class CostTable:
 
     @property
     def compute_s(self) -> FloatArray:
-        """Operators, forward and backward."""
+        """Returns the seconds of operators, forward and backward."""
         return self.compute_forward_s + self.compute_backward_s
 
     @property
     def collective_s(self) -> FloatArray:
-        """Collectives, forward and backward."""
+        """Returns the seconds of collectives, forward and backward."""
         return self.collective_forward_s + self.collective_backward_s
 
     @property
     def per_step_s(self) -> FloatArray:
-        """What comes once a step."""
+        """Returns the seconds of what comes once a step."""
         return self.synchronisation_s + self.update_s
 
     @property
@@ -196,7 +196,7 @@ class CostTable:
     def _sites(
         self, table: InterstageTable, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
     ) -> Sites:
-        """Where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
+        """Returns where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
         links, seconds = table.links, table.forward_s + table.backward_s
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         if cluster.shared:

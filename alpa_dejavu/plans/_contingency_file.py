@@ -41,7 +41,7 @@ def contingencies_data(
 
 
 def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
-    """What `contingencies_data` has made such data of."""
+    """Returns the contingencies that `contingencies_data` has made such data of."""
     plans = [
         (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
         for plan in data["plans"]
@@ -60,7 +60,7 @@ def contingency_contradictions(
     num_layers: int,
     of_stages: Callable[[Sequence[StageData], str], Iterator[tuple[Path, str]]],
 ) -> Iterator[tuple[Path, str]]:
-    """Where one key says another thing than others do; `of_stages` says it of a list of stages, given its name."""
+    """Yields where one key says another thing than others do; `of_stages` does so for stages, given their name."""
     plans = data["plans"]
     for n, plan in enumerate(plans):
         where, name = ("contingencies", "plans", n), f"contingencies.plans[{n}].stages"

@@ -1,4 +1,4 @@
-"""What two plans differ in, and what each difference costs, on the mean over the orders in which they can be made."""
+"""The differences between two plans, and what each costs, on the mean over the orders in which they can be made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences", "stages_text"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One thing that differs.
+    """A difference between two plans, and what it costs.
 
     Attributes:
         what: in a word.
@@ -32,7 +32,7 @@ class Difference:
 
 
 def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
-    """All that Alpa is given another of, and by which models and past runs the plans were priced.
+    """Returns all in which two plans differ for Alpa, and in the models and past runs that they were priced by.
 
     Costs are Shapley values: of up to six differences over all orders, of more over 16 orders that are drawn with a
     seed of 0. Orders in which a plan in between can't be estimated are left out. Exchanging the plans negates costs.

@@ -17,14 +17,14 @@ from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 __all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
 
 _ZERO_OPTIONS = ("prefer_reduce_scatter", "force_zero_stage_3")
-"""What Alpa is given of these says a stage's ZeRO level."""
+"""Options of Alpa's auto-sharding pass that say a stage's ZeRO level."""
 _MODELS = ("latency", "communication", "calibration")
 _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding")
-"""What of a stage goes with its layers where the number of stages changes."""
+"""The choices for a stage that go with its layers where the number of stages changes."""
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
-    """Each change, and what is before and after."""
+    """Yields each change, and what is before and after."""
     pairs = [
         ("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)),
         ("schedule", first.schedule, second.schedule),
@@ -46,7 +46,7 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
-    """The first plan with these of the changes made."""
+    """Returns the first plan with these of the changes made."""
 
     def of(what: str) -> Plan:
         return second if what in made else first
@@ -108,7 +108,7 @@ def _differ(first: Plan, second: Plan, of: Callable[[StagePlan], Any]) -> bool:
 
 
 def _options(stage: StagePlan) -> dict[str, Any]:
-    """Of Alpa's auto-sharding pass, without those that say the ZeRO level."""
+    """Returns a stage's options of Alpa's auto-sharding pass, without those that say the ZeRO level."""
     return {name: value for name, value in sorted(stage.options.items()) if name not in _ZERO_OPTIONS}
 
 

@@ -54,7 +54,7 @@ _STAGE_FIGURES = (
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
-    """The plan as what JSON has: objects, lists, text and numbers."""
+    """Returns the plan as what JSON has: objects, lists, text and numbers."""
     return {
         "version": VERSION,
         "model": plan.model,
@@ -80,7 +80,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """What a plan file has in it.
+    """Returns the text of a plan's file.
 
     Raises:
         ValueError: a figure of the plan isn't finite.
@@ -114,12 +114,12 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
-    """The plan that `plan_data` has made such data of; nothing is checked but its numbers."""
+    """Returns the plan that `plan_data` has made such data of; nothing is checked but its numbers."""
     return _plan(cast("PlanData", data))
 
 
 def consistent_plan(data: PlanData) -> Plan:
-    """The plan of data that are as their format has them.
+    """Returns the plan of data that are as their format has them.
 
     Raises:
         ValueError: one key says another thing than others do.
@@ -153,7 +153,7 @@ def _plan(data: PlanData) -> Plan:
 
 
 def _hardware_data(hardware: ClusterSummary) -> dict[str, Any]:
-    """Of each host what isn't as it is for most."""
+    """Returns the data of a plan's hardware; of each host they have what isn't the default."""
     hosts = [
         {field.name: getattr(host, field.name) for field in fields if getattr(host, field.name) != field.default}
         for fields in [dataclasses.fields(HostSummary)]
@@ -179,7 +179,7 @@ def _fallbacks_data(plan: Plan) -> dict[str, Any]:
 
 
 def _said_data(plan: Plan) -> dict[str, Any]:
-    """What is said of the prediction, where there is something to say."""
+    """Returns the data of what is said of the prediction: its confidence and notes, where there are any."""
     said: dict[str, Any] = {}
     if plan.confidence is not None:
         said["confidence"] = dataclasses.asdict(plan.confidence) | {"interval_s": list(plan.confidence.interval_s)}
@@ -232,7 +232,7 @@ def _stage(data: StageData) -> StagePlan:
 
 
 def _contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
-    """Where one key says another thing than others do."""
+    """Yields where one key says another thing than others do."""
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
     devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
@@ -253,7 +253,7 @@ def _contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
 
 
 def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
-    """Where stages are on hosts that aren't there, or on more devices of one than it has."""
+    """Yields where stages are on hosts that aren't there, or on more devices of one than it has."""
     left: dict[str, int] = {}
     for n, host in enumerate(hosts):
         if host["name"] in left:
@@ -271,7 +271,7 @@ def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iter
 
 
 def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, str]]:
-    """Of a list of stages; places begin with `stages`."""
+    """Yields where stages of a list contradict each other or themselves; places begin with `stages`."""
     expected = 0
     for n, stage in enumerate(stages):
         (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]

@@ -10,7 +10,7 @@ from alpa_dejavu.simulation.step import Timeline
 
 
 def corrected(plan: Plan, correction: StepCorrection) -> Plan:
-    """The plan with all its seconds multiplied; as it was predicted where no run says anything."""
+    """Returns the plan with all its seconds multiplied; as it was predicted where no run says anything."""
     before = 1.0 if plan.correction is None else plan.correction.factor
     used = correction if correction.runs else None
     factor = (1.0 if used is None else used.factor) / before
@@ -26,7 +26,7 @@ def corrected(plan: Plan, correction: StepCorrection) -> Plan:
 
 
 def _of_contingency(contingency: Contingency, factor: float) -> Contingency:
-    """What moves takes as long as it did."""
+    """Returns the contingency with its seconds multiplied; only what moves takes as long as it did."""
     stages, step_s = _of_stages(contingency.stages, factor), contingency.step_s * factor
     return dataclasses.replace(contingency, stages=stages, step_s=step_s)
 
@@ -36,12 +36,12 @@ def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan,
 
 
 def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:
-    """The timeline with all its seconds multiplied."""
+    """Returns the timeline with all its seconds multiplied."""
     stages = tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in timeline.stages)
     return dataclasses.replace(timeline, stages=stages, **_multiplied(timeline, factor))
 
 
 def _multiplied(of: Any, factor: float) -> dict[str, Any]:
-    """Its fields of seconds."""
+    """Returns the fields of seconds of a dataclass by name, each multiplied."""
     names = [field.name for field in dataclasses.fields(of) if field.name.endswith("_s")]
     return {name: getattr(of, name) * factor for name in names}

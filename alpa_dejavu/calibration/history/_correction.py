@@ -1,4 +1,4 @@
-"""What predicted steps are to be multiplied by, learned from past runs and shrunk to 1 where few were measured.
+"""Factors for predicted steps, learned from past runs and shrunk to 1 where few were measured.
 
 One factor for a model on a cluster would make every plan longer or shorter alike, and so change no choice. What differs
 between plans is where their time goes: if part i takes the share p_i of a predicted step and really takes f_i times as
@@ -37,14 +37,14 @@ CORRECTED_PARTS = ("computing", "collectives", "several stages", "once a step")
 VARIANCES = {"part": 0.3**2, "cluster": 0.2**2, "model": 0.1**2, "plan": 0.07**2, "noise": 0.03**2}
 """How far logarithms vary at each level before anything is measured."""
 _STRENGTH = 4.0
-"""As many observations those variances count."""
+"""The number of observations that those variances count as."""
 _STEPS = 30
 _MOST_RUNS = 500
-"""Of a kind of device, the latest ones."""
+"""So many runs of each kind are learned from, the latest ones."""
 
 
 def part_shares(plan: Plan) -> Array:
-    """What part of a plan's predicted step each of `CORRECTED_PARTS` takes, shape (4,), the sum 1."""
+    """Returns the share of a plan's predicted step that each of `CORRECTED_PARTS` takes, shape (4,), the sum 1."""
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
     seconds = np.array([parts["computing"], parts["collectives"], waiting, parts["once a step"]])
@@ -55,7 +55,7 @@ def part_shares(plan: Plan) -> Array:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction:
-    """Fitted to runs, a model for each kind of devices, predictor and calibration: none says anything of another's."""
+    """A correction fitted to runs, with a model of its own for each kind of devices, predictor and calibration."""
 
     _levels: Mapping[tuple[str, str, str], _Levels]
 
@@ -84,11 +84,11 @@ class Correction:
         return cls.fit(Store(path).runs())
 
     def of(self, origin: Origin, plan: Plan) -> StepCorrection:
-        """For the predicted step of a plan, which may have run before or not."""
+        """Returns the correction of a plan's predicted step; the plan may have run before or not."""
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
-        """For a plan that hasn't run, with its time going where that of these goes on the average."""
+        """Returns the correction for a plan that hasn't run, if its time goes where that of these goes on average."""
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
     def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
@@ -141,7 +141,7 @@ class _Levels:
         return cls(columns, mean, covariance, variances, len(runs), own)
 
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
-        """Mean and variance of a plan's log(measured / predicted) in a run to come."""
+        """Returns the mean and variance of a plan's log(measured / predicted) in a run to come."""
         row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
         row[: len(CORRECTED_PARTS)] = shares
         for name in _effects(origin.cluster, origin.model, key):

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observations:
-    """Rows, N of them.
+    """Observations of past runs, N rows of them.
 
     Attributes:
         log_ratio: shape (N,), the mean over the runs of a plan.
@@ -37,7 +37,7 @@ class Observations:
 
 
 def observations(runs: Sequence[PastRun], shares_of: Callable[[Plan], Array]) -> Observations:
-    """Of whole steps, and of the computing of stages where that was measured."""
+    """Returns observations of whole steps, and of the computing of stages where that was measured."""
     found: dict[tuple[str, str, str, bool], list[float]] = {}
     shares: dict[tuple[str, str, str, bool], Array] = {}
     for run in runs:
@@ -60,7 +60,7 @@ def observations(runs: Sequence[PastRun], shares_of: Callable[[Plan], Array]) ->
 
 
 def _of_computing(plan: Plan) -> Array:
-    """Of what a stage computes, which part is operators and which collectives."""
+    """Returns which shares of the stages' computing are operators and collectives, shape (4,): by parts of a step."""
     operators = sum(stage.compute_s for stage in plan.stages)
     collectives = sum(stage.collective_s for stage in plan.stages)
     total = operators + collectives

@@ -17,7 +17,7 @@ _LAST_S = 253_402_300_799
 
 
 class StageSecondsData(TypedDict):
-    """What was measured of a stage, as `StageSeconds` has it."""
+    """The measured seconds of a stage, as `StageSeconds` has them."""
 
     forward_s: Seconds
     backward_s: Seconds

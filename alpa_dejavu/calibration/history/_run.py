@@ -13,7 +13,7 @@ from alpa_dejavu.calibration.history.origin import Origin
 from alpa_dejavu.problem import Plan, checks
 
 MOST_STEPS = 1000
-"""Of a run so many steps are kept, the last ones."""
+"""So many steps of a run are kept, the last ones."""
 
 
 @final
@@ -46,7 +46,7 @@ def _versions() -> Mapping[str, str]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """What a plan was predicted to take, and took.
+    """A run of a plan: what it was predicted to take, and what it took.
 
     Attributes:
         plan: that ran; a file keeps it without its contingencies.
@@ -80,10 +80,10 @@ class PastRun:
 
     @property
     def measured_s(self) -> float:
-        """The median of the steps."""
+        """Returns the median of the measured steps."""
         return statistics.median(self.steps_s)
 
     @property
     def ratio(self) -> float:
-        """How many times the prediction was measured."""
+        """Returns how many times as long as predicted the measured step took."""
         return self.measured_s / self.predicted_s

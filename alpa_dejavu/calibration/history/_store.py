@@ -49,7 +49,7 @@ _COLUMNS = {
     "versions": "TEXT",
     "calibration": "TEXT",
 }
-"""None of them empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
+"""Columns that are never empty; `batch` may be, where only Alpa knows it. What the plan says is there again for SQL."""
 _READ = (
     "when_s", "model_fingerprint", "cluster_fingerprint", "devices", "predictor", "plan", "predicted_s", "steps_s",
     "stages", "versions", "calibration",
@@ -135,7 +135,7 @@ class Store:
             raise ValueError(f"{self.path} is no history, or a broken one: {error}; {_ANOTHER}") from error
 
     def _version(self, connection: sqlite3.Connection) -> int | None:
-        """Of the runs that are there, or of the place for them; None for an empty file."""
+        """Returns the version of the history that is in the file, with or without runs; None for an empty file."""
         application, version, tables = (
             int(connection.execute(query).fetchone()[0])
             for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")

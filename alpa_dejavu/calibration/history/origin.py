@@ -1,4 +1,4 @@
-"""What a prediction was about and what made it: runs are alike, or not, by these."""
+"""The origin of a prediction: what it was about and what made it. By this, runs are alike or not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What must be equal for runs to say anything of each other."""
+        """Returns the names that must be equal for runs to say anything of each other."""
         return self.devices, self.predictor, self.calibration
 
     @classmethod
@@ -55,7 +55,9 @@ class Origin:
         communication: str | CommunicationModel | None = None,
         calibration: Calibration | None = None,
     ) -> Origin:
-        """Of predictions for a model on a cluster; without latency or communication, of a plan that was read.
+        """Returns the origin of predictions for a model on a cluster.
+
+        Without latency or communication it is that of a plan that was read.
 
         Args:
             model: the layers.
@@ -77,7 +79,7 @@ class Origin:
 
 
 def plan_key(plan: Plan) -> str:
-    """The same for plans that run alike, whatever they are predicted to take: on the same hosts, too."""
+    """Returns a key that is equal for plans that run alike, on the same hosts, whatever they are predicted to take."""
     stages = [
         (
             s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.hosts, s.remat, s.zero,

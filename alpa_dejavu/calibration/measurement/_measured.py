@@ -20,7 +20,7 @@ __all__ = ["Measured", "measured"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """What a plan took.
+    """A plan as it was measured: its steps, the times of its stages, and the timeline of a step.
 
     Attributes:
         steps_s: each step, as the program that asks for it sees it; nothing was noted meanwhile.
@@ -43,12 +43,12 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """The median of the steps that nothing was noted in."""
+        """Returns the median of the steps that nothing was noted in."""
         return statistics.median(self.steps_s)
 
     @property
     def simulated_s(self) -> float:
-        """What the simulation makes of the measured stages, with the answer."""
+        """Returns the seconds of a step that the simulation makes of the measured stages, with those of the answer."""
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
         return simulated.step_s + self.answer_s
@@ -159,20 +159,20 @@ def _stage_times(
 
 
 def _without_last(backwards: tuple[TaskTime, ...]) -> tuple[TaskTime, ...]:
-    """Gradients are synchronised in the last backward, if there is another one to tell it by."""
+    """Returns the backwards without the last, in which gradients are synchronised, unless it is the only one."""
     return backwards[:-1] or backwards
 
 
 def _median(
     steps: Iterable[Sequence[TaskTime]], seconds: Callable[[TaskTime], float] = lambda task: task.end_s - task.start_s
 ) -> float:
-    """Over steps, of the mean of a step's tasks."""
+    """Returns the median over steps of the mean over a step's tasks."""
     means = [statistics.fmean(map(seconds, tasks)) for tasks in steps if tasks]
     return statistics.median(means) if means else 0.0
 
 
 def _transfer_s(tasks: Sequence[TaskTime]) -> float:
-    """Of those that were waited for, since a busy receiver takes its messages later; of all where none was."""
+    """Returns the median of transfers that were waited for, as a busy receiver takes messages late; else of all."""
     waited = [task.transfer_s for task in tasks if task.transfer_s is not None and task.waited]
     found = waited or [task.transfer_s for task in tasks if task.transfer_s is not None]
     return statistics.median(found) if found else 0.0

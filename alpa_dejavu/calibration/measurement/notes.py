@@ -1,4 +1,4 @@
-"""What workers note down of a step: which instruction ran from when to when. Seconds are those of one clock."""
+"""Notes that workers take of a step: which instruction ran from when to when. Seconds are those of one clock."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class StageNotes:
 
     @property
     def computing_s(self) -> float:
-        """Of all its computations; what they waited for doesn't count."""
+        """Returns the seconds of all computations of the stage; what they waited for doesn't count."""
         return sum(note.end_s - note.start_s - note.waited_s for note in self.notes if note.what == RUN)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StepNotes:
-    """A step.
+    """The notes of one step, of all its stages.
 
     Attributes:
         start_s, end_s: as the program that asked for it saw it: from its call until all stages were done.
@@ -84,10 +84,10 @@ class StepNotes:
 
     @property
     def step_s(self) -> float:
-        """Of the whole."""
+        """Returns the seconds of the whole step."""
         return self.end_s - self.start_s
 
     @property
     def answer_s(self) -> float:
-        """From the last stage's end to the program's knowing it."""
+        """Returns the seconds from the last stage's end to the program's knowing it."""
         return self.end_s - max(stage.end_s for stage in self.stages)

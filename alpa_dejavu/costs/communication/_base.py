@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from alpa_dejavu.problem import Cluster
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-"""What can be asked for. "send" goes from the first device of a group to the last."""
+"""The collectives that can be asked for. "send" goes from the first device of a group to the last."""
 
 
 @final
@@ -32,7 +32,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many devices."""
+        """Returns how many devices take part."""
         return len(self.hosts)
 
 

@@ -72,7 +72,7 @@ class FittedCollectives:
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
     def state(self) -> CollectivesData:
-        """As JSON's types, without anything that was measured."""
+        """Returns the model as JSON's types, without anything that was measured."""
         return {
             "collectives": self._curve.names,
             "values": self._curve.values_.tolist(),
@@ -84,7 +84,7 @@ class FittedCollectives:
 
     @classmethod
     def of_state(cls, state: CollectivesData) -> FittedCollectives:
-        """From what `state` gave.
+        """Returns the model from what `state` gave.
 
         Raises:
             ValueError: there are more values, or fewer, than its collectives have.
@@ -119,7 +119,7 @@ class FittedCollectives:
 
 @final
 class _Curve:
-    """The means."""
+    """The means of the seconds, without their intervals."""
 
     def fit(self, rows: Collectives, seconds: Array) -> _Curve:
         from scipy.optimize import least_squares
@@ -162,7 +162,7 @@ class _Curve:
         return np.asarray(np.logaddexp(start, work) + (bumps * bends[self._codes(rows)]).sum(axis=1))
 
     def _codes(self, rows: Collectives) -> NDArray[np.int64]:
-        """Which of the collectives that were fitted each is; one more for any other."""
+        """Returns for each row which of the fitted collectives it is; one more than the last for any other."""
         return np.array([self.names.index(n) if n in self.names else len(self.names) for n in rows.name.tolist()])
 
     def _designs(self, rows: Collectives) -> tuple[Array, Array]:
@@ -183,7 +183,10 @@ class _Curve:
         return np.r_[starts.ravel(), np.zeros(2 * deep + width + len(self.names) * len(_BENDS))]
 
     def _weights(self, across: bool) -> Array:
-        """Of the prior: what collectives share is hardly held, how each deviates more; across hosts groups are few."""
+        """Returns the prior's weights: what collectives share is hardly held, how each deviates more.
+
+        Across hosts there are few groups, so more is held there.
+        """
         kinds = len(self.names)
         one = np.r_[0.1, np.full(kinds, 0.3)]
         shared = np.array([20.0, 40.0, 10.0, 20.0] if across else [1.0, 1.0, 1.0, 1.0])

@@ -18,7 +18,7 @@ Lines: TypeAlias = NDArray[np.float64]
 
 
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
-    """What messages take that all go at a time.
+    """Returns latency and seconds per byte of messages that all go at a time, without those that never take longest.
 
     A link that shares nothing is divided among the messages that go over it, of all groups that communicate at a time,
     if it joins hosts; and so is a host's card, one for each way, which is as fast as the fastest of the links that are
@@ -62,7 +62,7 @@ def _cards(cluster: Cluster, counted: Counter[Hop], size: int) -> dict[tuple[int
 
 
 def _longest(found: Sequence[tuple[float, float]]) -> Lines:
-    """Those that can be the longest for some number of bytes."""
+    """Returns the lines without those that another one equals or exceeds in both figures."""
     kept: list[tuple[float, float]] = []
     for latency_s, per_byte in sorted(set(found), reverse=True):
         if not kept or per_byte > kept[-1][1]:

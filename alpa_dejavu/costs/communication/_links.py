@@ -23,7 +23,7 @@ class _Step:
 
     rounds: float
     share: float
-    """Of the tensor's bytes that one message has."""
+    """The share of the tensor's bytes that one message has."""
     lines: Lines
 
     def seconds(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -79,7 +79,7 @@ class Links(CommunicationModel):
         return np.where(sizes > 0, best, 0.0)
 
     def _ways(self, collective: str, group: Group) -> Sequence[_Way]:
-        """Which depend on all but the bytes, and are asked for again and again."""
+        """Returns a collective's ways in a group; they don't depend on the bytes, and are kept for the next time."""
         # Rings put the hosts in an order of their own; an all-to-all goes by that of the devices.
         hosts = group.hosts if collective == "all_to_all" else tuple(sorted(group.hosts))
         key = id(group.cluster), hosts, group.concurrent, collective
@@ -90,7 +90,7 @@ class Links(CommunicationModel):
 
 
 def _sending(group: Group) -> tuple[float, float]:
-    """Latency, and seconds per byte, from the first device to the last."""
+    """Returns the latency, and the seconds per byte, from the first device to the last."""
     cluster = group.cluster
     link = cluster.links[group.hosts[0]][group.hosts[-1]]
     latency_s, rate = link.sending
@@ -134,7 +134,7 @@ def _two_levels(group: Group, members: Mapping[int, int], order: Sequence[int], 
 
 
 def _exchange(group: Group) -> _Way:
-    """In round k each device sends its share to the k-th after it."""
+    """Returns the rounds of an all-to-all: in round k each device sends its share to the k-th after it."""
     members, size = Counter(group.hosts), group.size
     steps = []
     for ahead in range(1, size):

@@ -16,7 +16,7 @@ from alpa_dejavu.problem import Link
 
 _END = 1.6449
 _UNMEASURED = math.log(2) / _END
-"""Of a figure that has no spread: within a factor of two with 90 %."""
+"""The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
 _NEXT_TO_NOTHING = 1e-9
 
 

@@ -57,7 +57,7 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
 
 
 def summary(found: Sequence[Suspect]) -> str:
-    """How many rows are left out for which reason, in a line.
+    """Returns a line that says how many rows are left out for which reason.
 
     >>> summary([Suspect(3, "not finite"), Suspect(5, "not finite")])
     '2 not finite'
@@ -67,7 +67,7 @@ def summary(found: Sequence[Suspect]) -> str:
 
 
 def _of_series(rows: NDArray[np.int64], num_bytes: Array, seconds: Array) -> dict[int, str]:
-    """Of rows in order of size."""
+    """Returns the rows of a series to leave out, each with the reason; `rows` are in order of size."""
     found: dict[int, str] = {}
     known: dict[float, float] = {}
     longest = 0.0

@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["BandwidthFit"]
 
 _LEAST_SHARE = 0.02
-"""Of the largest rate: what a parabola gives below that isn't believed."""
+"""The share of the largest rate below which a parabola isn't believed."""
 
 
 @final
@@ -31,7 +31,7 @@ class BandwidthFit:
 
     @classmethod
     def of(cls, published: Sequence[Any]) -> BandwidthFit:
-        """From [[c, b, a], largest bytes/s].
+        """Returns the fit that is published as [[c, b, a], largest bytes/s].
 
         Raises:
             ValueError: it is something else.
@@ -43,7 +43,7 @@ class BandwidthFit:
             raise ValueError(f"bandwidth fit: is {published}, but must be [[c, b, a], largest bytes/s]") from error
 
     def bytes_per_s(self, num_bytes: float) -> float:
-        """The rate of one message."""
+        """Returns the rate of one message."""
         start, slope, square = self.coefficients
         place = float(np.log2(max(num_bytes, 1.0) / 2**20))
         if square < 0:

@@ -169,7 +169,7 @@ def _ring(plan: PipelinePlan, cluster: Sequence[HostKind], ranks: NDArray[np.int
 def _sent(
     model: ProfiledModel, cut: int, cluster: Sequence[HostKind], ranks: NDArray[np.int64], wide: int, last: bool
 ) -> dict[str, object]:
-    """What goes to the next stage, and the slowest of the links that it goes over."""
+    """Returns the columns of what goes to the next stage, and of the slowest of the links that it goes over."""
     if last:
         return {"sent_elements": 0.0, "send_bytes_per_s": 1.0, "send_crosses": 0.0}
     pairs = [(int(rank) // _DEVICES_PER_HOST, (int(rank) + wide) // _DEVICES_PER_HOST) for rank in ranks]

@@ -119,7 +119,7 @@ def _ascend(
 
 
 def _noise(residual: Array, origin: Array, floor: float) -> dict[float, float]:
-    """Of each source, from the median of what is left: few outliers don't move it."""
+    """Returns the noise of each source, from the median of what is left: few outliers don't move it."""
     return {
         float(each): max(floor, 1.4826 * float(np.median(np.abs(residual[origin == each]))))
         for each in np.unique(origin)
@@ -156,7 +156,7 @@ def _prior(physics: Physics, programs: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _left_out(state: _State, trust: Array, covariance: Array, spread: Array, groups: NDArray[np.str_]) -> Array:
-    """How many standard deviations each row is off when its group isn't fitted on, to first order, shape (N,).
+    """Returns how many standard deviations each row is off when its group isn't fitted on, to first order, shape (N,).
 
     The measurements of a group are taken out of the normal equations (Woodbury's identity), and the estimate moves
     by the step that this opens.

@@ -42,7 +42,7 @@ class Fitted:
 
     @property
     def values(self) -> dict[str, float]:
-        """The parameters, in their units."""
+        """Returns the parameters by name, in their units."""
         return parameter_values(self.physics, self.estimate)
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
@@ -85,7 +85,7 @@ class Fitted:
         return drawn
 
     def _known_share(self, rows: Rows) -> tuple[list[Array], list[Array]]:
-        """Of each kind, how a row's deviation follows from the known ones, and the variance that they leave."""
+        """Returns for each kind how a row's deviation follows from the known ones, and the variance that they leave."""
         weights, unknown = [], []
         for kind, known in zip(self.physics.deviations, self.programs, strict=True):
             across = kind.covariance(kind.programs(rows), known)
@@ -134,7 +134,7 @@ def with_jitter(covariance: Array) -> Array:
 
 
 def sources(rows: Rows, count: int) -> Array:
-    """Where each row was measured, shape (N,)."""
+    """Returns the source of each row, shape (N,); 0 where the rows have none."""
     return np.asarray(rows[SOURCE]) if SOURCE in rows else np.zeros(count)
 
 

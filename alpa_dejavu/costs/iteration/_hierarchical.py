@@ -44,7 +44,7 @@ class Parameter:
 @final
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """What programs add to the physics, each its own: a Gaussian process in log space.
+    """A deviation from the physics that each program has of its own: a Gaussian process in log space.
 
     Attributes:
         name: of what.
@@ -59,17 +59,17 @@ class Deviation:
     own: float
 
     def programs(self, rows: Rows) -> Array:
-        """The features of each row, shape (N, F), in lengths."""
+        """Returns the features of each row, shape (N, F), in lengths."""
         return np.stack([rows[name] / length for name, length in self.lengths.items()], axis=1)
 
     def covariance(self, left: Array, right: Array) -> Array:
-        """Between programs, shape (L, R)."""
+        """Returns the covariance between programs, shape (L, R)."""
         squares = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2)
         return self.shared**2 * np.exp(-0.5 * squares) + self.own**2 * (squares < 1e-12)
 
 
 class Physics(abc.ABC):
-    """What a row should take (seconds or bytes), from parameters and deviations."""
+    """A physical model of what a row should take (seconds or bytes), from parameters and deviations."""
 
     parameters: tuple[Parameter, ...]
     deviations: tuple[Deviation, ...]

@@ -41,7 +41,7 @@ class LayerProfile(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Each GPU's, and what all of them share."""
+        """Returns the parameters of each GPU, and those that all of them share."""
         figures = (
             ("flop_per_s", 15e12, 1.0),
             ("memory_share", 0.7, 0.1),
@@ -58,7 +58,7 @@ class LayerProfile(Physics):
         return np.asarray(np.log((launch**_SOFTNESS + device**_SOFTNESS) ** (1 / _SOFTNESS)))
 
     def device_s(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """What the device computes and exchanges, without the host's launches."""
+        """Returns the seconds that the device computes and exchanges, without the host's launches."""
         memory = np.array(list(self.gpus.values()))[rows["gpu"].astype(int)] * self._by_gpu(
             values, "memory_share", rows
         )

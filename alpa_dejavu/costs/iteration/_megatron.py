@@ -25,7 +25,7 @@ __all__ = ["Machine", "MegatronIteration"]
 _HALF = 2.0
 """Bytes of an element in mixed precision."""
 _STATE_BYTES = 18.0
-"""Of a parameter with its gradient, Adam's two moments and the copy in full precision."""
+"""Bytes of a parameter with its gradient, Adam's two moments and the copy in full precision."""
 
 
 @final
@@ -149,7 +149,7 @@ class MegatronIteration(Physics):
         return (layers + (self.vocabulary + rows["seq_len"]) * hidden) / rows["tp"]
 
     def _recomputed(self, rows: Rows) -> Array:
-        """By what a layer costs more where it is computed again in the backward pass, as memory is too small else."""
+        """Returns the factor on a layer's cost: above 1 where memory is so small that backward computes it again."""
         hidden, tp, seq = rows["hidden"], rows["tp"], rows["seq_len"]
         layer = rows["micro_batch"] * seq * hidden * (10 + 24 / tp + 5 * rows["heads"] * seq / hidden / tp)
         kept = layer * rows["layers"] / rows["pp"] * np.minimum(rows["pp"], rows["num_micro_batches"])

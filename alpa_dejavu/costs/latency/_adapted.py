@@ -17,7 +17,7 @@ _ODD = 2.0
 """A measurement that is so many standard deviations off counts as one of more noise (Huber's weights)."""
 _ROUNDS = 4
 _ODD_SQUARE, _STRENGTH = 9.0, 20.0
-"""Of squared misses, in variances: the largest that counts, and how many as expected are taken to have been seen."""
+"""The largest squared miss that counts, in variances, and how many misses as expected are taken to have been seen."""
 
 
 @final
@@ -94,7 +94,7 @@ class AdaptedKernels:
         return left / (left + 1 - share) if left else 0.0
 
     def _missed(self, precision: Array) -> float:
-        """How many times as far off as expected each measurement is from what the others say of it.
+        """Returns how many times as far off as expected measurements are from what the others say of each.
 
         Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2, has the formula.
         """
@@ -102,7 +102,7 @@ class AdaptedKernels:
         return float(np.sqrt((_STRENGTH + squares.sum()) / (_STRENGTH + len(squares))))
 
     def _deviation(self, kernels: Kernels) -> tuple[Array, Array]:
-        """What each is moved by (in logarithms), and which part of its spread is left."""
+        """Returns what each kernel is moved by (in logarithms), and which part of its spread is left."""
         across = self.deviations.covariance(self._model, self._kernels, kernels)
         before = self.deviations.variance(self._model, kernels)
         after = before - np.einsum("ij,ij->j", across, cho_solve(self._factor, across))

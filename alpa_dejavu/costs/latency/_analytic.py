@@ -33,7 +33,7 @@ class AnalyticLatency(LatencyModel):
 
 @final
 class RooflineParts(NamedTuple):
-    """What each operator's seconds are made of, each time it runs: the longer of the first two, and the other two."""
+    """The parts of each operator's seconds, each time it runs: the longer of the first two, and the other two."""
 
     work_s: NDArray[np.float64]
     traffic_s: NDArray[np.float64]
@@ -42,7 +42,7 @@ class RooflineParts(NamedTuple):
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
-    """The parts on a device; of those that it says nothing of, nothing."""
+    """Returns the parts on a device; strided reads take nothing on one that declares no rate for them."""
     rate = np.full(len(operators), device.vector_flop_per_s)
     products = operators.dtype[operators.is_product].tolist()
     rate[operators.is_product] = [device.rate(dtype) for dtype in products]

@@ -34,7 +34,7 @@ _SHARED = {
     "tensor_cores": 1.2,
 }
 _WEIGHTS = np.array([0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 1.0])
-"""What is fitted for all GPUs, its first value, and how firmly that is held: programs don't exceed a data sheet."""
+"""How firmly the fit for all GPUs holds the values of `_SHARED`, its first ones: programs don't exceed a data sheet."""
 _TERMS = ("products", "traffic", "exchange")
 # How far a GPU's own products, traffic and exchange are from all GPUs' (standard deviations of logarithms).
 _DEVIATIONS = np.array([0.4, 0.15, 0.3])
@@ -66,7 +66,7 @@ class Blocks:
     tensor_cores: NDArray[np.bool_]
 
     def take(self, index: NDArray[np.bool_]) -> Blocks:
-        """Some of them."""
+        """Returns some of the layers, by a mask."""
         return Blocks(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class BlockModel:
         return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
 
     def state(self) -> LayersData:
-        """As JSON's types: logarithms of slowdowns and of seconds, of all GPUs, and each one's deviations from them."""
+        """Returns as JSON's types logarithms of slowdowns and seconds of all GPUs, and each one's deviations."""
         shared, own = self._point.values_[: len(_SHARED)].tolist(), self._point.values_[len(_SHARED) :]
         of_gpu = dict(zip(self._point.gpus, own.reshape(-1, len(_TERMS)).tolist(), strict=True))
         shared_by_name = cast("SharedLayersData", dict(zip(_SHARED, shared, strict=True)))
@@ -105,7 +105,7 @@ class BlockModel:
 
     @classmethod
     def of_state(cls, state: LayersData) -> BlockModel:
-        """From what `state` gave."""
+        """Returns the model from what `state` gave."""
         made, own = cls(), state["deviations"]
         shared: Mapping[str, Any] = state["shared"]
         made._point, made._ends = _Point(), np.array(state["ends"], dtype=np.float64)
@@ -117,7 +117,7 @@ class BlockModel:
 
 @final
 class _Point:
-    """The means."""
+    """The means of the seconds, without their intervals."""
 
     def fit(self, blocks: Blocks, seconds: Array) -> _Point:
         from scipy.optimize import least_squares

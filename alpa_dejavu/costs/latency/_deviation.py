@@ -58,7 +58,7 @@ class Deviations:
 
     @classmethod
     def fit(cls, model: KernelModel, kernels: Kernels, errors: Array) -> Deviations:
-        """By marginal likelihood, from how GPUs deviated that a fit hadn't seen.
+        """Fits the variances by marginal likelihood, to how GPUs deviated that a fit hadn't seen.
 
         Args:
             model: fitted to the kernels.
@@ -83,20 +83,20 @@ class Deviations:
         return cls(*np.exp(found.x).tolist())
 
     def covariance(self, model: KernelModel, some: Kernels, others: Kernels) -> Array:
-        """Between what kernels of one GPU deviate by, shape (some, others), without noise."""
+        """Returns the covariance between what kernels of one GPU deviate by, shape (some, others), without noise."""
         return self._of(_Common.of(model, some, others))
 
     def of_launch(self, model: KernelModel, kernels: Kernels) -> Array:
-        """Covariance of what each kernel deviates by with what the launch alone does."""
+        """Returns the covariance of what each kernel deviates by with what the launch alone does."""
         return np.asarray(self.whole + self.launch * _launch_shares(model, kernels))
 
     def of_work(self, model: KernelModel, kernels: Kernels, kind: str) -> Array:
-        """Covariance of what each deviates by with what all kernels of a kind do where work decides."""
+        """Returns the covariance of what each kernel deviates by with what all of a kind do where work decides."""
         work = (kernels.kind == kind) * (1 - _launch_shares(model, kernels))
         return np.asarray(self.whole + self.kind * work)
 
     def variance(self, model: KernelModel, kernels: Kernels) -> Array:
-        """Of what each deviates by, without noise: the diagonal of `covariance`."""
+        """Returns the variance of what each kernel deviates by, without noise: the diagonal of `covariance`."""
         launch = _launch_shares(model, kernels)
         return self.whole + self.launch * launch**2 + (self.kind + self.op + self.shape) * (1 - launch) ** 2
 
@@ -110,7 +110,7 @@ class Deviations:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Common:
-    """What pairs of kernels have in common, all of shape (some, others)."""
+    """The features that pairs of kernels have in common, all of shape (some, others)."""
 
     launch: Array
     work: Array
@@ -132,13 +132,13 @@ class _Common:
 
 
 def _launch_shares(model: KernelModel, kernels: Kernels) -> Array:
-    """How far the launch decides what each takes: about 1 at its floor, 0 far above."""
+    """Returns how far the launch decides what each kernel takes: about 1 at its floor, 0 far above."""
     ratio = model.predict(kernels).mean / model.floor_s(kernels)
     return np.asarray(1 / (1 + (ratio / 1.5) ** 4))
 
 
 def _places(kernels: Kernels) -> Array:
-    """Where a kernel is among the sizes and shapes of its kind."""
+    """Returns where each kernel is among the sizes and shapes of its kind, in logarithms."""
     columns = [kernels.flop, kernels.moved_bytes, kernels.n, kernels.k]
     return np.stack([np.log(column) for column in columns], axis=1)
 

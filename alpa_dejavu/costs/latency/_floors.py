@@ -1,4 +1,4 @@
-"""What a kernel takes at least: its launch, whatever its size.
+"""The least seconds that a kernel takes: its launch, whatever its size.
 
 That is the host's time, not the GPU's: a slow host raises it, so the hosts' floors lie above one that the software
 sets. A GPU that wasn't seen is taken to be on one of the faster hosts: the lower quartile.
@@ -34,7 +34,7 @@ class Floors:
 
     @classmethod
     def fit(cls, kernels: Kernels, seconds: Array) -> Floors:
-        """From the smallest kernels of each kind on each GPU."""
+        """Fits to the smallest kernels of each kind on each GPU."""
         work = np.maximum(kernels.traffic_s, kernels.compute_s)
         found = {}
         for op in np.unique(kernels.op):
@@ -47,20 +47,20 @@ class Floors:
         return cls(found)
 
     def seen(self, kernels: Kernels) -> Array:
-        """Of kernels that were fitted on: the floor on their own GPU."""
+        """Returns the floor of each kernel on its own GPU, for kinds and GPUs that were fitted on."""
         pairs = zip(kernels.op.tolist(), kernels.gpu.tolist(), strict=True)
         return np.array([self._of_gpu[op, gpu] for op, gpu in pairs])
 
     def expected(self, op: NDArray[np.str_]) -> Array:
-        """On any other GPU."""
+        """Returns the floors of kinds of kernels on a GPU that wasn't seen."""
         return np.array([self.of_op.get(name, self.other) for name in op.tolist()])
 
     def state(self) -> FloorsData:
-        """As JSON's types: of each kind the floors on the GPUs that were seen, in seconds."""
+        """Returns as JSON's types for each kind the floors on the GPUs that were seen, in seconds."""
         ordered = sorted(self._of_gpu.items())
         return {op: [floor for (name, _), floor in ordered if name == op] for op in self.of_op}
 
     @classmethod
     def of_state(cls, state: FloorsData) -> Floors:
-        """From what `state` gave."""
+        """Returns the floors from what `state` gave."""
         return cls({(op, gpu): float(floor) for op, floors in state.items() for gpu, floor in enumerate(floors)})

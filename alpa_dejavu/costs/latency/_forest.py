@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 _DECIMALS = 6
 _OF_THRESHOLD = _DECIMALS + 1
-"""Of thresholds, which lie in the middle between two features."""
+"""The decimals of thresholds, which lie in the middle between two features."""
 
 
 @final
@@ -45,7 +45,7 @@ class Forest:
 
     @classmethod
     def of(cls, trees: Sequence[NDArray[Any]], base: float) -> Forest:
-        """From the nodes of scikit-learn's histogram trees: records, a node's children behind it."""
+        """Returns the forest of scikit-learn's histogram trees by their nodes: records, a node's children behind it."""
         sizes = [len(nodes) for nodes in trees]
         roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         nodes, first = np.concatenate(trees), np.repeat(roots, sizes)
@@ -61,7 +61,7 @@ class Forest:
         )
 
     def predict(self, features: Array) -> Array:
-        """Sums of leaves of features of shape (rows, features), as `rounded` gives them."""
+        """Returns the sums of leaves for features of shape (rows, features), as `rounded` gives them."""
         rows = np.arange(len(features))[:, None]
         place = np.tile(self.roots, (len(features), 1))
         while True:
@@ -72,7 +72,7 @@ class Forest:
             place = following
 
     def state(self) -> ForestData:
-        """As JSON's types."""
+        """Returns the trees as JSON's types."""
         return {
             "base": self.base,
             "roots": self.roots.tolist(),
@@ -85,7 +85,7 @@ class Forest:
 
     @classmethod
     def of_state(cls, state: ForestData, num_features: int) -> Forest:
-        """From what `state` gave.
+        """Returns the forest from what `state` gave.
 
         Raises:
             ValueError: it is no tree on so many features.
@@ -112,5 +112,5 @@ class Forest:
 
 
 def rounded(features: Array) -> Array:
-    """Features with as many decimals as are looked at."""
+    """Returns the features with as many decimals as are looked at."""
     return np.round(features, _DECIMALS)

@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 CLASSES = {"linear": "product", "bmm": "product", "softmax": "rows", "ln": "rows"}
-"""What a kernel does with memory: products reuse it, kernels over rows go over it more than once, all others once."""
+"""Kernels by how they use memory: products reuse it, kernels over rows go over it more than once, all others once."""
 
 _OPERANDS = {"add": 3.0, "mul": 3.0}
 _CACHED, _CACHED_WIDTH = 0.78, 0.03
 _CACHE_BYTES_PER_S_OF_SM = 32 * 1.4e9
 """Half of what a processor and the cache exchange in a clock, by the architectures' white papers."""
 _ENERGY_J_PER_NM = 1.2e-12
-"""Of an operation in single precision, by the size of the transistors. Of no limit, 1.2 and 1.7 pJ the value with the
+"""Joules of an operation in single precision, by the size of the transistors. Of no limit, 1.2 and 1.7 pJ, it has the
 least error on GPUs that were left out; V100 SXM2 may take 1.6 at its highest clock (300 W, 15.7e12 a second, 12 nm)."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class DataSheet:
-    """What a maker says of a GPU.
+    """The figures that a maker's data sheet has of a GPU.
 
     Attributes:
         flop_per_s: of the products' dtype, at the highest clock.
@@ -46,7 +46,7 @@ class DataSheet:
 
     @property
     def sustained_flop_per_s(self) -> float:
-        """What is left of the rate at the highest clock when the power doesn't suffice for it."""
+        """Returns the rate that the power suffices for: that at the highest clock, or what is left of it."""
         if self.power_w is None or self.process_nm is None:
             return self.flop_per_s
         limit = self.power_w / (_ENERGY_J_PER_NM * self.process_nm)
@@ -76,7 +76,7 @@ class Kernels:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
-        """Of columns op, batch, m, n, k and gpu, the name of a data sheet.
+        """Returns the kernels of columns op, batch, m, n, k and gpu, the name of a data sheet.
 
         Raises:
             ValueError: a GPU has no data sheet, or a size isn't at least 1.
@@ -108,17 +108,17 @@ class Kernels:
         )
 
     def take(self, index: Any) -> Kernels:
-        """Some of them, by a mask or by places."""
+        """Returns some of the kernels, by a mask or by places."""
         return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
 
     @property
     def kind(self) -> NDArray[np.str_]:
-        """The class of each: "product", "rows" or "map"."""
+        """Returns the class of each kernel: "product", "rows" or "map"."""
         return np.array([CLASSES.get(op, "map") for op in self.op.tolist()], dtype=np.str_)
 
     @property
     def flop(self) -> Array:
-        """Operations of each."""
+        """Returns the operations of each kernel."""
         elements = self.batch * self.n
         return np.where(self.kind == "product", 2 * elements * self.m * self.k, elements)
 

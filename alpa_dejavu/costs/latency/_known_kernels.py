@@ -22,7 +22,7 @@ class KernelSeconds(Protocol):
 
     @property
     def common_variance(self) -> Mapping[str, float]:
-        """By class of kernel ("product", "rows", "map"), the share of errors' variance that it has in common."""
+        """Returns by class of kernel ("product", "rows", "map") the share of errors' variance that it has in common."""
         ...
 
     def predict(self, kernels: Kernels) -> Seconds:
@@ -36,7 +36,7 @@ class KernelSeconds(Protocol):
 
 @final
 class KnownKernels:
-    """What a model says of kernels, kept."""
+    """A model's predictions of kernels, kept so that each kernel is predicted once."""
 
     def __init__(self, model: KernelSeconds) -> None:
         self._model = model
@@ -44,7 +44,7 @@ class KnownKernels:
         self._known = np.zeros((0, 5))
 
     def predict(self, kernels: Kernels) -> tuple[Seconds, Array]:
-        """Seconds of each, and of the launch that they contain; whatever GPU they are said to be on."""
+        """Returns the seconds of each kernel, and of the launch in them; whatever GPU they are said to be on."""
         values = _values(kernels)
         new: dict[_Value, int] = {}
         for place, value in enumerate(values):
@@ -68,7 +68,7 @@ class KnownKernels:
 
 
 def _values(kernels: Kernels) -> list[_Value]:
-    """What tells kernels apart."""
+    """Returns for each kernel what tells it from others: its operator and all its figures but the GPU's number."""
     names = [field.name for field in dataclasses.fields(kernels) if field.name not in ("op", "gpu")]
     sizes = np.stack([getattr(kernels, name) for name in names], axis=1)
     numbers = sizes.view(f"V{sizes.itemsize * sizes.shape[1]}").ravel().tolist()

@@ -98,7 +98,7 @@ class LearnedLatency(LatencyModel):
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
     def common_share(self, product: bool) -> float:
-        """Of the variance of an operator's error, the share that all of its class have in common."""
+        """Returns the share of the variance of an operator's error that all of its class have in common."""
         return self.model.common_variance.get("product" if product else "map", 1.0)
 
     @cached_property
@@ -106,7 +106,7 @@ class LearnedLatency(LatencyModel):
         return KnownKernels(self.model)
 
     def _own_products(self, operators: Operators, device: Device, kernels: DistinctKernels) -> Array:
-        """What each kernel's seconds are multiplied with for the device's own sake."""
+        """Returns the factor on each kernel's seconds: that of the device's own products, 1 for all other kernels."""
         factor = np.ones(len(kernels.first))
         product, dtype = kernels.divided.kind == "product", operators.dtype[kernels.first]
         for name, curve in self.products.get(device.name, {}).items():

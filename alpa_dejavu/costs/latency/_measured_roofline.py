@@ -15,7 +15,7 @@ from alpa_dejavu.costs.latency._base import Latency, LatencyModel
 from alpa_dejavu.problem import Device, Operators
 
 _UNMEASURED = math.log(2) / 1.6449
-"""Of a figure that has no spread: within a factor of two with 90 %."""
+"""The spread of a figure that has none of its own: it is within a factor of two with 90 %."""
 
 
 @final
@@ -47,7 +47,7 @@ class MeasuredRoofline(LatencyModel):
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
     def common_share(self, product: bool) -> float:
-        """Of the variance of an operator's error, the share that all of its class have in common: the figures'.
+        """Returns the share of the variance of an operator's error that all of its class have in common: the figures'.
 
         That of the figure which bounds most of the class: the rate of products, the memory's of all others.
         """

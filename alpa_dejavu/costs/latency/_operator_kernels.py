@@ -14,7 +14,7 @@ from alpa_dejavu.problem import Device, Operator, Operators
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float8": 1}
 _STREAM, _STREAM_BYTES = "relu", 8.0
-"""What stands for an operator that streams, and what it moves for each element."""
+"""The kernel that stands for an operator that streams, and the bytes that it moves for each element."""
 _MOST_KNOWN = 1 << 18
 
 
@@ -39,7 +39,7 @@ class DistinctKernels:
 @final
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """What a record is on any device, undivided; of one that isn't a product, `flop` and all sizes are 1."""
+    """The shape of a record, undivided and on any device; of one that isn't a product, `flop` and all sizes are 1."""
 
     op: str
     dtype: str
@@ -61,7 +61,7 @@ class OperatorKernels:
         self._numbers: dict[_Shape, int] = {}
 
     def of(self, operators: Operators, device: Device, sheet: DataSheet) -> DistinctKernels:
-        """What one device runs of some operators, one or more."""
+        """Returns the kernels that one device runs of some operators, one or more."""
         numbers, known = self._numbers_of(operators.records), list(self._numbers)
         used = np.flatnonzero(np.bincount(numbers))
         place = np.searchsorted(used, numbers)
@@ -75,7 +75,7 @@ class OperatorKernels:
         return DistinctKernels(_divided(whole, share, traffic[first]), whole, first, of_operators)
 
     def _numbers_of(self, records: Sequence[Operator]) -> NDArray[np.intp]:
-        """The number of each record's shape."""
+        """Returns the number of each record's shape."""
         if len(self._kept) > _MOST_KNOWN:
             self._known, self._kept, self._numbers = {}, [], {}
         numbers = np.array([self._known.get(id(record), -1) for record in records], dtype=np.intp)
@@ -126,7 +126,7 @@ def _undivided(shapes: Sequence[_Shape], device: Device, sheet: DataSheet) -> tu
 
 
 def _divided(whole: Kernels, share: Array, traffic: Array) -> Kernels:
-    """Of products in a batch each device has some, whole; of others it has some rows. What streams, by its traffic."""
+    """Returns one device's kernels: some whole products of a batch, some rows of others, and streams by traffic."""
     product = whole.kind == "product"
     batch = np.where(whole.batch > 1, np.maximum(whole.batch * share, 1.0), 1.0)
     return dataclasses.replace(
@@ -138,6 +138,6 @@ def _divided(whole: Kernels, share: Array, traffic: Array) -> Kernels:
 
 
 def _sustained(sheet: DataSheet, rate: float) -> float:
-    """What a rate comes to: a sheet's power is reckoned for single precision; tensor cores take far less."""
+    """Returns what a rate comes to: a sheet's power is reckoned for single precision; tensor cores take far less."""
     power_w = None if rate > sheet.flop_per_s else sheet.power_w
     return dataclasses.replace(sheet, flop_per_s=rate, power_w=power_w).sustained_flop_per_s

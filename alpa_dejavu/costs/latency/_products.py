@@ -1,4 +1,4 @@
-"""How a device's own products differ from what a model of many GPUs' kernels says of them."""
+"""The curve by which a device's own products differ from what a model of many GPUs' kernels says of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ProductCurve:
 
     @classmethod
     def fit(cls, flop: Array, ratio: Array) -> ProductCurve:
-        """By least squares of logarithms; three products of unlike size at least.
+        """Fits by least squares of logarithms to products of at least three sizes.
 
         >>> curve = ProductCurve.fit(np.array([1e10, 1e11, 1e12]), np.array([2.0, 1.0, 2.0]))
         >>> curve.factor(np.array([1e9, 1e11])).round(6).tolist()
@@ -47,6 +47,6 @@ class ProductCurve:
         return cls(level, slope, bend, float(flop.min()), float(flop.max()))
 
     def factor(self, flop: Array) -> Array:
-        """What predicted seconds of products are multiplied with."""
+        """Returns the factor that predicted seconds of products are multiplied with."""
         x = np.log10(np.clip(flop, self.least_flop, self.most_flop) / _CENTRE_FLOP)
         return np.asarray(np.exp(self.level + self.slope * x + self.bend * x**2))

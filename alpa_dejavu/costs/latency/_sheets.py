@@ -1,4 +1,4 @@
-"""What the data sheets of known GPUs say of their power, which tables of measurements leave out."""
+"""The power of known GPUs by their data sheets, which tables of measurements leave out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POWER_W_AND_PROCESS_NM = {
 
 
 def data_sheets(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, DataSheet]:
-    """The sheets of a table by name, with the power of those that are known.
+    """Returns the sheets of a table by name, with the power of those that are known.
 
     Args:
         figures: fp32_flop_per_s, memory_bandwidth_bytes_per_s, num_sm and l2_cache_bytes of each GPU.

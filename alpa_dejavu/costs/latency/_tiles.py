@@ -53,7 +53,7 @@ _WEIGHTS = np.array([weight for _, weight in _PARAMETERS.values()])
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Ways:
-    """What tiles cost, of shape (products, ways to cut them), before any efficiency."""
+    """The costs of tiles before any efficiency; they broadcast to shape (products, ways to cut them)."""
 
     waves: Array
     whole_waves: Array
@@ -106,16 +106,16 @@ class Tiles:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Logarithms of seconds on a GPU that wasn't seen."""
+        """Returns the logarithms of seconds on a GPU that wasn't seen."""
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> TilesData:
-        """As JSON's types: the parameters by name."""
+        """Returns the parameters by name, as JSON's types."""
         return cast("TilesData", dict(zip(_PARAMETERS, self.values_.tolist(), strict=True)))
 
     @classmethod
     def of_state(cls, state: TilesData, floors: Floors) -> Tiles:
-        """From what `state` gave."""
+        """Returns the model from what `state` gave."""
         made = cls()
         by_name: Mapping[str, Any] = state
         made._floors, made.values_ = floors, np.array([by_name[name] for name in _PARAMETERS], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What a learned model has to beat, by name: scikit-learn estimators that predict seconds from a table of features.
+"""Baselines for a learned model, by name: scikit-learn estimators that predict seconds from a table of features.
 
 The table has the columns `compute_s` and `traffic_s`, the two sides of a roofline in seconds, and any number of others.
 They serve operators, collectives and whole iterations alike. This module needs scikit-learn and pandas; nothing that
@@ -114,7 +114,7 @@ class Subsampled(RegressorMixin, BaseEstimator):
 
 
 def baseline(name: str) -> Any:
-    """An unfitted baseline: fit(features, seconds), predict(features).
+    """Returns an unfitted baseline: fit(features, seconds), predict(features).
 
     Raises:
         ValueError: there is none of this name.
@@ -125,13 +125,13 @@ def baseline(name: str) -> Any:
 
 
 def _in_logs(regressor: Any) -> Any:
-    """Of positive features and seconds, all in logarithms."""
+    """Returns a regressor of positive features and seconds that works on their logarithms."""
     pipeline = make_pipeline(FunctionTransformer(_log), StandardScaler(), regressor)
     return TransformedTargetRegressor(pipeline, func=np.log, inverse_func=np.exp, check_inverse=False)
 
 
 def _log(values: Any) -> NDArray[np.float64]:
-    """Logarithms that let zeros and negative numbers through: signed, from a picosecond or a millionth up."""
+    """Returns logarithms that let zeros and negative numbers through: signed, from a picosecond or a millionth up."""
     array = np.asarray(values, float)
     return np.sign(array) * np.log1p(np.abs(array) / 1e-9)
 
