@@ -22,14 +22,14 @@ __all__ = ["check_communication_model", "check_latency_model", "check_slicer", "
 
 
 def example_cluster(num_hosts: int = 2, devices_per_host: int = 4, memory_bytes: float = 2.0**30) -> Cluster:
-    """A made-up cluster of fast devices, with ten times slower links between hosts than within."""
+    """Returns a made-up cluster of fast devices, with ten times slower links between hosts than within."""
     device = Device("example", memory_bytes, {"float32": 1e12}, 1e12, 1e11, kernel_s=1e-6, dispatch_s=1e-5)
     hosts = [f"host-{n}" for n in range(num_hosts)]
     return Cluster.uniform("example", hosts, device, devices_per_host, Link(1e-5, 1e10), Link(1e-4, 1e9))
 
 
 def check_latency_model(model: LatencyModel) -> None:
-    """Shapes, signs, order: finite means above zero, no more for less work, loops by trips, nothing for nothing."""
+    """Checks a model: finite seconds above zero, no more for less work, loops by trips, nothing for no operators."""
     device = example_cluster().hosts[0].device
     product = Operator("dot", "dot_general", ((64, 64), (64, 64)), ((64, 64),), "float32", 2.0 * 64**3, 0, 32768, 16384)
     add = Operator("elementwise", "add", ((64, 64),) * 2, ((64, 64),), "float32", 4096.0, 0, 32768, 16384)
@@ -50,7 +50,7 @@ def check_latency_model(model: LatencyModel) -> None:
 
 
 def check_communication_model(model: CommunicationModel) -> None:
-    """Shapes, signs, order: nothing for nothing, no less for more bytes, nothing for a collective of one device."""
+    """Checks a model: finite seconds, no less for more bytes, none for no bytes or for a collective of one device."""
     cluster = example_cluster()
     sizes = np.array([[0.0, 1e3], [1e6, 1e9]])
     for collective in COLLECTIVES:
@@ -77,7 +77,7 @@ def random_problem(
     limited: bool = True,
     num_kinds: int = 0,
 ) -> SlicingProblem:
-    """A problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory is `limited` or not.
+    """Returns a problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory may be `limited`.
 
     With kinds, submeshes are on that many kinds of hosts, some on two of them, and crossing from one to the next costs.
     """
@@ -98,7 +98,7 @@ def random_problem(
 
 
 def _random_sites(rng: np.random.Generator, num_layers: int, num_devices: int, num_kinds: int) -> Sites:
-    """So many devices on so many kinds of hosts: sites of 1, 2, 4 ... on one kind, and of one on each of two."""
+    """Returns sites of 1, 2, 4 ... devices on one kind of hosts, and of one on each of two kinds."""
     available = np.bincount(rng.integers(0, num_kinds, num_devices), minlength=num_kinds)
     one = np.eye(num_kinds, dtype=np.int64)
     uses = [size * one[kind] for kind in range(num_kinds) for size in (1, 2, 4, 8) if size <= available[kind]]
@@ -112,7 +112,7 @@ def _random_sites(rng: np.random.Generator, num_layers: int, num_devices: int, n
 
 
 def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: int = 0) -> None:
-    """What any slicer owes: allowed slicings, true costs, sound bounds, the same answer again; if `exact`, the best.
+    """Checks a slicer: allowed slicings, true costs, sound bounds, the same answer again, and if `exact` the best.
 
     It is asked on hosts that are alike and on up to three kinds of them, with exactly or at most so many devices, with
     any number of stages or a given one, by the objectives that have a name and by the simulated step
@@ -166,7 +166,7 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
 
 
 def _posed(rng: np.random.Generator, n: int) -> SlicingProblem:
-    """A small problem; by its number it has kinds of hosts, limits and an objective."""
+    """Returns a small problem; by its number it has kinds of hosts, limits and an objective."""
     objective = (*OBJECTIVES, "training", "makespan")[n % 5]
     simulated = objective == "makespan"
     problem = random_problem(

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is traced, compiled or started."""
+"""Checks that find what is wrong before anything is traced, compiled or started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARAMETERS = (
 
 
 def checking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Alpa's compilation of a pipeline, with our checks before it where the stage option is ours."""
+    """Returns Alpa's compilation of a pipeline, with our checks before it where the stage option is ours."""
 
     @functools.wraps(original)
     def compile_pipeshard_executable(*args: Any, **kwargs: Any) -> Any:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, final
 
 _replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What each of our functions stands for, for as long as it is in."""
+"""The function of Alpa that each of ours stands for, for as long as ours is in."""
 
 
 class HookError(RuntimeError):
-    """A function of Alpa isn't as a hook expects it: the message names it, what was expected and what is there."""
+    """An error that says which function of Alpa isn't as a hook expects it, what was expected and what is there."""
 
 
 @final
@@ -32,7 +32,7 @@ class Hook:
     replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def install(self) -> None:
-        """Raises HookError, and changes nothing, if a function isn't as expected."""
+        """Puts our function in; raises HookError, and changes nothing, if a function isn't as expected."""
         modules = [importlib.import_module(module) for module in self.modules]
         found = [getattr(module, self.name, None) for module in modules]
         for path, function in zip(self.modules, found, strict=True):
@@ -50,7 +50,7 @@ class Hook:
                 setattr(module, self.name, ours)
 
     def uninstall(self) -> None:
-        """Puts back what was there."""
+        """Puts back the functions that were there before ours."""
         for module in map(importlib.import_module, self.modules):
             original = _replaced.pop(getattr(module, self.name), None)
             if original is not None:
@@ -58,7 +58,7 @@ class Hook:
 
 
 def _is_in(function: Callable[..., Any]) -> bool:
-    """Whether it is one of ours, or somebody else's around one of ours."""
+    """Returns whether a function is one of ours, or somebody else's around one of ours."""
     found: Any = function
     while found is not None and found not in _replaced:
         found = getattr(found, "__wrapped__", None)
@@ -92,7 +92,7 @@ def _hooks() -> dict[str, Hook]:
 
 
 def _plain(function: Callable[..., Any], drop: int) -> Callable[..., Any]:
-    """The function as another object, with the parameters of Alpa alone."""
+    """Returns the function as another object, with the parameters of Alpa alone."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -105,7 +105,7 @@ def _plain(function: Callable[..., Any], drop: int) -> Callable[..., Any]:
 
 
 DEFAULT = ("stages", "submeshes", "checks")
-"""What `DejavuStageOption` needs; these leave every other stage option alone."""
+"""The hooks that `DejavuStageOption` needs; they leave every other stage option alone."""
 
 
 def install(*names: str) -> None:
@@ -132,7 +132,7 @@ def uninstall(*names: str) -> None:
 
 @contextlib.contextmanager
 def installed(*names: str) -> Iterator[None]:
-    """Hooks for the time of a `with` block, taken out again whatever happens in it."""
+    """Puts hooks in for the time of a `with` block; they are taken out again whatever happens in it."""
     install(*names)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One stage measured through Alpa's own profiling workers: compiled for its submesh, and run alone on one."""
+"""Measures a stage through Alpa's own profiling workers: it is compiled for its submesh, and run alone on one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpa_dejavu.problem import StageChoice
 def stage_measurer(
     given: Mapping[str, Any], submeshes: Sequence[Sequence[int]], configs: Sequence[Sequence[Any]]
 ) -> Callable[[StageChoice], StageMeasurement | None]:
-    """What measures a stage.
+    """Returns a function that measures a stage.
 
     Args:
         given: the arguments of Alpa's construction of stages.
@@ -49,14 +49,14 @@ def stage_measurer(
 
 
 def _peak_bytes(result: Any) -> float | None:
-    """What XLA allocates for forward or backward, whichever needs more, and beside it what only the update uses."""
+    """Returns the bytes that forward or backward allocates, whichever needs more, and beside them the update's own."""
     peak = max(float(module.peak_memory) for module in result.module_profile_results)
     peak += sum(map(float, result.initial_var_sizes))
     return peak if math.isfinite(peak) and peak > 0 else None
 
 
 def _stage_config(given: Mapping[str, Any], stage: StageChoice) -> Any:
-    """What Alpa compiles of a stage: its layers forward and backward, and their part of the optimizer."""
+    """Returns the computations of a stage that Alpa compiles: its layers' passes, and their part of the optimizer."""
     from alpa.pipeline_parallel import stage_profiling
 
     layers, updates = given["layers"], given["jax_apply_layers"]

@@ -1,4 +1,4 @@
-"""Which of Alpa's hosts a plan means by its names, and whether they have what it asks for."""
+"""Finds which of Alpa's hosts a plan means by its names, and whether they have what it asks for."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
 def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
-    """For each stage the numbers of its hosts, where `cluster_differences` finds none."""
+    """Returns for each stage the numbers of its hosts; `cluster_differences` must have found no difference."""
     numbers = _numbers(plan, mesh, cluster)
     return [tuple(numbers[host] for host in stage.hosts) for stage in plan.stages]
 
 
 def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """What a plan asks for that Alpa's virtual mesh hasn't, or Alpa.
+    """Yields sentences that say what a plan asks for that Alpa's virtual mesh hasn't, or Alpa.
 
     Args:
-        plan: that is to run.
+        plan: the one that is to run.
         mesh: Alpa's virtual mesh.
         cluster: what the stage option says of it: a `Cluster` has the names of its hosts; anything else: those that
             Ray knows.
@@ -36,7 +36,7 @@ def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
 
 
 def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """Where the stages of a plan are on other hosts than the meshes that run already, which it would be given."""
+    """Yields sentences that say which stages of a plan are on other hosts than the meshes that run already."""
     group = mesh.launched_physical_mesh_group
     if group is None:
         return
@@ -51,7 +51,7 @@ def running_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterat
 
 
 def _names(mesh: Any, cluster: object) -> dict[str, int]:
-    """Numbers of hosts by their names."""
+    """Returns the numbers of hosts by their names."""
     if isinstance(cluster, Cluster):
         every = range(len(alpa_hosts(mesh)))
         meant = every if len(cluster.hosts) == len(every) else equal_hosts(mesh)
@@ -60,7 +60,7 @@ def _names(mesh: Any, cluster: object) -> dict[str, int]:
 
 
 def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
-    """The number of each of the plan's hosts that is there.
+    """Returns the number of each of the plan's hosts that is there.
 
     Where the plan's cluster has as many hosts, all alike, and none that is used has a name that is known here, their
     order is meant.
@@ -77,12 +77,12 @@ def _numbers(plan: Plan, mesh: Any, cluster: object) -> dict[str, int]:
 
 
 def _hardware(plan: Plan, mesh: Any) -> ClusterSummary:
-    """The cluster that the plan is for, or of an old plan what its stages tell."""
+    """Returns the cluster that the plan is for; of an old plan, as far as its stages tell."""
     return plan.hardware or hosts_by_names(plan, len(equal_hosts(mesh)))
 
 
 def _may_leave_some(plan: Plan, mesh: Any, names: Mapping[str, int]) -> bool:
-    """Whether a plan that doesn't take all devices is for this cluster.
+    """Returns whether a plan that doesn't take all devices is for this cluster.
 
     It is by its hosts' names; or, of alike hosts, if it is for as many and takes those whole that it takes.
     """

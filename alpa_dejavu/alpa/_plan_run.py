@@ -1,4 +1,4 @@
-"""A plan compiled by Alpa on the connected cluster, run step by step and noted."""
+"""Runs a plan that Alpa has compiled on the connected cluster, step by step, and notes what it does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alpa_dejavu.problem import Plan
 
 @final
 class PlanRun:
-    """Trains by a plan, on the Ray cluster that Alpa is connected to.
+    """A training by a plan, on the Ray cluster that Alpa is connected to.
 
     Args:
         plan: of a known batch.
@@ -59,7 +59,7 @@ class PlanRun:
         self._workers = StageWorkers(self._executable)
 
     def step(self) -> StepNotes:
-        """One step, from its call until every stage is done."""
+        """Runs one step, and returns its notes, from its call until every stage is done."""
         result, notes = self._workers.timed(lambda: self._step(self.state, *self._rest))
         if self._renewed is not None:
             self.state = self._renewed(result)
@@ -70,16 +70,16 @@ class PlanRun:
         self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """What a function answers in each worker's process, for each stage; the function is imported there."""
+        """Returns a function's answers in each worker's process, for each stage; the function is imported there."""
         return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on these cores alone; the cores that each worker got."""
+        """Has the workers of each stage run on these cores alone, and returns the cores that each worker got."""
         return self._workers.pin(cores)
 
 
 def _state_of_result(step: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[Any], Any] | None:
-    """What finds the next step's state in a step's result: the result, or its first part; None if neither is one."""
+    """Returns what finds the next step's state in a result: it is all of it, or its first part; None: it is neither."""
     import jax
 
     def shapes(tree: Any) -> Any:

@@ -44,7 +44,7 @@ class Port:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Returns the address where the port listens."""
         host, port = self._server.getsockname()[:2]
         return str(host), int(port)
 
@@ -125,7 +125,7 @@ class Port:
 
 
 def _received(line: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer if the other end hangs up."""
+    """Receives so many bytes, or fewer if the other end hangs up."""
     got = b""
     while len(got) < count:
         part = line.recv(count - len(got))

@@ -1,4 +1,4 @@
-"""In a worker of Alpa's: notes of which instruction of a pipeline ran from when to when.
+"""Runs in a worker of Alpa's, and notes which instruction of a pipeline ran from when to when.
 
 A worker starts a computation and goes on; a note of it waits until its results are there. Nothing is noted, and nothing
 waited for but the end of a step, unless it is asked for.
@@ -31,7 +31,7 @@ def note(worker: Any, uuid: int, noting: bool) -> None:
 
 
 def last_step(worker: Any) -> StageNotes:
-    """What was noted of the last step; a call of a worker is answered after the steps before it."""
+    """Returns the notes of the last step; a call of a worker is answered after the steps before it."""
     probe: Probe = getattr(worker, _NAME)
     assert probe.last is not None, "a step was run"
     return probe.last
@@ -39,7 +39,7 @@ def last_step(worker: Any) -> StageNotes:
 
 @final
 class Probe:
-    """Stands between a worker's instructions and the methods that carry them out."""
+    """A probe that stands between a worker's instructions and the methods that carry them out."""
 
     def __init__(self, worker: Any) -> None:
         self.noted: int | None = None
@@ -95,17 +95,17 @@ class Probe:
         return noted
 
     def _kind(self, what: str) -> str:
-        """A broadcast is a send where something was sent and nothing taken."""
+        """Returns the kind of an instruction: a broadcast is a send where something was sent and nothing taken."""
         return SEND if what == RECEIVE and self._keys and not self._taken else what
 
     def _messages(self, end: float) -> tuple[Message, ...]:
-        """What the instruction took, or else sent."""
+        """Returns the messages that the instruction took in or, where it took none, those that it sent."""
         if self._taken:
             return tuple(Message(repr(key), asked, there) for key, asked, there in self._taken)
         return tuple(Message(repr(key), end, end) for key in self._keys)
 
     def _finish(self, uuids: Any) -> None:
-        """Waits until these arrays are there."""
+        """Waits until the arrays of these numbers are there."""
         for uuid in uuids:
             for piece in self._worker.buffers.get(uuid, ()):
                 if not piece.is_deleted():

@@ -1,4 +1,4 @@
-"""A port in an actor on each of Ray's nodes, and messages between them at the same time."""
+"""Opens a port in an actor on each of Ray's nodes, and sends messages between them at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
-    """Ports on nodes of the Ray cluster that this process is connected to, gone when the block ends.
+    """Yields ports on nodes of the Ray cluster that this process is connected to; they are gone when the block ends.
 
     Args:
         nodes: their ids.
@@ -50,7 +50,7 @@ def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
 
 
 def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """By which Ray knows the nodes; of a cluster on one machine the loopback, so that no port is open to others."""
+    """Returns the nodes' addresses; on a cluster of one machine the loopback, so that no port is open to others."""
     import ray
 
     known = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
@@ -63,7 +63,7 @@ def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
 
 @final
 class RayPorts:
-    """Runs flows.
+    """Ports in actors, which send flows of messages to each other.
 
     Args:
         ports: actors, one on each host.
@@ -75,7 +75,7 @@ class RayPorts:
         self._ports, self._addresses, self._names = ports, addresses, names
 
     def __call__(self, probe: Probe) -> dict[str, float]:
-        """Seconds of each flow, all started at the same time.
+        """Returns the seconds of each flow of a probe, all started at the same time.
 
         Raises:
             MeasurementError: one fails, or takes too long; says from which host to which.
@@ -91,7 +91,7 @@ class RayPorts:
 
 
 def _answers(asked: Mapping[Any, str], patience_s: float) -> list[Any]:
-    """What calls give, which are named by what they are about."""
+    """Returns what some remote calls give; an error names a call by what it is about."""
     import ray
 
     _, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)

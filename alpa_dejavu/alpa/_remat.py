@@ -1,4 +1,4 @@
-"""Alpa's construction of layers, with remat in some of them."""
+"""Has Alpa's construction of layers put remat around some of them alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARAMETERS = ("origin_jaxpr", "sliced_eqns")
 
 
 def with_layers(func: Callable[..., Any], layer_num: int | None, remat_layers: frozenset[int]) -> Callable[..., Any]:
-    """What Alpa's layer option makes of a function, with remat in these layers."""
+    """Returns the function cut into layers by Alpa's layer option, with remat in these layers."""
     from alpa.pipeline_parallel.layer_construction import AutoLayerOption, ManualLayerOption
 
     remat = bool(remat_layers)
@@ -34,7 +34,7 @@ def with_layers(func: Callable[..., Any], layer_num: int | None, remat_layers: f
 
 @contextlib.contextmanager
 def _remat_only(chosen: frozenset[int]) -> Iterator[None]:
-    """While Alpa cuts a function into layers, remat is put around these alone."""
+    """Has remat put around these layers alone while Alpa cuts a function in a `with` block."""
     from alpa.pipeline_parallel import layer_construction
 
     original = layer_construction.remat_sliced_eqns

@@ -30,7 +30,7 @@ def spare_workers(plan: Plan, cluster: Cluster | None = None) -> list[dict[str, 
 
 
 def actor_options(spare: list[tuple[str, int]], group: Any) -> list[dict[str, Any]]:
-    """For each spare device of Ray's nodes the options of an actor there, in the part of the group that is its node's.
+    """Returns for each spare device of Ray's nodes the options of an actor there, in its node's part of the group.
 
     Alpa has reserved all devices of its hosts by the group, so that nobody gets one outside of it.
     """

@@ -1,4 +1,4 @@
-"""Alpa's construction of stages, planned by us where the stage option is ours.
+"""Plans the stages in place of Alpa where the stage option is ours.
 
 We plan, and hand Alpa its own `ManualStageOption` of the plan: what it then runs is what it would run for a user who
 had written the plan by hand. Only which hosts a stage is on can't be written there; `_submeshes` has Alpa heed that.
@@ -42,7 +42,7 @@ PARAMETERS = (
 
 
 def planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Alpa's `cluster_layers_and_slice_mesh` that knows `DejavuStageOption` too."""
+    """Returns Alpa's `cluster_layers_and_slice_mesh` so that it knows `DejavuStageOption` too."""
 
     @functools.wraps(original)
     def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
 
 def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:
-    """The choices that the option and the step make."""
+    """Returns the choices that the option and the step make."""
     return PricedBy(
         risk=option.risk,
         submeshes=option.submesh_physical_shape_space,
@@ -127,7 +127,7 @@ def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -
 
 
 def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[tuple[int, int]]:
-    """Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside."""
+    """Returns Alpa's choices of hosts and devices per host, and parts of several hosts where these are slow inside."""
     from alpa.pipeline_parallel import stage_construction
 
     kind, given = option.submesh_physical_shape_space, option.manually_specified_submeshes
@@ -145,7 +145,7 @@ def _submeshes(option: DejavuStageOption, mesh: Any, cluster: Cluster) -> list[t
 
 
 def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
-    """The plan that the option gives; the model and cluster are looked at only where a history asks for them."""
+    """Returns the plan that the option gives; model and cluster are looked at only where a history asks for them."""
     assert option.plan is not None, "there is a plan"
     chosen = checked(option.plan, given, option.cluster)
     if option.history is not None:
@@ -159,13 +159,13 @@ def _given(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
 
 
 def _said(chosen: Plan) -> list[str]:
-    """What is known of a plan beside its figures."""
+    """Returns sentences on a plan: how sure it is, what losing a host costs, and its notes."""
     lost = [] if chosen.without_a_host is None else [f"if a host is lost: {chosen.without_a_host}"]
     return [*([] if chosen.confidence is None else [chosen.confidence.summary]), *lost, *chosen.notes]
 
 
 def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
-    """Alpa's option for a plan, with these auto-sharding options; `get_last_dp_result` of Alpa then says it too."""
+    """Returns Alpa's option for a plan, with these auto-sharding options; Alpa's `get_last_dp_result` says it too."""
     from alpa.pipeline_parallel import stage_construction
 
     shapes = [(stage.submesh.num_hosts, stage.submesh.devices_per_host) for stage in chosen.stages]

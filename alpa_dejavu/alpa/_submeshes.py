@@ -39,7 +39,7 @@ def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def on_hosts(places: Places) -> Iterator[None]:
-    """For the time of a `with` block Alpa's submeshes are on these hosts."""
+    """Puts Alpa's submeshes on these hosts for the time of a `with` block."""
     token = _places.set(places)
     try:
         yield

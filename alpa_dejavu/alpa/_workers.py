@@ -1,4 +1,4 @@
-"""The workers of an executable's stages: their steps timed and noted, and the cores that they run on."""
+"""Times and notes the steps of the workers of an executable's stages, and sets the cores that they run on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpa_dejavu.calibration.measurement import StageNotes, StepNotes
 
 @final
 class StageWorkers:
-    """Of an executable that Alpa has compiled; each stage's first worker times its steps."""
+    """The workers of an executable that Alpa has compiled; each stage's first worker times its steps."""
 
     def __init__(self, executable: Any) -> None:
         self._meshes, self._uuid = list(executable.mesh_group), executable.exec_uuid
@@ -21,7 +21,7 @@ class StageWorkers:
         self._ask(_probe.watch, self._uuid)
 
     def timed(self, step: Callable[[], Any]) -> tuple[Any, StepNotes]:
-        """What a step answers, and its notes: from its call until every stage is done."""
+        """Returns what a step answers, and its notes: from its call until every stage is done."""
         start = time.time()
         result = step()
         stages: list[StageNotes] = self._ask(_probe.last_step)
@@ -32,15 +32,15 @@ class StageWorkers:
         self._ask(_probe.note, self._uuid, noting)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """What a function answers in each worker's process, for each stage; the function is imported there."""
+        """Returns a function's answers in each worker's process, for each stage; the function is imported there."""
         return self._of_each(function, [args] * len(self._meshes))
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:
-        """Has the workers of each stage run on these cores alone; the cores that each worker got."""
+        """Has the workers of each stage run on these cores alone, and returns the cores that each worker got."""
         return self._of_each(pin, [(of,) for of in cores])
 
     def _of_each(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-        """With arguments for each stage."""
+        """Returns a function's answers in each worker's process; each stage has its own arguments."""
         import ray
 
         calls = [

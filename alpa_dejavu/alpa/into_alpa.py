@@ -45,7 +45,7 @@ def placed(state: Any, executable: Any) -> Any:
 
 
 def spare_workers(plan: Plan, cluster: Cluster | None = None) -> Sequence[dict[str, Any]]:
-    """Where candidates can be trained beside a plan: options of one Ray actor for each device that it leaves unused.
+    """Returns options of Ray actors that train candidates beside a plan: one for each device that it leaves unused.
 
     They are for `parallel_initialize(..., workers=len(options), worker_options=options)`.
 

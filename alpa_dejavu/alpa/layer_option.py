@@ -1,4 +1,4 @@
-"""Layers of which only some are computed again in backward: what a plan with remat in some stages asks for."""
+"""The layer option for a plan with remat in some stages: only some layers are computed again in backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["DejavuLayerOption"]
 @final
 @dataclasses.dataclass(frozen=True)
 class DejavuLayerOption:
-    """Alpa's layers, with remat in those that are named; give it as `layer_option=` of `PipeshardParallel`.
+    """An option that has remat in the named ones of Alpa's layers; give it as `layer_option=` of `PipeshardParallel`.
 
     Alpa's own options have remat in all layers or in none.
 
@@ -40,7 +40,7 @@ class DejavuLayerOption:
             raise ValueError(f"remat_layers is {list(self.remat_layers)}, but the layers are {there}")
 
     def transform(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """What Alpa calls: the function with its layers marked."""
+        """Returns the function with its layers marked; Alpa calls this."""
         from alpa_dejavu.alpa._remat import with_layers
 
         return with_layers(func, self.layer_num, frozenset(self.remat_layers))

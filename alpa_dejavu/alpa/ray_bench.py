@@ -1,4 +1,4 @@
-"""Probes of a calibration, run by Alpa's workers on the cluster that Ray has.
+"""Runs the probes of a calibration by Alpa's workers, on the cluster that Ray has.
 
 Programs run on all devices of a host at the same time, each in a worker of its own as the stages of a pipeline are.
 Collectives run by Alpa's own profiler, in workers that have all devices of a host. Pipelines run as plans do.
@@ -34,7 +34,7 @@ Runner = Callable[[Probe], Mapping[str, float]]
 
 
 def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
-    """The cluster that Ray has, with what is known of it before, and what measures it.
+    """Returns the cluster that Ray has, with what is known of it before, and the bench that measures it.
 
     Args:
         machine: a machine's name or file, for accelerators of which no data sheet is known; None: by Ray's name of it.
@@ -52,10 +52,10 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
 
 @final
 class RayBench(Bench):
-    """Workers of Alpa's.
+    """A bench whose probes run in Alpa's workers.
 
     Args:
-        cluster: that Ray has.
+        cluster: the one that Ray has.
         machines: the machine that each host is on: hosts that share one compute at the same time.
         nodes: by which id Ray knows each host.
     """
@@ -64,7 +64,7 @@ class RayBench(Bench):
         self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
 
     def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
-        """Connects, and starts the workers."""
+        """Connects to the cluster, and starts the workers."""
         if place.what == "programs":
             return self._programs(place.where)
         if place.what == "links":
@@ -110,7 +110,7 @@ class RayBench(Bench):
 
 @contextlib.contextmanager
 def _connected(**size: int) -> Iterator[Any]:
-    """Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
+    """Yields Alpa's virtual mesh of the cluster that Ray has, or of a part of it of this size."""
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh
 
@@ -129,7 +129,7 @@ def _connected(**size: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _workers(slices: Sequence[Any]) -> Iterator[list[Any]]:
-    """The workers of some meshes, which are gone when the block ends, even those that don't answer."""
+    """Yields the workers of some meshes; they are gone when the block ends, even those that don't answer."""
     import ray
 
     meshes: list[Any] = []
@@ -146,7 +146,7 @@ def _workers(slices: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _ask(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> list[Any]:
-    """What a function answers in each worker."""
+    """Returns a function's answers in each worker."""
     import ray
 
     calls = [worker.__ray_call__.remote(function, *args) for worker in workers]
@@ -158,7 +158,7 @@ def _ask(workers: Sequence[Any], function: Callable[..., Any], *args: Any) -> li
 
 
 def _told(error: Exception) -> MeasurementError:
-    """What failed, in a line: Ray's errors have a whole traceback in their text."""
+    """Returns an error that says what failed in a line: Ray's errors have a whole traceback in their text."""
     cause = getattr(error, "cause", None) or error
     said = str(cause).strip().partition("\n")[0]
     return MeasurementError(f"{type(cause).__name__}: {said}")
@@ -172,7 +172,7 @@ def _run_program(workers: Sequence[Any], probe: Probe) -> dict[str, float]:
 
 
 def _prepare(worker: Any, program: Program) -> None:
-    """In a worker: compiles a program's passes, and runs each once."""
+    """Compiles a program's passes in a worker, and runs each once."""
     import jax
 
     with jax.default_device(worker.local_devices[0]):
@@ -183,7 +183,7 @@ def _prepare(worker: Any, program: Program) -> None:
 
 
 def _time(worker: Any, start: float) -> list[float]:
-    """In a worker: seconds of each run, from a moment on that all workers have in common."""
+    """Returns the seconds of each run in a worker, from a moment on that all workers have in common."""
     runs, found = getattr(worker, _PROGRAM), list[float]()
     time.sleep(max(start - time.time(), 0.0))
     stop = time.perf_counter() + _MEASURED_S
@@ -210,7 +210,7 @@ def _run_collective(workers: Sequence[Any], devices: int, probe: Probe) -> dict[
 
 
 def _collective(worker: Any, asked: tuple[Any, ...], num_devices: int) -> float:
-    """In a worker: seconds of one collective, which all workers of the mesh take part in."""
+    """Returns the seconds of one collective in a worker; all workers of the mesh take part in it."""
     from alpa import mesh_profiling
 
     return float(

@@ -14,7 +14,7 @@ __all__ = ["warm_up"]
 
 
 def warm_up() -> str:
-    """What it did, in a few words."""
+    """Compiles the inner loops, and returns in a few words what it did."""
     began = time.perf_counter()
     return f"{compile_all()} inner loops are compiled ({time.perf_counter() - began:.1f} s)"
 

@@ -1,4 +1,4 @@
-"""What is installed here, what of it runs, and what to do about the rest."""
+"""Finds out what is installed here, what of it runs, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRIAL_S = 120.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """A package, its version (None: not installed), and what it is for."""
+    """A package with its version (None: not installed), and what it is for."""
 
     name: str
     version: str | None
@@ -46,7 +46,7 @@ class Package:
 @final
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Something that was tried.
+    """A thing that was tried, and what came of it.
 
     Attributes:
         what: in a few words.
@@ -62,13 +62,13 @@ class Check:
 
 
 def versions() -> tuple[Package, ...]:
-    """Python, and the packages that planning and running go by."""
+    """Returns Python, and the packages that planning and running go by."""
     python = Package("python", platform.python_version(), f"{sys.executable}")
     return (python, *(Package(name, installed_version(name), purpose) for name, purpose in _PACKAGES))
 
 
 def checks() -> tuple[Check, ...]:
-    """Tries things, each in a process of its own so that none is left changed. The first one is planning."""
+    """Tries what runs here, each package in a process of its own so that this one isn't changed; planning first."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
     return (
@@ -92,7 +92,7 @@ def checks() -> tuple[Check, ...]:
 
 
 def _cache() -> Check:
-    """What is kept of models, and whether more can be."""
+    """Returns the check of the models' cache: how much is kept, and whether more can be."""
     from alpa_dejavu.planning.model_cache import FOLDER, default_cache
 
     what = "what is kept of models"
@@ -111,7 +111,7 @@ def _cache() -> Check:
 
 
 def _tried(what: str, code: str, remedy: str) -> Check:
-    """Runs a line of Python; on the CPU, so that no GPU's memory is taken."""
+    """Returns the check that runs a line of Python; on the CPU, so that no GPU's memory is taken."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "ignore", "-c", code]
     try:

@@ -1,4 +1,4 @@
-"""Where commands print, and how figures read."""
+"""The consoles where commands print, and figures as they read there."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ _WIDTH = 160
 
 @final
 class _Console(Console):
-    """Shows text as it is but for its control characters: no markup, no pictures of words, nothing that acts."""
+    """A console that shows text as it is but for control characters: no markup, no emoji, nothing that acts."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """All text that is printed, in tables, too, comes by here."""
+        """Returns the text to show; all that is printed, in tables, too, comes by here."""
         return super().render_str(printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints; what keeps standard output from being written is told in a line."""
+        """Prints; an error that keeps standard output from being written is told in a line."""
         with contextlib.nullcontext() if self.file is sys.stderr else to_stdout():
             super().print(*objects, **options)
 
     def status(self, status: Any, **options: Any) -> Status:
-        """As rich has it, but for markup in what is going on."""
+        """Returns rich's status without markup in its text."""
         return super().status(Text(printable(status)), **options)
 
     def on_broken_pipe(self) -> None:
-        """Leaves it to `print`."""
+        """Leaves a broken pipe to `print`, which tells it."""
         raise
 
 
 def console(aside: bool = False) -> Console:
-    """Of standard output, or of standard error where the former is another's; wide where it isn't a terminal, so that
-    tables keep their rows.
+    """Returns the console of standard output, or of standard error where the former is taken.
+
+    It is wide where it isn't a terminal, so that tables keep their rows.
     """
     stream = sys.stderr if aside else sys.stdout
     return _of(stream, width=None if stream.isatty() else _WIDTH)
 
 
 def progress() -> Console:
-    """Of standard error, for what is going on; it shows nothing where that isn't a terminal."""
+    """Returns the console of standard error that says what is going on; it shows no progress off a terminal."""
     return _of(sys.stderr)
 
 
@@ -55,7 +56,7 @@ def _of(stream: TextIO, width: int | None = None) -> Console:
 
 
 def seconds(value: float) -> str:
-    """With a unit that makes the number readable.
+    """Returns seconds as text, with a unit that makes the number readable.
 
     >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0)]
     ['2.5 s', '12.5 ms', '30 us', '0 s']
@@ -67,7 +68,7 @@ def seconds(value: float) -> str:
 
 
 def gibibytes(value: float) -> str:
-    """In GiB, or MiB where that is less than a hundredth.
+    """Returns bytes as text in GiB, or in MiB where that is less than a hundredth.
 
     >>> [gibibytes(2**34), gibibytes(2**20)]
     ['16.00 GiB', '1.00 MiB']

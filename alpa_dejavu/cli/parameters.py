@@ -1,4 +1,4 @@
-"""Parameters that several commands share."""
+"""The parameters that several commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Count(click.ParamType):
     name = "N|auto"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """The number, or "auto" as it is."""
+        """Returns the number, or "auto" as it is."""
         if value == "auto":
             return "auto"
         try:
@@ -33,7 +33,7 @@ class Count(click.ParamType):
 
 
 def number_or_none(value: int | str) -> int | None:
-    """None for "auto"."""
+    """Returns the number, or None for "auto"."""
     return value if isinstance(value, int) else None
 
 
@@ -73,7 +73,7 @@ communication_option = click.option(
 
 
 def output_options(command: F) -> F:
-    """What a command may write; `-` is standard output."""
+    """Adds the options for the files that a command may write; `-` is standard output."""
     for name, text in (
         ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
         ("--html", "Write a report that opens in a browser without network."),

@@ -1,4 +1,4 @@
-"""Plans as tables."""
+"""Prints plans as tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REACH = 1.6449
 
 
 def stage_table(plan: Plan) -> Table:
-    """A row for each stage; seconds are of one micro-batch, forward and backward, but for what comes once a step."""
+    """Returns a row for each stage; seconds are of one micro-batch, both ways, but for what comes once a step."""
     table = new_table(_TEXT, _FIGURES)
     for n, stage in enumerate(plan.stages):
         headroom = stage.memory_limit_bytes - stage.memory_bytes
@@ -40,7 +40,7 @@ def stage_table(plan: Plan) -> Table:
 
 
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
-    """A row for each plan that was nearly chosen."""
+    """Returns a row for each plan that was nearly chosen."""
     table = new_table(("next best", "stages", "micro-batches", "layers"), ("iteration",), ("why it loses",))
     for n, other in enumerate(runners_up, 2):
         plan = other.plan
@@ -50,7 +50,7 @@ def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
 
 
 def front_table(front: Sequence[PricedPlan]) -> Table:
-    """A row for each plan of which no other is both as fast and as cheap."""
+    """Returns a row for each plan for which no other is both as fast and as cheap."""
     table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
     for one in front:
         table.add_row(str(len(one.hosts)), seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
@@ -58,7 +58,7 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
 
 
 def print_plan(plan: Plan, to: Console) -> None:
-    """The problem and its stages."""
+    """Prints the problem that a plan solves, and its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     to.print(
         f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
@@ -69,7 +69,7 @@ def print_plan(plan: Plan, to: Console) -> None:
 
 
 def print_said(plan: Plan, to: Console) -> None:
-    """How sure the plan is, and what else is said of it."""
+    """Prints how sure the plan is, and what else is said of it."""
     if plan.confidence is not None:
         to.print(f"confidence              {plan.confidence.summary}", soft_wrap=True)
     if plan.without_a_host is not None:
@@ -79,7 +79,7 @@ def print_said(plan: Plan, to: Console) -> None:
 
 
 def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -> None:
-    """The plan, its figures, and what came next; `verb` is what took so long."""
+    """Prints the plan, its figures, and the next best ones; `verb` says what took so long."""
     plan = planned.plan
     print_plan(plan, to)
     to.print(f"iteration time          {seconds(plan.step_s)}")
@@ -102,7 +102,7 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
 
 
 def correction_line(plan: Plan, by: StepCorrection) -> str:
-    """What past runs made of a prediction."""
+    """Returns a line that says by how much past runs corrected a prediction, and how sure that is."""
     ends = [plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread) for side in (-1, 1)]
     title = f"corrected by {counted(by.runs, 'run')}"
     return (
@@ -112,7 +112,7 @@ def correction_line(plan: Plan, by: StepCorrection) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number with its noun.
+    """Returns a number with its noun.
 
     >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
     ['1 stage', '2 stages', '2 batches']
@@ -121,13 +121,13 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def host_names(stage: StagePlan) -> str:
-    """All of a few hosts, else the first, the last and how many."""
+    """Returns the names of a stage's hosts: all of a few, else the first, the last and how many."""
     hosts = stage.hosts
     return " ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:
-    """Columns of text, of figures, and of text that may be folded."""
+    """Returns a table with columns of text, of figures, and of text that may be folded."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in left:
         table.add_column(name, no_wrap=True)

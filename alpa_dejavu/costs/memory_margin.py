@@ -158,7 +158,7 @@ class MemoryMargin:
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Returns the risk of running out with so many analytic bytes by `MEMORY_PARTS`; None where nothing was measured."""
+        """Returns the risk of running out with so many bytes by `MEMORY_PARTS`; None where nothing was measured."""
         if self.residuals is None:
             return None
         points, more = self._tails

@@ -1,4 +1,4 @@
-"""Planning that measures only what decides: stages whose error, once known, could change the chosen plan."""
+"""Plans, and measures only what decides: stages whose error, once known, could change the chosen plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FIRST_S, _RUNS = 10.0, 30
 @final
 @dataclasses.dataclass
 class _State:
-    """What was measured so far: seconds of what was tried, and logarithms of measured over counted peaks."""
+    """The measurements so far: seconds of the stages tried, and logarithms of measured over counted memory peaks."""
 
     errors: Errors
     seen: dict[StageChoice, None] = dataclasses.field(default_factory=dict)
@@ -54,14 +54,14 @@ class _State:
 
     @property
     def takes_s(self) -> float:
-        """What compiling a stage takes: as it took so far."""
+        """Returns the seconds that measuring a stage takes, compiling included: the mean so far, or a first guess."""
         return self.spent_s / len(self.tried) if self.tried else _FIRST_S
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
-    """The costs with measured peaks of memory, and those by the count alone."""
+    """A search by the costs with measured peaks of memory; it keeps those by the count alone, too."""
 
     costs: Costs
     counted: CostTable
@@ -69,7 +69,7 @@ class _Search:
     resolver: Resolver
 
     def candidates(self, errors: Errors) -> list[Candidate]:
-        """The best plan by the most probable costs, those beside it, and the best ones in some draws of the costs."""
+        """Returns the best plan by the most probable costs, those beside it, and the best ones in draws of costs."""
         best = self._best(errors.middle, 0)
         if best is None:
             return []
@@ -88,7 +88,7 @@ class _Search:
         return best_first(known)
 
     def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
-        """The search with what was measured, and its candidates; none if nothing fits any more.
+        """Returns the search with what was measured, and its candidates; none if nothing fits any more.
 
         The margin is that of the measured peaks too. Where nothing fits under it, and no residuals were given that a
         risk was chosen for, what the peaks are in the middle is left free.
@@ -112,13 +112,13 @@ class _Search:
         return dataclasses.replace(self.costs, table=table).sliced(self.slicer)
 
     def predicted_s(self, candidate: Candidate, stage: StageChoice, factors: Factors) -> FloatArray:
-        """Seconds of a stage's micro-batch, without transfers from neighbours, in each draw; shape (K,)."""
+        """Returns the seconds of a stage's micro-batch in each draw, without interstage transfers; shape (K,)."""
         resolved = resolved_stage(candidate, stage, self.resolver)
         return entry_seconds(resolved.micro_batch, resolved, stage.first, stage.last, factors)
 
 
 def _alternative_slicings(best: Candidate, slicer: Slicer) -> list[Candidate | None]:
-    """The best plans with half as many stages, one less and one more, and, if hosts are left out, with all of them."""
+    """Returns the best plans with half as many stages, one less, one more, and, if hosts are left out, on all hosts."""
     length = len(best.stages)
     found = [best.costs.sliced(slicer, count) for count in sorted({length // 2, length - 1, length + 1} - {0})]
     if best.num_devices < best.cluster.num_devices:
@@ -129,11 +129,11 @@ def _alternative_slicings(best: Candidate, slicer: Slicer) -> list[Candidate | N
 @final
 @dataclasses.dataclass(frozen=True)
 class Measured(Chooser):
-    """The search, which measures stages whose error, once known, could change the chosen plan.
+    """A chooser that measures those stages whose error, once known, could change the chosen plan.
 
     Attributes:
         measure: measures one stage.
-        budget_s: for all measurements together.
+        budget_s: the time for all measurements together.
         seconds: tells the time that the budget goes by.
     """
 
@@ -142,7 +142,7 @@ class Measured(Chooser):
     seconds: Callable[[], float] = time.perf_counter
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The best plan once no measurement is worth its time, and those that it was compared with."""
+        """Returns the best plan once no measurement is worth its time, and those that it was compared with."""
         (layers,), (count,) = task.layers, task.micro_batches
         costs = Bench(task, clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
@@ -163,7 +163,7 @@ class Measured(Chooser):
         )
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """The best plan on another cluster, by the same search; nothing more is measured."""
+        """Returns the best plan on another cluster, by the same search; nothing more is measured."""
         return Searched().again(task, found, clock)
 
 
@@ -175,7 +175,7 @@ def _measured(
     budget_s: float,
     clock: Callable[[], float],
 ) -> bool:
-    """Measures the stage that is most worth it; False if none is."""
+    """Measures the stage that is most worth it, and returns True; False if none is."""
     stages = dict(_stages(candidates))
     state.seen |= dict.fromkeys(stages)
     left = {stage: candidate for stage, candidate in stages.items() if stage not in state.tried}
@@ -211,19 +211,19 @@ def _measured(
 
 
 def _stages(candidates: Sequence[Candidate]) -> Iterator[tuple[StageChoice, Candidate]]:
-    """All stages of some plans, each with a plan that has it."""
+    """Yields the stages of some plans, each with a plan that has it."""
     return ((stage, candidate) for candidate in candidates for stage in candidate.stages)
 
 
 def _alone(cluster: Cluster, submesh: Submesh) -> float:
-    """What a stage takes alone, of what it takes while all devices compute: parts of one CPU are faster alone."""
+    """Returns the share of its seconds beside others that a stage takes alone: parts of one CPU are faster alone."""
     if cluster.cores is None:
         return 1.0
     return min(cluster.cores / cluster.num_devices, 1.0) / min(cluster.cores / submesh.num_devices, 1.0)
 
 
 def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[str]:
-    """What was measured of memory."""
+    """Returns the notes on measured peaks of memory, and on a risk that they made larger."""
     if not state.peaks:
         return []
     ratios = [float(np.exp(ratio)) for ratio in state.peaks.values()]

@@ -185,7 +185,7 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
 
 
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
-    """By which share the scaled model is off in a plan's slowest stage, and has too many bytes in its largest one."""
+    """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
     for n, stage in enumerate(exact.stages):
         submesh = scaled.space.submeshes.index(exact.space.submeshes[stage.submesh])

@@ -1,4 +1,4 @@
-"""Whether to move from one plan to another: what is gained over the steps that are left, against what moving costs."""
+"""Decides whether to move to another plan: the gain over the steps that are left, against what moving costs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Decision"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Whether to move to another plan.
+    """A decision whether to move to another plan, with the figures that it comes from.
 
     Attributes:
         plan: the best one by the costs as they are known now; the one that runs if there is no better one.
-        now_s: a step of the plan that runs.
-        step_s: a step of `plan`; both by what was measured.
+        now_s: the seconds of a step of the plan that runs.
+        step_s: the seconds of a step of `plan`; both by what was measured.
         moves: what `plan` makes hosts take in.
         restart_s: what moving costs besides: a checkpoint, compiling, restoring.
-        steps_left: to be trained.
-        looked_s: that looking for the plan took.
+        steps_left: how many steps are still to be trained.
+        looked_s: the seconds that looking for the plan took.
     """
 
     plan: Plan
@@ -36,17 +36,17 @@ class Decision:
 
     @property
     def gain_s(self) -> float:
-        """What moving saves, over all steps that are left."""
+        """Returns the seconds that moving saves over all steps that are left; below 0 if `plan` is slower."""
         return (self.now_s - self.step_s) * self.steps_left
 
     @property
     def cost_s(self) -> float:
-        """What moving costs."""
+        """Returns the seconds that moving costs: those of moving the state, and of starting again."""
         return self.moves.seconds + self.restart_s
 
     @property
     def worth(self) -> bool:
-        """Whether the gain is above the cost."""
+        """Returns whether the gain is above the cost."""
         return self.gain_s > self.cost_s
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Stages that fill one host after the other, so that it is known which cuts between them are within a host.
+"""Has stages fill one host after the other, so that it is known which cuts between them are within a host.
 
 A slicing problem alone doesn't know which stages share a host: its stages are placed once it is solved. Here each part
 of a host stands once for each device of the host at which it may begin, and a stage follows one that ends there.
@@ -24,13 +24,13 @@ from alpa_dejavu.problem import Cluster, SearchSpace, Sites, Slicing, SlicingPro
 __all__ = ["HostByHost", "host_by_host"]
 
 _NEVER_S = 1e9
-"""What a cut costs where the stage behind it can't begin at the device where the one before it ends."""
+"""The cost of a cut where the stage behind it can't begin at the device where the one before it ends."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostByHost:
-    """The problem, and what its submeshes are.
+    """A slicing problem whose stages fill one host after the other, and what its submeshes are.
 
     Attributes:
         cluster: whose hosts are filled.
@@ -47,7 +47,7 @@ class HostByHost:
     begin: NDArray[np.int64]
 
     def answer(self, slicing: Slicing) -> tuple[Slicing, tuple[tuple[int, ...], ...]] | None:
-        """A slicing of the problem by the space's own submeshes, and each stage's hosts; None: it leaves gaps."""
+        """Returns a slicing by the space's own submeshes, and each stage's hosts; None if it has gaps, or is empty."""
         if not slicing.found or slicing.cost_s >= _NEVER_S:
             return None
         stages = tuple(dataclasses.replace(one, submesh=int(self.submesh[one.submesh])) for one in slicing.stages)
@@ -55,7 +55,7 @@ class HostByHost:
         return dataclasses.replace(slicing, stages=stages), hosts
 
     def _hosts(self, stages: Sequence[StageChoice], begins: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The hosts in their order: a stage that begins behind another one's device is on its host."""
+        """Returns each stage's hosts, taken in order; a stage that begins within a host is where the one before is."""
         of_space, kinds = self.space.hosts, kinds_of(self.cluster)
         free = [list(range(len(kinds)))] if of_space is None else members_of_kinds(self.cluster)
         found = list[tuple[int, ...]]()
@@ -72,7 +72,7 @@ class HostByHost:
 def host_by_host(
     plain: SlicingProblem, table: CostTable, cluster: Cluster, space: SearchSpace, senders_wait: bool
 ) -> HostByHost | None:
-    """The problem of a table.
+    """Returns the problem of a cost table with stages that fill one host after the other.
 
     Args:
         plain: the table's problem in which stages aren't placed, and senders don't wait.
@@ -114,7 +114,7 @@ def host_by_host(
 
 
 def _beginnings(cluster: Cluster, space: SearchSpace) -> list[tuple[int, int]]:
-    """Each submesh with each device at which it may begin: a multiple of what divides both it and its host."""
+    """Returns each submesh with each device at which it may begin: a multiple of what divides both it and its host."""
     found = []
     for n, submesh in enumerate(space.submeshes):
         devices, whole = submesh.devices_per_host, _devices(cluster, space, n)
@@ -126,19 +126,19 @@ def _beginnings(cluster: Cluster, space: SearchSpace) -> list[tuple[int, int]]:
 
 
 def _devices(cluster: Cluster, space: SearchSpace, submesh: int) -> int:
-    """How many devices each host of a submesh has."""
+    """Returns how many devices each host of a submesh has at least."""
     return min(cluster.hosts[host].num_devices for host in ((0,) if space.hosts is None else space.hosts[submesh]))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sites:
-    """Where S submeshes are; every array has shape (S,).
+    """The places of S submeshes; every array has shape (S,).
 
     Attributes:
         submesh: which one of the space each is.
         part: whether it is in one host.
-        devices: it takes of each of its hosts.
+        devices: how many it takes of each of its hosts.
         begin: the first of them on its host.
         end: the device behind the last one; 0 where the host is full.
         first: its first host.
@@ -167,7 +167,7 @@ def _sites(cluster: Cluster, space: SearchSpace, submesh: NDArray[np.int64], beg
 def _crossing(
     transfer: InterstageTransfer, apart: InterstageTable, sites: _Sites
 ) -> tuple[NDArray[np.int64], FloatArray, NDArray[np.int64]]:
-    """What crosses cuts within hosts, between hosts, and where a stage can't follow another.
+    """Prices the cuts within hosts, between hosts, and where a stage can't follow another.
 
     Returns:
         Which of D kinds of links leads from each of S submeshes to the next, shape (S, S); the seconds of a micro-batch

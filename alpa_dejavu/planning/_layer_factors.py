@@ -1,4 +1,4 @@
-"""What layers take of what was predicted, learned from measured stages."""
+"""Learns from measured stages how many times its predicted seconds each layer takes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LEAST = 1e-3
 
 @final
 class MeasuredStage(NamedTuple):
-    """A stage's step.
+    """A stage as it was measured in one step.
 
     Attributes:
-        layers_s: what was predicted of each layer, zero of those of other stages; shape (L,).
+        layers_s: the predicted seconds of each layer, zero for those of other stages; shape (L,).
         rest_s: what else the stage was predicted to take.
-        seconds: that it took.
+        seconds: how long it took.
     """
 
     layers_s: FloatArray
@@ -48,7 +48,7 @@ class _Seen(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerFactors:
-    """By how much the layers' costs differ from their prediction: as little as what was measured allows.
+    """The factors by which layers' costs differ from their prediction: as little as what was measured allows.
 
     Stages of the plan that ran last say how wrong predictions are in common. From that, layers differ by factors whose
     relative entropy is least among those that explain all stages that were seen, of earlier plans too, each as exactly
@@ -80,7 +80,7 @@ class LayerFactors:
         checks.positive("layer factors", "own", self.own)
 
     def measured(self, stages: Mapping[Hashable, MeasuredStage]) -> LayerFactors:
-        """After one more step of all stages of a plan, by names that tell stages apart."""
+        """Returns the factors after one more step of all stages of a plan, by names that tell stages apart."""
         seen = {name: one._replace(variance=one.variance + self.drift**2) for name, one in self.seen.items()}
         for name, stage in stages.items():
             log_s, variance = math.log(stage.seconds), self.noise**2
@@ -93,27 +93,27 @@ class LayerFactors:
 
     @property
     def common(self) -> float:
-        """What all layers together take of their prediction, by the plan that ran last."""
+        """Returns the ratio of measured to predicted seconds of all layers together, by the plan that ran last."""
         last = [self.seen[name] for name in self.latest]
         predicted = sum(float(one.layers_s.sum()) for one in last)
         return sum(map(_layers_seconds, last)) / predicted if predicted > 0 else 1.0
 
     @property
     def factors(self) -> FloatArray:
-        """Of each layer, shape (L,); 1 before anything was measured."""
+        """Returns the factor on each layer's predicted seconds, shape (L,); 1 before anything was measured."""
         if not self.seen:
             return np.ones(self.num_layers)
         return _least_entropy(list(self.seen.values()), self.common, self.own)
 
 
 def _layers_seconds(one: _Seen) -> float:
-    """What the layers of a stage took."""
+    """Returns the measured seconds of a stage's layers, without the rest of the stage."""
     seconds = math.exp(one.log_s)
     return max(seconds - one.rest_s, _LEAST * seconds)
 
 
 def _least_entropy(seen: list[_Seen], common: float, own: float) -> FloatArray:
-    """Factors of the layers, by Newton's method on the dual: a multiplier for each stage.
+    """Returns the factors of the layers, by Newton's method on the dual: a multiplier for each stage.
 
     Each factor is the common one times the exponential of the multipliers of the stages that the layer was in.
     """

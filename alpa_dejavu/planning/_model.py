@@ -1,4 +1,4 @@
-"""From a model's name and a cluster to a whole plan, without devices, Ray or Alpa."""
+"""Makes a whole plan from a model's name and a cluster, without devices, Ray or Alpa."""
 
 from __future__ import annotations
 

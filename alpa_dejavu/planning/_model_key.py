@@ -1,4 +1,4 @@
-"""What tells whether something kept of a model still holds: the code that makes it, and how jax is set."""
+"""A key that tells whether what is kept of a model still holds: the code that makes it, and how jax is set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEFAULTS = {
 
 
 def code_digest() -> str:
-    """A digest of the code that makes what is kept of a model, of the packages that it uses, and of jax's settings.
+    """Returns a digest of the code that makes what is kept of a model, of its packages, and of jax's settings.
 
     jax isn't imported for it: where it isn't yet, its settings are those of the environment.
     """

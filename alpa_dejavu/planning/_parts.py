@@ -1,4 +1,4 @@
-"""Parts of a cluster: which hosts a plan may leave out."""
+"""The parts of a cluster that a plan may use when it leaves hosts out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEW_HOSTS = 8
 
 
 def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
-    """Parts of a cluster that leave hosts out, the largest first; none where its devices share one CPU.
+    """Returns parts of a cluster that leave hosts out, the largest first; none where its devices share one CPU.
 
     Of alike hosts that is each smaller number, of more than a few of them one less and numbers near powers of two. Of
     unlike hosts one less of each kind, and each choice of whole kinds, of many kinds each alone. `every`: those of
@@ -48,19 +48,19 @@ def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
 
 
 def _near_power(number: int) -> bool:
-    """Whether a number is 1, 2, 3, 4, 6, 8, 12, 16 …: a power of two, or three times one."""
+    """Returns whether a number is 1, 2, 3, 4, 6, 8, 12, 16 …: a power of two, or three times one."""
     return number.bit_count() == 1 or (number % 3 == 0 and (number // 3).bit_count() == 1)
 
 
 def _whole_kinds(whole: Sequence[int]) -> list[tuple[int, ...]]:
-    """All hosts of some kinds: of each choice of few kinds, of each kind alone of many."""
+    """Returns the numbers of hosts where some kinds are whole: each choice of few kinds, each one alone of many."""
     kinds = range(len(whole))
     chosen = range(1, 2 ** len(whole) - 1) if len(whole) <= 3 else [2**kind for kind in kinds]
     return [tuple(whole[kind] * (choice >> kind & 1) for kind in kinds) for choice in chosen]
 
 
 def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
-    """Of each kind of host how many to plan for, but not all: every choice where there are few.
+    """Returns how many hosts of each kind to plan for, but never all: every choice where there are few.
 
     Where there are many, one host less at a time is left: of the kinds that cost most for what they compute, and of
     the slowest kinds.
@@ -84,7 +84,7 @@ def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
 
 
 def _left(whole: Sequence[int], order: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """What is left after each host less, kind by kind."""
+    """Yields the numbers of hosts that are left as one host after the other is taken away, kind by kind."""
     left = list(whole)
     for kind in order:
         for _ in range(whole[kind]):

@@ -97,7 +97,7 @@ def _shape(best: Candidate) -> Shape:
 
 
 def _near_the_best(bench: Bench, best: Candidate) -> ShapeSearch:
-    """Over the best one's number of layers, with the numbers of micro-batches whose costs are known."""
+    """Returns a search at the best plan's number of layers, over the numbers of micro-batches whose costs are known."""
     layers = best.model.num_layers
     counts = sorted(one.run.num_micro_batches for one in bench.known if one.model.num_layers == layers)
     if not counts:

@@ -143,7 +143,7 @@ class ShapeSearch:
                 least, number = self.told[other], number + way
 
     def _uphill(self, begin: Shape) -> Iterator[Shape]:
-        """From a shape over more, and then fewer, micro-batches as long as steps get shorter, or until one fits."""
+        """Yields a shape, then more and then fewer micro-batches as long as steps get shorter, or until one fits."""
         place = min(range(len(self._counts)), key=lambda n: abs(math.log(self._counts[n] / begin.micro_batches)))
         first = Shape(begin.layers, self._counts[place])
         yield first

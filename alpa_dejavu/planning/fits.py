@@ -1,4 +1,4 @@
-"""Whether stages that somebody gives can be: on hosts that are there, with logical meshes and options that Alpa has."""
+"""Checks stages that somebody gives: their hosts must be there, and Alpa have their logical meshes and options."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _OPTIONS: Mapping[str, tuple[type, str]] = {
     "force_simple_heuristic": (str, "text"),
     "all_reduce_threshold": (int, "a whole number of bytes"),
 }
-"""Of Alpa's `AutoShardingOption`."""
+"""The options of Alpa's `AutoShardingOption`, each with its type and the words for it."""
 PRICED_OPTIONS = (_AXIS, "force_zero_stage_3", "prefer_reduce_scatter")
-"""Those that a stage's costs go by; the last two by its ZeRO level."""
+"""The options that a stage's costs go by; the last two by its ZeRO level."""
 
 
 def stage_differences(
     stages: Sequence[GivenStage], devices: Mapping[str, int], cluster: str, counts: Sequence[int]
 ) -> Iterator[str]:
-    """What stages ask for that a cluster hasn't, or Alpa.
+    """Yields sentences that say what stages ask for that a cluster hasn't, or Alpa.
 
     Args:
         stages: on hosts that they name, or on any.
@@ -68,7 +68,7 @@ def stage_differences(
 
 
 def counts_text(counts: Sequence[int]) -> str:
-    """Hosts by how many devices they have.
+    """Returns in words how many devices hosts have.
 
     >>> counts_text([4, 4]), counts_text([4, 2])
     ('2 hosts of 4', 'hosts of [4, 2] devices')
@@ -77,7 +77,7 @@ def counts_text(counts: Sequence[int]) -> str:
 
 
 def _option_differences(n: int, stage: GivenStage) -> Iterator[str]:
-    """Which options of Alpa's auto-sharding pass a stage has that Alpa hasn't, or not with such a value."""
+    """Yields sentences that say which auto-sharding options of a stage Alpa hasn't, or not with such a value."""
     axes = len(stage.config.shape)
     for name, value in stage.config.options.items():
         if name not in _OPTIONS:
@@ -90,12 +90,12 @@ def _option_differences(n: int, stage: GivenStage) -> Iterator[str]:
 
 
 def _is_axis(value: Any, axes: int) -> bool:
-    """Whether it is one of the axes, or Alpa's words for none."""
+    """Returns whether a value is one of the axes, or one of Alpa's words for none."""
     return value is None or (type(value) is int and -1 <= value < axes)
 
 
 def _taken(stages: Sequence[GivenStage]) -> collections.Counter[str]:
-    """How many devices of each host they are on."""
+    """Returns how many devices of each host the stages are on."""
     taken: collections.Counter[str] = collections.Counter()
     for stage in stages:
         taken.update(dict.fromkeys(stage.hosts or (), stage.submesh.devices_per_host))

@@ -1,4 +1,4 @@
-"""The task of planning again from what was kept beside a plan: priced on a cluster that may have changed."""
+"""Makes the task of planning again from what was kept beside a plan, priced on a cluster that may have changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept_prices(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Prices:
-    """What a plan was priced by, on its cluster (None) or on another one.
+    """Returns the prices that a plan was made by, on its cluster (None) or on another one.
 
     Where neither that nor a calibration or models are given, the plan's calibration is taken, if it is a bundled one.
 
@@ -94,10 +94,10 @@ def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration
 def kept_task(
     plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
 ) -> PlanningTask:
-    """The task whose best plan follows another one.
+    """Returns the task whose best plan follows another one.
 
     Args:
-        plan: that runs now.
+        plan: the one that runs now.
         kept: all that it was made from.
         given: the prices on the cluster as it is.
         slicing: a slicer or its name.
@@ -126,7 +126,7 @@ def kept_task(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpace(StageSpace):
-    """The part of a search space of which it was kept how layers are divided.
+    """A stage space of those configs alone of which it was kept how layers are divided.
 
     Attributes:
         kept: all that a plan was made from.
@@ -135,15 +135,15 @@ class KeptSpace(StageSpace):
     kept: Kept
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The search space on a cluster, for a micro-batch of so many samples."""
+        """Returns the search space on a cluster, for a micro-batch of so many samples."""
         return self._known(cluster, micro_batch)[0]
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
-        """The number of logical meshes that planning never looked at, and that are left out."""
+        """Returns the number of logical meshes that planning never looked at, and that are left out."""
         return self._known(cluster, micro_batch)[1]
 
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:
-        """The configs whose sharding is kept, and on how many logical meshes it isn't."""
+        """Returns the space of the configs whose sharding is kept, and on how many logical meshes it isn't."""
         kept = self.kept
         rules = SpaceRules(kept.submeshes, kept.remat, kept.zero, kept.imbalance)
         space = rules.space(cluster, micro_batch)

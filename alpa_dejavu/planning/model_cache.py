@@ -1,4 +1,4 @@
-"""What planning has learned of models, kept from one process to the next in a folder of the user's.
+"""Keeps what planning has learned of models from one process to the next, in a folder of the user's.
 
 An entry is compressed JSON in a file of its own, found by a digest of its key, which it holds too. What can't be read
 is as if it weren't there, and what can't be written is left: planning goes on without. The least recently used entries
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 @final
 class ModelCache:
-    """A folder of entries.
+    """A cache of models: a folder of entries.
 
     Args:
         folder: where they are; it is made with the first one.
-        most_bytes: of all entries together.
+        most_bytes: the most that all entries together may take.
     """
 
     def __init__(self, folder: str | os.PathLike[str], most_bytes: float = _DEFAULT_MIB * 2**20) -> None:
@@ -48,11 +48,11 @@ class ModelCache:
         self._writable = True
 
     def holds(self, key: Key) -> bool:
-        """Whether there is an entry of a key; whether it can be read is seen when it is."""
+        """Returns whether there is an entry of a key; whether it can be read is seen when it is."""
         return self._path(key).is_file()
 
     def read(self, key: Key, make: Callable[[Any], T]) -> T | None:
-        """What is made of the data that were written with a key; None where there are none, or broken ones."""
+        """Reads the data of a key, and returns what `make` makes of them; None where there are none, or broken ones."""
         path = self._path(key)
         try:
             if not path.is_file():
@@ -89,12 +89,12 @@ class ModelCache:
             _LOGGER.warning("the cache %s can't be written (%s): planning goes on without", self.folder, error)
 
     def size(self) -> tuple[int, float]:
-        """How many entries there are, and their bytes together."""
+        """Returns how many entries there are, and their bytes together."""
         sizes = [found.st_size for _, found in self._files()]
         return len(sizes), float(sum(sizes))
 
     def why_not_written(self) -> str | None:
-        """Why nothing can be written to the folder; None where it can be, or could be made."""
+        """Returns why nothing can be written to the folder; None where it can be, or could be made."""
         there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
         if not there.is_dir():
             return f"{there} is no folder"
@@ -105,7 +105,7 @@ class ModelCache:
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_ENDING}"
 
     def _files(self) -> Iterator[tuple[pathlib.Path, os.stat_result]]:
-        """All of them: what a process that was ended has left half-written, too."""
+        """Yields the cache's files with their status, and those that a process that was ended has left half-written."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as listed:
             for one in listed:
                 with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ class ModelCache:
 
 
 def default_cache() -> ModelCache | None:
-    """The user's: what the environment has in ALPA_DEJAVU_CACHE, else `alpa-dejavu/models` in the user's cache.
+    """Returns the user's cache: ALPA_DEJAVU_CACHE of the environment, else `alpa-dejavu/models` in the user's caches.
 
     None where the environment says that it may hold nothing, or there is no home.
 
@@ -147,7 +147,7 @@ def default_cache() -> ModelCache | None:
 
 
 def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
-    """The cache in a folder; None: `default_cache`; False: none.
+    """Returns the cache in a folder; for None `default_cache`, for False none.
 
     Raises:
         ValueError: as `default_cache`.

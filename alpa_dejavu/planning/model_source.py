@@ -1,4 +1,4 @@
-"""Where planning gets a model from, cut into any number of layers, for a micro-batch of any size."""
+"""The sources of models for planning, cut into any number of layers, for a micro-batch of any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["GivenModel", "ModelSource", "TracedModel"]
 
 
 class ModelSource(abc.ABC):
-    """A model at any number of layers and samples in a micro-batch, as far as it can be had.
+    """A source of a model at any number of layers and samples in a micro-batch, as far as it can be had.
 
     Attributes:
         name: of the model.
@@ -41,7 +41,7 @@ class ModelSource(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The model's."""
+        """Returns the model's name."""
 
     @property
     @abc.abstractmethod
@@ -54,7 +54,7 @@ class ModelSource(abc.ABC):
 
     @abc.abstractmethod
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Whether `exact` has the answer at hand.
+        """Returns whether `exact` has the answer at hand.
 
         That hangs on what was asked before, in other processes too: what is planned may not.
         """
@@ -116,7 +116,7 @@ class TracedModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """As it was given, or the function's."""
+        """Returns the model's name as it was given, or the function's."""
         return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
 
     @property
@@ -135,7 +135,10 @@ class TracedModel(ModelSource):
         return tuple(dict.fromkeys(most[number] for number in wanted))
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Whether it was asked for, or the cache has it; that isn't known of others' models before they are traced."""
+        """Returns whether `exact` was asked for it, or the cache has it.
+
+        The cache knows models without a known name by their trace, so these must have been traced.
+        """
         if (num_layers, micro_batch) in self._models:
             return True
         traced = self._known_name is not None or micro_batch in self._steps
@@ -233,7 +236,7 @@ class GivenModel(ModelSource):
     """A model that there is once: Alpa's own layers, or what was kept beside a plan.
 
     Args:
-        model: for a micro-batch of so many samples.
+        model: the model for a micro-batch of so many samples.
         micro_batch: those samples.
         name: the model's.
     """
@@ -245,27 +248,27 @@ class GivenModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """As it was given."""
+        """Returns the model's name as it was given."""
         return self._name
 
     @property
     def training(self) -> bool:
-        """Whether its layers have backward passes."""
+        """Returns whether its layers have backward passes."""
         return self._model.training
 
     def keep(self) -> None:
-        """There is nothing to keep."""
+        """Keeps nothing: a given model was not learned."""
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """The number that it has, whatever is wanted."""
+        """Returns the number that it has, whatever is wanted."""
         return (self._model.num_layers,)
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Whether it is the one that there is."""
+        """Returns whether the given model is cut so, and for so many samples."""
         return (num_layers, micro_batch) == (self._model.num_layers, self.micro_batch)
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """The model.
+        """Returns the model as it was given.
 
         Raises:
             ValueError: it was given for another number of layers or samples.
@@ -278,7 +281,7 @@ class GivenModel(ModelSource):
         return self._whole(num_layers)
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """The model, scaled from the samples that it was given with.
+        """Returns the model, scaled from the samples that it was given with.
 
         Raises:
             ValueError: it was given for another number of layers.
@@ -296,7 +299,7 @@ class GivenModel(ModelSource):
 
 @final
 class _Facts:
-    """What is known of a model before it is cut: whether it trains, and how many layers each wanted number gives."""
+    """The facts on a model before it is cut: whether it trains, and how many layers each wanted number gives."""
 
     def __init__(self, training: bool, most_layers: Mapping[int, int] | None = None) -> None:
         self.training, self.most_layers = training, dict(most_layers or {})
@@ -304,18 +307,19 @@ class _Facts:
 
     @classmethod
     def of(cls, data: Any) -> _Facts:
-        """What `data` has given."""
+        """Returns the facts that `data` has made such data of."""
         return cls(bool(data["training"]), {int(wanted): int(most) for wanted, most in data["most_layers"].items()})
 
     def data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the facts as JSON's data."""
         return {"training": self.training, "most_layers": {str(key): most for key, most in self.most_layers.items()}}
 
 
 @final
 class _Solver:
-    """Solves for meshes that the cache doesn't know, as `alpa_dejavu.sharding.sharded.Solved`: the model is traced for
-    it.
+    """A solver for meshes that the cache doesn't know, as `alpa_dejavu.sharding.sharded.Solved`.
+
+    The model is traced for it.
     """
 
     def __init__(self, step: Callable[[], TracedStep], num_layers: int) -> None:
@@ -323,7 +327,7 @@ class _Solver:
         self._solved: SolvedLayers | None = None
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
-        """The layers at each ZeRO level."""
+        """Returns the layers on a mesh at each ZeRO level."""
         if self._solved is None:
             step = self._step()
             from alpa_dejavu import sharding
@@ -333,7 +337,7 @@ class _Solver:
 
 
 def _nearest(known: Collection[int], micro_batch: int) -> int:
-    """By ratio; of two as near the larger one, which says more of what grows."""
+    """Returns the nearest known micro-batch by ratio; of two as near the larger, which says more of what grows."""
     return min(known, key=lambda one: (abs(math.log(one / micro_batch)), -one))
 
 

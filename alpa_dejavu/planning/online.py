@@ -1,4 +1,4 @@
-"""Search and training together: measured steps re-fit the costs, and the plan follows where moving pays.
+"""Searches while training goes on: measured steps re-fit the costs, and the plan follows where moving pays.
 
     follower = Follower(plan, kept, restart_s=20.0)
     follower.measured(stages_s, step_s)       # after some steps
@@ -55,7 +55,7 @@ from alpa_dejavu.slicing.makespan import Makespan
 __all__ = ["Decision", "Follower", "FollowingSlicer", "LayerFactors", "MeasuredStage"]
 
 _RECENT = 10
-"""Of so many measured steps the median is what a step takes now."""
+"""The number of measured steps whose median is what a step takes now."""
 _LEAST = 0.01
 """A plan that saves less than this share of a step is no better: costs are known no better than that."""
 
@@ -65,13 +65,13 @@ class FollowingSlicer(Protocol):
     """A slicer that can go on from where it stood when costs have changed a little."""
 
     def follow(self, problem: SlicingProblem, begun: Any = None) -> tuple[Slicing, Any]:
-        """Slices, and tells what to begin with next time; None: anew."""
+        """Slices, and returns the slicing with what to begin with next time; begins anew where `begun` is None."""
         ...
 
 
 @final
 class Follower:
-    """The costs as steps are measured, and the plan that follows them.
+    """A follower of training: it has the costs as steps are measured, and the plan that follows them.
 
     Args:
         plan: that runs.
@@ -121,7 +121,7 @@ class Follower:
 
     @property
     def restart_s(self) -> float:
-        """What changing to another plan costs besides moving state."""
+        """Returns the seconds that changing to another plan takes besides moving state."""
         return self._restart_s
 
     @restart_s.setter
@@ -154,7 +154,7 @@ class Follower:
         self._steps_s.append(float(step_s))
 
     def decide(self, steps_left: int) -> Decision:
-        """Looks for the best plan by the costs as they are known now.
+        """Looks for the best plan by the costs as they are known now, and decides whether to move to it.
 
         What a step takes besides what is simulated is taken to be the same share of it by either plan.
 
@@ -180,12 +180,12 @@ class Follower:
         return Decision(plan, now.step_s * ratio, step_s * ratio, moved, self.restart_s, steps_left, looked_s)
 
     def moved(self, decision: Decision) -> None:
-        """From now on that decision's plan runs; what is known of the layers stays."""
+        """Notes that a decision's plan runs from now on; what is known of the layers stays."""
         self._stages = _choices(decision.plan, self._costs.space, self._cluster)
         self.plan, self._steps_s = decision.plan, []
 
     def _best(self, costs: Costs) -> Plan | None:
-        """The best plan by some costs; None if nothing fits."""
+        """Returns the best plan by some costs; None if nothing fits."""
         task = dataclasses.replace(self._task, before=self.plan, factors=tuple(self.factors.factors.tolist()))
         if isinstance(task.slicer, FollowingSlicer):
             found, self._begun = task.slicer.follow(_by_step(costs), self._begun)
@@ -196,14 +196,14 @@ class Follower:
         return None
 
     def _predicted(self, own: FloatArray, stage: StageChoice) -> FloatArray:
-        """What was predicted of each layer in a step, zero of those of other stages; shape (L,)."""
+        """Returns the predicted seconds of each of a stage's layers in a step, zero for other layers; shape (L,)."""
         forward, backward, once = own[:, :, stage.submesh, stage.config]
         found = self._run.num_micro_batches * (forward + backward) + once
         layers = np.arange(len(found))
         return np.where((layers >= stage.first) & (layers <= stage.last), found, 0.0)
 
     def _whole(self, stage: StageChoice) -> float:
-        """What a stage was predicted to compute for in a step, collectives included."""
+        """Returns the predicted seconds for which a stage computes in a step, collectives included."""
         micro_batch = float(self._costs.table.compute_s[stage.entry] + self._costs.table.collective_s[stage.entry])
         return self._run.num_micro_batches * micro_batch + float(self._costs.table.per_step_s[stage.entry])
 
@@ -213,7 +213,7 @@ def _candidate(costs: Costs, stages: tuple[StageChoice, ...]) -> Candidate:
 
 
 def _by_step(costs: Costs) -> SlicingProblem:
-    """The problem with the simulated step as its objective, where the devices are not parts of one CPU."""
+    """Returns the problem; where devices are not parts of one CPU, its objective is the simulated step."""
     problem, table = costs.problem, costs.table
     if problem.objective != "training":
         return problem
@@ -222,7 +222,7 @@ def _by_step(costs: Costs) -> SlicingProblem:
 
 
 def _choices(plan: Plan, space: SearchSpace, cluster: Cluster) -> tuple[StageChoice, ...]:
-    """The plan's stages in the search space."""
+    """Returns the places of a plan's stages in the search space."""
     found = []
     for n, (stage, given) in enumerate(zip(plan.stages, given_stages(plan), strict=True)):
         submesh = site_of(stage, space, cluster)

@@ -1,4 +1,4 @@
-"""Runs as they come: of a plan that was measured, and the steps of an executable of Alpa's."""
+"""Makes a record for the history of past runs, of a plan that was measured."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def past_run(
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
 ) -> PastRun:
-    """What was measured of a plan.
+    """Returns the past run of a plan that was measured, as the history takes it.
 
     Args:
         planned: the plan, predicted for the cluster that it ran on.
         found: what it took there.
         latency: the model that predicted it.
         communication: likewise.
-        calibration: that they are from, if they are from one.
+        calibration: the one that they are from, if they are from one.
     """
     stages = zip(planned.timeline.stages, found.stages, found.computing_s, strict=True)
     return PastRun(

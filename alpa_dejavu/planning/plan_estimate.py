@@ -1,4 +1,4 @@
-"""What a given plan takes by the costs that planning goes by, its model being traced afresh."""
+"""Estimates what a given plan takes by the costs that planning goes by; its model is traced afresh."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["PlanEstimator", "cluster_of_plan"]
 
 @final
 class PlanEstimator:
-    """Costs several plans for one model, which is traced once for each size of a micro-batch, on one cluster.
+    """An estimator of several plans for one model on one cluster; it traces once for each size of a micro-batch.
 
     Args:
         plan: one of those that are going to be costed.
@@ -42,7 +42,7 @@ class PlanEstimator:
 
     Attributes:
         prices: what plans are costed by.
-        cluster: of them.
+        cluster: the cluster of these prices.
 
     Raises:
         ValueError: the plan doesn't name its model, cluster or batch and none is given, or doesn't fit them; its model
@@ -78,7 +78,7 @@ class PlanEstimator:
         self._source = TracedModel(chosen, micro_batch, chosen_cache(cache), self._clock.lap)
 
     def estimate(self, plan: Plan) -> PlanningResult:
-        """Time, memory and timeline of a plan for this model and cluster; whether it fits is seen in the result.
+        """Returns a plan's time, memory and timeline for this model and cluster; the result shows whether it fits.
 
         Raises:
             ValueError: it has no batch, or other layers than the model can be cut into; or it is on hosts that the
@@ -111,7 +111,7 @@ class PlanEstimator:
         return dataclasses.replace(made, plan=known)
 
     def _otherwise(self, plan: Plan) -> Iterator[str]:
-        """In what this estimate differs from how the plan was priced, or what isn't known of that."""
+        """Yields sentences that say how this estimate differs from the plan's pricing, or what isn't known of that."""
         here = summary_of(self.cluster)
         if plan.hardware is None:
             yield (
@@ -144,7 +144,7 @@ class PlanEstimator:
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
-    """The cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine.
+    """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine.
 
     A file of a whole cluster that has the plan's hosts is taken as it is. Of a plan from before plans held a summary of
     their cluster, only the hosts that its stages name are known.

@@ -1,4 +1,4 @@
-"""The price of a step in money, and the plans of which no other is both as fast and as cheap."""
+"""The price of a step in money, and the plans for which no other is both as fast and as cheap."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedPlan:
-    """A plan, and the price of one of its steps, in the currency of the hosts' prices."""
+    """A plan with the price of one of its steps, in the currency of the hosts' prices."""
 
     plan: Plan
     price: float
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of those that it uses."""
+        """Returns the names of the hosts that the plan uses."""
         return tuple(dict.fromkeys(name for stage in self.plan.stages for name in stage.hosts))
 
 
 def check_prices(cluster: Cluster) -> None:
-    """Whether each host's price is known.
+    """Checks that each host's price is known.
 
     Raises:
         ValueError: it isn't; names the hosts.
@@ -42,7 +42,7 @@ def check_prices(cluster: Cluster) -> None:
 
 
 def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
-    """Of all hosts that a plan uses, whole, however many of their devices it takes; None where one isn't known."""
+    """Returns the price of a step, by all hosts that the plan uses, each whole; None where one's isn't known."""
     prices = {host.name: host.price_per_hour for host in cluster.hosts}
     hourly = [prices.get(name) for name in {name for stage in plan.stages for name in stage.hosts}]
     known = [price for price in hourly if price is not None]
@@ -50,7 +50,7 @@ def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
 
 
 def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
-    """Those plans of which no other is both as fast and as cheap, the fastest first."""
+    """Returns the plans for which no other is both as fast and as cheap, the fastest first."""
     priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
     found: list[PricedPlan] = []
     by_price = ties.ordered(priced, key=lambda one: one.price)
@@ -61,7 +61,7 @@ def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
 
 
 def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
-    """Why a plan loses."""
+    """Returns in a few words why a plan loses against the best one."""
     prices = price_per_step(plan, cluster), price_per_step(best, cluster)
     if objective != "price" or not prices[0] or not prices[1]:
         return why_slower(plan, best)
@@ -70,13 +70,13 @@ def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
 
 
 def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
-    """The numbers of the plans, the best one first."""
+    """Returns the numbers of the plans, the best one first."""
     if objective == "price":
         return ties.ordered(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
     return ties.ordered(range(len(plans)), key=lambda n: plans[n].step_s)
 
 
 def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
-    """Those on hosts that cost no more than the chosen plan's: among them the fastest is the cheapest."""
+    """Returns the plans whose hosts cost no more an hour than the first's; the fastest of them is the cheapest."""
     hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
     return [n for n in others if hourly[n] <= hourly[first] * (1 + ties.TOLERANCE)]

@@ -1,4 +1,4 @@
-"""Another plan for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
+"""Plans again for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
 
 Nothing is traced, and no mesh is solved again, so that it takes less than a second.
 """
@@ -31,13 +31,13 @@ __all__ = ["Replanned", "fallback", "replan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """The plan that follows another.
+    """A plan that follows another, with what moves for it.
 
     Attributes:
-        plan: with the same layers and schedule.
+        plan: the new plan, with the same layers and schedule.
         moves: what its hosts take in, coming from the plan before.
-        seconds: of wall time that it took to plan, but for the plan's own contingencies.
-        kept: what planning again from here needs; None of what was ready.
+        seconds: the wall time that it took to plan, but for the plan's own contingencies.
+        kept: what planning again from here needs; None for a contingency.
     """
 
     plan: Plan
@@ -47,12 +47,12 @@ class Replanned:
 
     @property
     def kept_layers(self) -> tuple[int, ...]:
-        """Those that stay where they are."""
+        """Returns the layers that stay where they are."""
         return tuple(sorted(set(range(self.plan.num_layers)) - set(self.moves.layers)))
 
 
 def fallback(plan: Plan, host: str) -> Replanned:
-    """What a plan has ready for the loss of a host.
+    """Returns the contingency that a plan has ready for the loss of a host, as a plan.
 
     Raises:
         ValueError: the plan isn't for that host, or has nothing ready.
@@ -89,7 +89,7 @@ def replan(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     memory_margin: float | None = None,
 ) -> Replanned:
-    """The best plan on a cluster that has changed, on those hosts that have most of what they need.
+    """Returns the best plan on a cluster that has changed, on those hosts that have most of what they need.
 
     Layers and schedule stay as they are. Of the numbers of micro-batches the best one is looked for, uphill from the
     plan's; the model is scaled to others, since nothing is traced. Logical meshes that planning never looked at are

@@ -1,4 +1,4 @@
-"""What planning hands over to whoever prints, draws or runs it."""
+"""The result that planning hands over to whoever prints, draws or runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
 @final
 @dataclasses.dataclass(frozen=True)
 class RunnerUp:
-    """A plan that wasn't chosen.
+    """A plan that was nearly chosen, and why it wasn't.
 
     Attributes:
         plan: what it is.
@@ -61,29 +61,29 @@ class PlanningResult:
 
     @property
     def confidence(self) -> Confidence | None:
-        """How sure the plan is; None where nothing was compared."""
+        """Returns how sure the plan is; None where nothing was compared."""
         return self.plan.confidence
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput, or None where the batch isn't known."""
+        """Returns the throughput; None where the batch isn't known."""
         return None if self.plan.batch is None else self.plan.batch / self.plan.step_s
 
     @property
     def price_per_step(self) -> float | None:
-        """By the prices of the hosts that the plan uses, or None where one isn't known."""
+        """Returns the price of a step by the hosts that the plan uses; None where one's price isn't known."""
         return price_per_step(self.plan, self.cluster)
 
     @property
     def model_flop(self) -> float:
-        """Of a step's matrix products and convolutions; what a plan's remat repeats isn't counted."""
+        """Returns the operations of a step's matrix products and convolutions, without what a plan's remat repeats."""
         layers = self.model.layers
         per_micro_batch = sum(layer.forward.product_flop + layer.backward.product_flop for layer in layers)
         return per_micro_batch * self.run.num_micro_batches
 
     @property
     def flop_utilisation(self) -> float:
-        """Model FLOP of a step by what all devices could do meanwhile, each operator at its own dtype's rate.
+        """Returns a step's model FLOP over what all devices could do meanwhile, each operator at its own dtype's rate.
 
         Hosts that the plan leaves unused don't count.
 

@@ -1,4 +1,4 @@
-"""What a plan leaves idle: devices that no stage is on, and the bubbles of those that have one."""
+"""Finds what a plan leaves idle: devices that no stage is on, and the bubbles of those that have one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Spare", "spare"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Spare:
-    """Of one plan on one cluster.
+    """The devices and seconds that one plan leaves idle on one cluster.
 
     Attributes:
-        devices: how many no stage is on, by the host's name; hosts with none aren't there.
-        unused_device_s: device seconds of a step that those devices have: each the whole step.
+        devices: how many devices no stage is on, by the host's name; hosts with none aren't there.
+        unused_device_s: the device seconds of those in a step: each has the whole step.
         bubble_s: for each stage, seconds of a step in which its devices wait for others; transfers that hold a device
             up aren't counted.
         bubble_device_s: device seconds of a step in all bubbles.
@@ -36,16 +36,16 @@ class Spare:
 
     @property
     def idle_device_s(self) -> float:
-        """Device seconds of a step, of unused devices and of bubbles together."""
+        """Returns the device seconds of a step, of unused devices and of bubbles together."""
         return self.unused_device_s + self.bubble_device_s
 
 
 def spare(plan: Plan, cluster: Cluster) -> Spare:
-    """What a plan leaves idle on a cluster.
+    """Returns what a plan leaves idle on a cluster.
 
     Args:
-        plan: of stages with hosts of the cluster.
-        cluster: that it was made for.
+        plan: its stages are on hosts of the cluster.
+        cluster: the one that it was made for.
 
     Raises:
         ValueError: stages are on hosts that the cluster hasn't, or take more devices of one than it has.

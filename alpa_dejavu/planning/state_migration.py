@@ -1,4 +1,4 @@
-"""What moves when one plan follows another: parameters and the optimizer's state of layers that change their host."""
+"""Finds what moves when one plan follows another: parameters and optimizer's state of layers that change hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = 8
 
 
 def layer_state(model: Model) -> FloatArray:
-    """Bytes of parameters and of the optimizer's state of each layer, shape (L, 2).
+    """Returns the bytes of parameters and of the optimizer's state of each layer, shape (L, 2).
 
     What several layers use is counted with the first of them.
     """
@@ -32,7 +32,7 @@ def layer_state(model: Model) -> FloatArray:
 
 
 def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
-    """For each stage and host the first of its devices there, and how many.
+    """Returns for each stage and host the first of its devices there, and how many.
 
     Those with the most devices of a host take the first ones, of equal stages the last.
 
@@ -51,12 +51,12 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
 
 @final
 class Settler:
-    """Puts the stages of a new plan on those hosts that have most of what they need; all hosts are alike.
+    """A settler of a new plan's stages on those hosts that have most of what they need; all hosts are alike.
 
     Hosts change places whole, so that stages that share one still do, and nothing of the plan's seconds changes.
 
     Args:
-        stages: of the new plan.
+        stages: the stages of the new plan.
         before: the stages of the plan that it follows.
         hosts: names and numbers of devices of all hosts, lost ones too.
         state: bytes of each layer, as `layer_state` gives them.
@@ -72,7 +72,7 @@ class Settler:
         self._has = common @ there
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
-        """The stages on their hosts; as they are where there aren't so many hosts.
+        """Returns the stages on their hosts; as they are where there aren't so many hosts.
 
         Args:
             stages: those of the new plan, or the same on other hosts.
@@ -89,7 +89,7 @@ class Settler:
 
     @staticmethod
     def _assigned(has: FloatArray) -> list[int]:
-        """For each row its column, each column once: those that have most in common first."""
+        """Returns for each row its column, each column once: those that have most in common first."""
         found = [-1] * len(has)
         free = set(range(has.shape[1]))
         for place in np.argsort(-has, axis=None, kind="stable").tolist():
@@ -101,7 +101,7 @@ class Settler:
 
 
 def _common(one: StagePlan, other: StagePlan, ends: FloatArray) -> float:
-    """Bytes of the layers that both stages have."""
+    """Returns the bytes of the layers that both stages have."""
     first, last = max(one.layers[0], other.layers[0]), min(one.layers[1], other.layers[1])
     return float(ends[last + 1] - ends[first]) if first <= last else 0.0
 
@@ -113,7 +113,7 @@ def moves(
     state: FloatArray,
     lost: Collection[str] = (),
 ) -> Moves:
-    """What hosts take in: each what it hasn't of the layers of its stages.
+    """Returns what hosts take in: each what it hasn't of the layers of its stages.
 
     A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count:
     what is divided among data-parallel devices, each host has a part of.
@@ -152,13 +152,13 @@ def moves(
 
 
 def _shares(stage: StagePlan) -> FloatArray:
-    """Of parameters and of the optimizer's state, what each host of the stage keeps together."""
+    """Returns the shares of parameters and of optimizer's state that each of the stage's hosts keeps as a whole."""
     among = 1.0 / len(stage.hosts)
     return np.array([among if stage.zero == 3 else 1.0, among if stage.zero else 1.0])
 
 
 def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[int, int] | None) -> bool:
-    """Whether a host's devices hold already what they need of the layers of both stages."""
+    """Returns whether a host's devices hold already what they need of the layers of both stages."""
     if had is None or (new.zero, new.logical_mesh[1:]) != (old.zero, old.logical_mesh[1:]):
         return False
     inside = had[0] <= devices[0] and devices[0] + devices[1] <= had[0] + had[1]
@@ -167,7 +167,7 @@ def _has(new: StagePlan, old: StagePlan, devices: tuple[int, int], had: tuple[in
 
 @final
 class _Links:
-    """Which way is fastest to a host."""
+    """The links of a cluster, which tell the fastest way to a host."""
 
     def __init__(self, cluster: Cluster, lost: Collection[str]) -> None:
         self._links = cluster.links
@@ -175,7 +175,10 @@ class _Links:
         self._slowest: dict[int, Link] = {}
 
     def fastest(self, sources: Sequence[str], host: str, num_bytes: float, turn: int) -> tuple[float, str | None]:
-        """Seconds, and from where: of some hosts that have it, others at each turn; None of them: the slowest link."""
+        """Returns the least seconds to a host, and from where; without sources, those over its slowest link, and None.
+
+        Of many sources only some are asked, others at each turn.
+        """
         to, links = self.places[host], self._links
         if host in sources:
             return _seconds(links[to][to], num_bytes), host

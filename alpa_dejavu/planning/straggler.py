@@ -1,4 +1,4 @@
-"""A host that has become slow, found by what its stages take against the others'.
+"""Finds hosts that have become slow, by what their stages take against the others'.
 
 What a plan is wrong by is common to its stages, and so is what slows all hosts; a straggler's stages stand out.
 """
@@ -21,18 +21,18 @@ __all__ = ["Straggler", "expected_s", "planned_around", "stragglers"]
 
 FloatArray = NDArray[np.float64]
 _AGREE = 0.75
-"""Of the steps, so many must show a host slow: a hiccup isn't a straggler."""
+"""The share of the steps that must show a host slow: a hiccup isn't a straggler."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Straggler:
-    """Hosts that take longer than they should.
+    """A host that takes longer than it should, or several that can't be told apart.
 
     Attributes:
-        hosts: one, or those that share all their stages: which of them it is can't be told from these.
+        hosts: one name, or those of hosts that share all their stages: which of them it is can't be told.
         factor: how many times as long their stages take, beside what the others' take against their prediction.
-        stages: that show it.
+        stages: those that show it.
     """
 
     hosts: tuple[str, ...]
@@ -45,7 +45,7 @@ class Straggler:
 
 
 def expected_s(plan: Plan) -> tuple[float, ...]:
-    """What each stage computes for in a step, by the plan: all its micro-batches, and what comes once a step."""
+    """Returns the seconds for which each stage computes in a step by the plan: all micro-batches, and once a step."""
     return tuple(
         plan.num_micro_batches * (stage.compute_s + stage.collective_s) + stage.per_step_s for stage in plan.stages
     )
@@ -59,7 +59,7 @@ def stragglers(
     least_factor: float = 1.25,
     least_steps: int = 5,
 ) -> tuple[Straggler, ...]:
-    """Hosts whose stages take longer than expected in most steps, beside the other hosts' stages; the slowest first.
+    """Returns hosts whose stages take longer than expected in most steps, beside other hosts'; the slowest first.
 
     Args:
         plan: that ran, on at least two hosts.
@@ -90,7 +90,7 @@ def stragglers(
 
 
 def _suspects(plan: Plan) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """Hosts, those together that share all their stages, and these stages."""
+    """Returns hosts, those together that share all their stages, with these stages."""
     stages: dict[str, list[int]] = {}
     for n, stage in enumerate(plan.stages):
         for host in stage.hosts:
@@ -104,7 +104,7 @@ def _suspects(plan: Plan) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
 def _straggler(
     hosts: tuple[str, ...], own: tuple[int, ...], ratios: FloatArray, least_factor: float
 ) -> Straggler | None:
-    """Whether all stages of some hosts are slow, in most steps; a stage is as slow as its slowest host."""
+    """Returns a straggler if all stages of some hosts are slow in most steps; the slowest host sets a stage's time."""
     others = [n for n in range(ratios.shape[1]) if n not in own]
     if not others:
         return None
@@ -116,14 +116,14 @@ def _straggler(
 
 
 def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replanned:
-    """The plan that would be chosen now: with the stragglers' devices as slow as they are.
+    """Returns the plan that would be chosen now: with the stragglers' devices as slow as they are.
 
     Of hosts that can't be told apart, all are taken to be slow.
 
     Args:
-        plan: that runs.
+        plan: the one that runs.
         kept: what it was made from.
-        found: at least one.
+        found: the stragglers, at least one.
 
     Raises:
         ValueError: as `replan`.

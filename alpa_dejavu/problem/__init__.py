@@ -1,4 +1,4 @@
-"""What a planning problem is made of, and what its answer looks like: frozen dataclasses, checked where they are made.
+"""The dataclasses of a planning problem and of its answer: frozen, and checked where they are made.
 
 Everything is in SI units: seconds, bytes, bytes per second, floating-point operations (`_s`, `_bytes`, `_bytes_per_s`,
 `_flop`). Layers are numbered from 0; a plan's layer ranges are inclusive at both ends.

@@ -14,11 +14,11 @@ from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_mos
 @final
 @dataclasses.dataclass(frozen=True)
 class SmallProducts:
-    """What the matrix products reach that are too small for a device's good library.
+    """The rate of matrix products that are too small for a device's good library.
 
     Attributes:
         below_flop: operations of one product (of a batch of them, of each one); larger ones run at the device's rate.
-        share: of that rate.
+        share: the part of that rate that smaller products reach.
     """
 
     below_flop: float
@@ -32,12 +32,12 @@ class SmallProducts:
 @final
 @dataclasses.dataclass(frozen=True)
 class StridedReads:
-    """What reading against the order in memory costs, where a cache line is fetched for each element.
+    """The rates of reads against the order in memory, where a cache line is fetched for each element.
 
     Attributes:
         bytes_per_s: of an operator that reads more so than stays in the cache until the rest of its lines is needed.
         cached_bytes_per_s: of one that reads less.
-        cached_bytes: how much that is.
+        cached_bytes: how much stays in the cache.
     """
 
     bytes_per_s: float
@@ -49,14 +49,14 @@ class StridedReads:
             checks.positive("strided reads", field, getattr(self, field))
 
     def scaled(self, factor: float) -> StridedReads:
-        """At so many times the rates."""
+        """Returns the same reads at so many times the rates."""
         return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What one accelerator, or one device's share of a CPU, can do while all devices of its host compute.
+    """One accelerator, or one device's share of a CPU, with what it can do while all devices of its host compute.
 
     Attributes:
         name: for people.
@@ -106,20 +106,20 @@ class Device:
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> Device:
-        """From its fields as files have them: `small_products` and `strided` as mappings, left out, or None."""
+        """Returns the device of a file's figures: `small_products` and `strided` are mappings, left out, or None."""
         parts: Mapping[str, Callable[..., Any]] = {"small_products": SmallProducts, "strided": StridedReads}
         made = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
         return cls(**{**figures, **made})
 
     def rate(self, dtype: str) -> float:
-        """Operations per second of matrix products in a dtype."""
+        """Returns the operations per second of matrix products in a dtype."""
         return self.flop_per_s.get(dtype, self.flop_per_s["float32"])
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One machine.
+    """A machine of a cluster, with its devices.
 
     Attributes:
         name: for people, and in plans.
@@ -150,7 +150,7 @@ class Host:
 @final
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Hosts and links.
+    """The hosts that a plan may use, and the links between them.
 
     Attributes:
         name: for people.
@@ -200,7 +200,7 @@ class Cluster:
         price_per_hour: float | None = None,
         memory_margin: float | None = None,
     ) -> Cluster:
-        """A cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
+        """Returns a cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
@@ -208,21 +208,21 @@ class Cluster:
 
     @property
     def shared(self) -> bool:
-        """Whether all devices are parts of one CPU."""
+        """Returns whether all devices are parts of one CPU."""
         return self.cores is not None
 
     @property
     def num_devices(self) -> int:
-        """Of all hosts."""
+        """Returns the number of devices of all hosts together."""
         return sum(host.num_devices for host in self.hosts)
 
     def part(self, hosts: Sequence[int]) -> Cluster:
-        """The cluster of some hosts, by their index and in this order, and of the links between them."""
+        """Returns the cluster of some hosts, by their index and in this order, with the links between them."""
         links = tuple(tuple(self.links[a][b] for b in hosts) for a in hosts)
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:
-        """The link that holds up a group of devices on these hosts: the lowest rate, then the longest latency."""
+        """Returns the link that holds up a group of devices on these hosts: of least rate, then of longest latency."""
         if not hosts:
             raise ValueError(f"cluster {self.name}: no hosts are given, so there is no link between them")
         chosen = sorted(set(hosts))
@@ -230,7 +230,7 @@ class Cluster:
         return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))
 
     def check_rates(self) -> None:
-        """Whether what goes over each link can be read and written that fast.
+        """Checks that what goes over each link can be read and written that fast.
 
         Raises:
             ValueError: a link is faster than the memory of the devices at one of its ends; names the hosts.

@@ -1,4 +1,4 @@
-"""How sure a planner is of its plan."""
+"""The confidence that a planner has in its plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alpa_dejavu.problem import checks
 @final
 @dataclasses.dataclass(frozen=True)
 class Confidence:
-    """What joint draws of the costs say of the plan that was chosen.
+    """The confidence in a chosen plan, from joint draws of the costs.
 
     Attributes:
         probability: that its step is within 5 % of the best one's among `candidates`; of plans that the search didn't
@@ -19,7 +19,7 @@ class Confidence:
         expected_step_s: the middle (geometric mean) of the step over the draws, in which now one stage and now another
             is the slowest, corrected for the optimism of having picked the smallest of several predictions.
         interval_s: the ends of the 90 % interval of the step in seconds, so corrected.
-        draws: how many.
+        draws: how many were made.
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the errors' size is from, in a few words.
         compared: the shapes of the candidates in a few words; empty: nobody told them.
@@ -47,7 +47,7 @@ class Confidence:
         checks.positive("confidence", "candidates", self.candidates)
 
     def times(self, factor: float) -> Confidence:
-        """The same of seconds that are all multiplied.
+        """Returns the confidence once all seconds are multiplied by a factor.
 
         >>> Confidence(0.83, 1.25, (0.5, 2.0), 200, 9, "assumed").times(2.0).interval_s
         (1.0, 4.0)
@@ -59,7 +59,7 @@ class Confidence:
 
     @property
     def summary(self) -> str:
-        """In one line.
+        """Returns the confidence in one line of text.
 
         >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
         'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 0.9 to 1.8 s (assumed)'

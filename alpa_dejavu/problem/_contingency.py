@@ -1,4 +1,4 @@
-"""What is run instead of a plan once a host is lost."""
+"""The plan that is run instead once a host is lost, and what moves for it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True)
 class Moves:
-    """What hosts take in when one plan follows another.
+    """The parameters and optimizer's states that hosts take in when one plan follows another.
 
     Attributes:
-        layers: of which parameters or the optimizer's state come to a host that hasn't them.
-        num_bytes: of these, on all hosts together.
-        seconds: over the cluster's links, all hosts at a time, as if what a lost host alone had came over the slowest.
+        layers: those of which parameters or the optimizer's state come to a host that hasn't them.
+        num_bytes: what is taken in, on all hosts together.
+        seconds: what this takes over the cluster's links, all hosts at a time. What a lost host alone had is taken to
+            come over the slowest link.
     """
 
     layers: tuple[int, ...]
@@ -34,14 +35,14 @@ class Moves:
 @final
 @dataclasses.dataclass(frozen=True)
 class Contingency:
-    """What is run without one of the hosts, with the plan's layers and schedule.
+    """The stages that are run without one of the hosts, with the plan's layers and schedule.
 
     Attributes:
         stages: in the order of the layers, on the hosts that are left.
         step_s: predicted seconds of a step.
         num_micro_batches: the plan's, or more where memory would be short.
         moves: what the hosts take in, coming from the plan.
-        unused: hosts that are left, but that no choice of submeshes can use up too.
+        unused: hosts that are left but have no stage, since no choice of submeshes can use them up too.
     """
 
     stages: tuple[StagePlan, ...]

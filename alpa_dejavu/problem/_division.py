@@ -1,4 +1,4 @@
-"""How the devices of a logical mesh divide a model's work: what each computes, sends and keeps."""
+"""The division of a model's work among a logical mesh's devices: what each computes, sends and keeps."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class NoShardingError(ValueError):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisCollectives:
-    """Collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
+    """The collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
 
-    `num_bytes` as a communication model takes them: what each device holds before an all-reduce, a reduce-scatter or an
-    all-to-all, and after an all-gather. `counts` says how often each happens.
+    `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a reduce-scatter or
+    an all-to-all, and after an all-gather. `counts` says how often each happens.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class AxisCollectives:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryShares:
-    """Which share of the whole tensors of layers i..j one device keeps, each a number or of shape (L, L)."""
+    """The shares of the whole tensors of layers i..j that one device keeps, each a number or of shape (L, L)."""
 
     parameters: FloatArray | float
     gradients: FloatArray | float
@@ -58,45 +58,45 @@ class Division(Protocol):
 
     @property
     def variants(self) -> Sequence[int]:
-        """The layer that each variant is of; the first L are the layers in order."""
+        """Returns the layer that each variant is of; the first L are the layers in order."""
         ...
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """For each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside.
+        """Returns for each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside.
 
         None: each layer has one variant.
         """
         ...
 
     def operators(self, variant: int, phase: str) -> Operators:
-        """What one device computes of a layer; in the phase "step" the optimizer's update."""
+        """Returns the operators that one device computes of a layer; in the phase "step" the optimizer's update."""
         ...
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """What a layer's devices send one after the other, arrays of shape (number of unlike collectives,)."""
+        """Returns a layer's collectives, which come one after the other; arrays of shape (number of unlike ones,)."""
         ...
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """What the devices of a stage of layers i..j send as one, arrays of shape (L, L)."""
+        """Returns the collectives that a stage of layers i..j does once for all its layers, arrays of shape (L, L)."""
         ...
 
     def memory(self) -> MemoryShares:
-        """What one device keeps."""
+        """Returns the shares of parameters, gradients, activations and so on that one device keeps."""
         ...
 
 
 class Sharding(Protocol):
-    """How any logical mesh divides some layers."""
+    """A rule of how any logical mesh divides some layers."""
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> Division:
-        """The layers on one mesh, at one ZeRO level."""
+        """Returns the layers divided on one mesh, at one ZeRO level."""
         ...
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Does now what these configs will need."""
+        """Does now the work that dividing on these configs will need."""
         ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:
-        """For a micro-batch that is `ratio` times as large."""
+        """Returns the sharding of the same model for a micro-batch that is `ratio` times as large."""
         ...

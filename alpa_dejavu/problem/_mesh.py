@@ -1,4 +1,4 @@
-"""What a stage may run on: submeshes of the cluster, and logical views of them."""
+"""The submeshes of a cluster that a stage may run on, and logical views of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZERO = (0, 2, 3)
 @final
 @dataclasses.dataclass(frozen=True)
 class Submesh:
-    """Some devices of each of some hosts."""
+    """A part of a cluster: equally many devices of each of some hosts."""
 
     num_hosts: int
     devices_per_host: int
@@ -27,7 +27,7 @@ class Submesh:
 
     @property
     def num_devices(self) -> int:
-        """Of all its hosts."""
+        """Returns the number of devices of all its hosts together."""
         return self.num_hosts * self.devices_per_host
 
 
@@ -68,7 +68,7 @@ class MeshConfig:
 
     @property
     def batch_forced(self) -> bool:
-        """Whether the batch must be cut by the first axis; else the auto-sharding pass is free to cut what it likes."""
+        """Returns whether the batch must be cut by the first axis; else the auto-sharding pass cuts what it likes."""
         return self.options.get("force_batch_dim_to_mesh_dim", -1) not in (None, -1)
 
 
@@ -106,7 +106,7 @@ class SearchSpace:
             raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")
 
     def part(self, submeshes: Sequence[int]) -> SearchSpace:
-        """The space of some of its submeshes, by their index."""
+        """Returns the space of some of its submeshes, by their index."""
         return dataclasses.replace(
             self,
             submeshes=tuple(self.submeshes[s] for s in submeshes),
@@ -115,6 +115,6 @@ class SearchSpace:
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
-        """The space of the configs that are kept, each in its place."""
+        """Returns the space of the configs that are kept, each in its place."""
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
         return dataclasses.replace(self, configs=tuple(map(tuple, kept)))

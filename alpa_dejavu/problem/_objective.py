@@ -1,4 +1,4 @@
-"""What a slicing may be measured by, besides the objectives that have a name."""
+"""The interface of objectives that measure a slicing, besides those that have a name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Objective(abc.ABC):
-    """Seconds of a whole slicing, of any kind: `SlicingProblem.objective` takes one in place of a name.
+    """A measure of a whole slicing, in seconds of any kind: `SlicingProblem.objective` takes one in place of a name.
 
     Slicers that try plans ("exhaustive", "mcmc", "uniform") work with any; those that need a recurrence raise
     ValueError where they have none for it.
@@ -18,7 +18,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """What the stages cost together; the less, the better.
+        """Returns what the stages cost together; the less, the better.
 
         Args:
             problem: what is cut.

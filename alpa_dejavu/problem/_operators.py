@@ -1,4 +1,4 @@
-"""Operator records: what one primitive of a layer computes and moves."""
+"""The records of operators: what each primitive of a layer computes and moves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Operator:
 
     @property
     def product_sizes(self) -> tuple[float, float, float, float] | None:
-        """Of a matrix product: its batch, rows, columns and contracted elements; None of anything else.
+        """Returns a matrix product's batch, rows, columns and contracted elements; None for any other operator.
 
         >>> Operator("dot", "dot_general", ((8, 16, 32), (8, 32, 4)), ((8, 16, 4),), "float32", 32768.0).product_sizes
         (8.0, 16.0, 4.0, 32.0)
@@ -118,7 +118,7 @@ class Operators:
 
     @classmethod
     def of(cls, records: Sequence[Operator]) -> Operators:
-        """The columns of some records, undivided."""
+        """Returns the columns of some records, undivided."""
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         dtype = np.array([r.dtype for r in records], dtype=np.str_)
         is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
@@ -128,7 +128,7 @@ class Operators:
 
     @classmethod
     def joined(cls, parts: Sequence[Operators]) -> Operators:
-        """Several as one, in order; one or more.
+        """Returns several operators' columns as one, in order; there must be one at least.
 
         >>> add = Operators.of([Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8)])
         >>> Operators.joined([add, add.split(2)]).flop
@@ -139,7 +139,7 @@ class Operators:
         return cls(records=tuple(itertools.chain.from_iterable(part.records for part in parts)), **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
-        """What each device computes and moves when operators are divided evenly, all alike or each its own way.
+        """Returns what each device computes and moves when operators are divided evenly, all alike or each its own way.
 
         Tensor parallelism divides everything, data parallelism all but what has no batch dimension.
 
@@ -161,12 +161,12 @@ class Operators:
 
     @property
     def total_flop(self) -> float:
-        """All operations together, loops counted by their trips."""
+        """Returns the number of all operations together, loops counted by their trips."""
         return float(self.flop @ self.count)
 
     @property
     def product_flop(self) -> float:
-        """The operations of matrix products and convolutions alone."""
+        """Returns the number of operations of matrix products and convolutions alone."""
         return float((self.flop * self.count)[self.is_product].sum())
 
     def __len__(self) -> int:

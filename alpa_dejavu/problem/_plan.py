@@ -1,4 +1,4 @@
-"""A finished plan: what runs where, and what it is predicted to cost."""
+"""A finished plan: which stage runs where, and what it is predicted to cost."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LAYER_OPTIONS = ("auto", "manual")
 
 
 class NoPlanError(RuntimeError):
-    """No plan fits: the message says what is missing where, and what would help."""
+    """An error that says that no plan fits: what is missing where, and what would help."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StagePlan:
-    """One stage.
+    """A stage of a plan: its layers, its devices, and what it is predicted to cost.
 
     Attributes:
         layers: (first, last), inclusive, from 0.
-        submesh, logical_mesh, options: as Alpa's ManualStageOption takes them.
+        submesh, logical_mesh: as Alpa's ManualStageOption takes them.
         hosts: names of the hosts that it runs on.
         compute_s, collective_s, boundary_s: of one micro-batch, forward and backward; together they are `cost_s`.
         per_step_s: what it costs once a step (gradient synchronisation, optimizer).
         memory_bytes: predicted peak of each device, with the micro-batches in flight that the stage's place asks for.
         memory_limit_bytes: what a device has.
-        options: of Alpa's auto-sharding pass.
+        options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none" or "layer", as `MeshConfig` has it.
         zero: 0, 2 or 3, as `MeshConfig` has it.
         forward_s, backward_s: of one micro-batch, collectives included, transfers from neighbours left out; together
@@ -75,25 +75,25 @@ class StagePlan:
 
     @property
     def num_layers(self) -> int:
-        """Of this stage."""
+        """Returns the number of layers of this stage."""
         return self.layers[1] - self.layers[0] + 1
 
     @property
     def cost_s(self) -> float:
-        """Forward and backward of one micro-batch."""
+        """Returns the seconds of one micro-batch, forward and backward."""
         return self.compute_s + self.collective_s + self.boundary_s
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StepCorrection:
-    """What measured steps of past runs say that predicted times are to be multiplied by.
+    """A factor that predicted times are multiplied by, learned from the measured steps of past runs.
 
     Attributes:
-        factor: that.
+        factor: what predicted times are multiplied by.
         spread: one standard deviation of its logarithm, from one run to another.
-        runs: that it comes from: on devices of the same kind, predicted by the same models.
-        own_runs: of them, those of the same model on the same cluster.
+        runs: how many it comes from: they were on devices of the same kind, and predicted by the same models.
+        own_runs: how many of them were of the same model on the same cluster.
     """
 
     factor: float
@@ -109,7 +109,7 @@ class StepCorrection:
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All stages, and the prediction for a step.
+    """A pipeline's stages, and the prediction for a step.
 
     Attributes:
         stages: in the order of the layers.
@@ -158,12 +158,12 @@ class Plan:
 
     @property
     def num_devices(self) -> int:
-        """Of all stages."""
+        """Returns the number of devices of all stages together."""
         return sum(stage.submesh.num_devices for stage in self.stages)
 
     @property
     def devices_of_hosts(self) -> collections.Counter[str]:
-        """How many devices of each host stages are on, by the hosts' names."""
+        """Returns how many devices of each host stages are on, by the hosts' names."""
         taken: collections.Counter[str] = collections.Counter()
         for stage in self.stages:
             taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
@@ -171,17 +171,17 @@ class Plan:
 
     @property
     def num_layers(self) -> int:
-        """Of all stages."""
+        """Returns the number of layers of all stages together."""
         return self.stages[-1].layers[1] + 1
 
     @property
     def uncorrected_s(self) -> float:
-        """Of a step, as it was predicted before past runs corrected it."""
+        """Returns the seconds of a step as they were predicted, before past runs corrected them."""
         return self.step_s if self.correction is None else self.step_s / self.correction.factor
 
     @property
     def without_a_host(self) -> str | None:
-        """In a few words what the loss of a host costs, of the host whose loss costs most; None: nobody planned."""
+        """Returns in a few words what losing the host costs whose loss costs most; None if nobody planned for it."""
         if not self.contingencies:
             return None
         host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
@@ -193,15 +193,15 @@ class Plan:
 
     @property
     def total_planning_s(self) -> float:
-        """All steps of the planning together."""
+        """Returns the seconds of all steps of the planning together."""
         return sum(self.planning_s.values())
 
     def after(self, steps_s: Mapping[str, float]) -> Plan:
-        """The plan with the seconds of steps that came before its own; those of one name are added up."""
+        """Returns the plan with the seconds of planning steps that came before its own; equal names are added up."""
         own = {name: seconds + steps_s.get(name, 0.0) for name, seconds in self.planning_s.items()}
         return dataclasses.replace(self, planning_s={**steps_s, **own})
 
     @property
     def layer_ids(self) -> list[list[int]]:
-        """For each stage its layers, as Alpa's ManualStageOption takes them."""
+        """Returns the layers of each stage, as Alpa's ManualStageOption takes them."""
         return [list(range(stage.layers[0], stage.layers[1] + 1)) for stage in self.stages]

@@ -1,4 +1,4 @@
-"""What a plan was chosen under."""
+"""The options that a plan was priced with and chosen among."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedBy:
-    """The options that a plan was priced with and chosen among; the defaults stand for what isn't known.
+    """The models, calibration and choices that a plan comes from; the defaults stand for what isn't known.
 
     Attributes:
         latency: the latency model's name, or the name of its class if it has none.
         communication: the communication model's, likewise.
         calibration: the name of the calibration that both and the cluster's figures are from; empty: there was none.
-        risk: of running out of memory that plans might have; None: not known.
+        risk: the risk of running out of memory that plans might have; None: not known.
         margin: the share of a device's memory that was left free; None: not known.
         submeshes: which submeshes there were, as `alpa_dejavu.clusters.space.submeshes` takes it.
         remat, zero: what stages might have.

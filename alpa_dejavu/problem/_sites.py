@@ -1,4 +1,4 @@
-"""Where submeshes may be, and what crosses between the stages on them."""
+"""The sites where submeshes may be, and what crosses between the stages on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sites:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
 
     def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
-        """Whether they fit a problem.
+        """Checks that the sites fit a problem.
 
         Raises:
             ValueError: they don't; says what differs.

@@ -23,7 +23,7 @@ OBJECTIVES = ("training", "inference", "work")
 @final
 @dataclasses.dataclass(frozen=True)
 class StageChoice:
-    """Layers first..last (inclusive) on a submesh with a config, both by their index in the search space."""
+    """A stage of layers first..last (inclusive) on a submesh with a config, both by their index in the search space."""
 
     first: int
     last: int
@@ -32,14 +32,14 @@ class StageChoice:
 
     @property
     def entry(self) -> tuple[int, int, int, int]:
-        """Where the stage is in arrays of shape (L, L, S, C)."""
+        """Returns the place of the stage in arrays of shape (L, L, S, C)."""
         return self.first, self.last, self.submesh, self.config
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlicingProblem:
-    """Cut L layers into stages and give each a submesh and a config, so that the objective is least.
+    """The problem of cutting L layers into stages, each with a submesh and a config, so that the objective is least.
 
     Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
     plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
@@ -116,23 +116,23 @@ class SlicingProblem:
 
     @property
     def num_layers(self) -> int:
-        """L."""
+        """Returns L, the number of layers."""
         return int(self.costs_s.shape[0])
 
     @property
     def room(self) -> NDArray[np.int64]:
-        """`max_n_succ_stages`, or no limit anywhere; shape (L, L, S, C)."""
+        """Returns `max_n_succ_stages`, or where that is None no limit anywhere; shape (L, L, S, C)."""
         if self.max_n_succ_stages is None:
             return np.full(self.costs_s.shape, NO_LIMIT, dtype=np.int64)
         return self.max_n_succ_stages
 
     @property
     def once_s(self) -> NDArray[np.float64]:
-        """`per_step_s`, or zeros; shape (L, L, S, C)."""
+        """Returns `per_step_s`, or where that is None zeros; shape (L, L, S, C)."""
         return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
 
     def total_s(self, stages: tuple[StageChoice, ...]) -> float:
-        """The objective of some stages; infinite if they aren't a slicing that the problem allows.
+        """Returns the objective of some stages; infinite if they aren't a slicing that the problem allows.
 
         Raises:
             ValueError: the objective gave no number.
@@ -153,7 +153,7 @@ class SlicingProblem:
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
 
     def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
-        """What each stage costs a micro-batch, with what comes to it from the stage before over their sites' link."""
+        """Returns each stage's seconds of a micro-batch, with the transfer from the stage before over their link."""
         costs = [float(self.costs_s[stage.entry]) for stage in stages]
         if self.sites is not None:
             for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
@@ -161,7 +161,7 @@ class SlicingProblem:
         return costs
 
     def stage_once_s(self, stage: StageChoice) -> float:
-        """What a stage costs once a step."""
+        """Returns the seconds that a stage takes once a step, whatever the number of micro-batches."""
         return 0.0 if self.per_step_s is None else float(self.per_step_s[stage.entry])
 
     def _allows(self, stages: tuple[StageChoice, ...]) -> bool:
@@ -193,7 +193,7 @@ def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Slicing:
-    """A slicer's answer.
+    """The answer of a slicer: the stages, what they cost, and how sure it is that nothing costs less.
 
     Attributes:
         stages: in the order of the layers; empty if the problem has no solution, or the slicer found none.
@@ -211,12 +211,12 @@ class Slicing:
 
     @property
     def found(self) -> bool:
-        """Whether there is a plan."""
+        """Returns whether the slicer found any stages."""
         return bool(self.stages)
 
     @property
     def gap(self) -> float:
-        """How much of the cost might be saved at most, as a fraction of the lower bound."""
+        """Returns how much of the cost might be saved at most, as a fraction of the lower bound."""
         if self.cost_s == self.lower_bound_s:
             return 0.0
         return math.inf if self.lower_bound_s <= 0 else self.cost_s / self.lower_bound_s - 1

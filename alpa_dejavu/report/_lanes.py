@@ -14,7 +14,10 @@ __all__ = ["lanes"]
 
 
 def lanes(timeline: Timeline) -> dict[str, Any]:
-    """What `timeline.js` draws: little-endian float32 in base64, of shape (S, B, 2), NaN where there is nothing."""
+    """Returns what `timeline.js` draws: each stage's tasks of a step, their collectives, and how senders wait.
+
+    Times are little-endian float32 in base64, of shape (S, B, 2), for the update (S, 2); NaN where there is nothing.
+    """
     stages = timeline.stages
     return {
         "stages": timeline.num_stages,

@@ -21,7 +21,7 @@ _Field = tuple[str, str]
 
 
 def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
-    """A map of rates with the plan on it; None where all links between hosts are alike.
+    """Returns a map of the links' rates with the plan on it; None where all are alike, or a host isn't known.
 
     Squares are links among the devices of one stage, circles those from a stage to the next, forward.
     """
@@ -49,13 +49,13 @@ def _unlike(cluster: Cluster) -> bool:
 
 
 def _within(stage: StagePlan) -> Iterator[_Field]:
-    """What the devices of a stage send each other by."""
+    """Returns the pairs of hosts whose links the devices of a stage use among themselves."""
     several = stage.submesh.devices_per_host > 1
     return ((a, b) for a, b in itertools.product(stage.hosts, repeat=2) if a != b or several)
 
 
 def _fields(users: Iterable[tuple[str, Iterable[_Field]]]) -> dict[_Field, list[str]]:
-    """Who uses each field."""
+    """Returns the names of those who use each field of the map."""
     found: dict[_Field, list[str]] = {}
     for who, fields in users:
         for field in fields:

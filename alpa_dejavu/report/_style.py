@@ -1,4 +1,4 @@
-"""What all charts have in common."""
+"""The style that all charts have in common: their colours, fonts and margins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLORS = {
 
 
 def finished(figure: go.Figure, height: int) -> dict[str, Any]:
-    """The figure as plain JSON, in the page's style."""
+    """Returns the figure as plain JSON, in the page's style."""
     figure.update_layout(
         template="plotly_white",
         height=height,
@@ -36,5 +36,5 @@ def finished(figure: go.Figure, height: int) -> dict[str, Any]:
 
 
 def stage_colors(count: int) -> list[str]:
-    """A colour for each stage, from the first to the last."""
+    """Returns a colour for each stage, from the first to the last."""
     return list(sample_colorscale("Viridis", [0.9 * n / max(count - 1, 1) for n in range(count)]))

@@ -21,14 +21,14 @@ _GB, _MB, _GFLOP, _MS = 1e9, 1e6, 1e9, 1e3
 
 
 class Table(TypedDict):
-    """Heads and rows of the same length."""
+    """A table as its heads, and rows of the same length."""
 
     heads: list[str]
     rows: list[list[str]]
 
 
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
-    """What a reader wants to know first: (what, value)."""
+    """Returns the figures that a reader wants first, as pairs of a name and a value."""
     plan, timeline = planned.plan, planned.timeline
     shown = [("predicted step", f"{plan.step_s:.4g} s")]
     if measured is not None:
@@ -52,7 +52,7 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
-    """A row for each stage."""
+    """Returns a row of figures for each stage, measured ones beside the predicted where there are any."""
     heads = [
         "stage", "layers", "submesh", "logical mesh", "hosts", "remat", "ZeRO", "compute ms", "collectives ms",
         "transfers ms", "once a step ms", "computing", "bubbles", "memory GB", "limit GB", "headroom GB",
@@ -92,7 +92,7 @@ def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:
-    """The plan and the next best ones, and why they lose; no rows where nothing was compared."""
+    """Returns the plan and the next best ones, and why they lose; no rows where nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
     rows = [["1", described(planned.plan), f"{planned.plan.step_s:.4g}", "", "the plan of this page"]]
@@ -104,10 +104,10 @@ def runner_up_rows(planned: PlanningResult) -> Table:
 
 
 def described(plan: Plan) -> str:
-    """A plan in a line.
+    """Returns a plan in a line.
 
-    Says how many micro-batches, where the layers are cut, and for each run of stages alike: how many, submesh, logical
-    mesh, remat and ZeRO.
+    The line says how many micro-batches there are, where the layers are cut, and for each run of stages alike: how
+    many, submesh, logical mesh, remat and ZeRO.
     """
     runs: list[list[object]] = []
     for stage in plan.stages:
@@ -125,7 +125,7 @@ def described(plan: Plan) -> str:
 
 
 def sensitivity_rows(plan: Plan) -> Table:
-    """The derivatives of the step by what the plan itself tells apart, what helps most first."""
+    """Returns the derivatives of the step by what the plan itself tells apart, what helps most first."""
     rows = [
         [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", f"{one.twice_s:.4g}"]
         for one in sensitivities(plan)
@@ -135,7 +135,7 @@ def sensitivity_rows(plan: Plan) -> Table:
 
 
 def layer_rows(planned: PlanningResult) -> Table:
-    """A row for each layer: of the whole tensors of one micro-batch, before they are divided among devices."""
+    """Returns a row for each layer, of the whole tensors of one micro-batch before they are divided among devices."""
     model = planned.model
     memory = ModelMemory.of(model)
     stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}
@@ -156,13 +156,13 @@ def layer_rows(planned: PlanningResult) -> Table:
 
 
 def planning_rows(plan: Plan) -> Table:
-    """What planning took, step by step."""
+    """Returns the seconds that each step of the planning took, and their sum."""
     rows = [[step, f"{seconds:.3f}"] for step, seconds in plan.planning_s.items()]
     return {"heads": ["step of the planning", "s"], "rows": [*rows, ["all", f"{plan.total_planning_s:.3f}"]]}
 
 
 def origins(planned: PlanningResult) -> Table:
-    """The figures that the predictions rest on, and where they are from."""
+    """Returns the figures that the predictions rest on, and where they are from."""
     rows = []
     for device, hosts in _devices(planned.cluster).items():
         chosen = next(host.device for host in planned.cluster.hosts if host.device.name == device)
@@ -177,7 +177,7 @@ def origins(planned: PlanningResult) -> Table:
 
 
 def _links(cluster: Cluster) -> dict[str, Link]:
-    """One of each kind; of unlike hosts, by the first host of each kind and the number of such hosts."""
+    """Returns one link of each kind; of unlike hosts, by the first host of each kind and the number of such hosts."""
     links, members = cluster.links, members_of_kinds(cluster)
     if len(members) == 1:
         return {"within a host": links[0][0]} | ({"between hosts": links[0][1]} if len(links) > 1 else {})

@@ -1,4 +1,4 @@
-"""What of a cluster and of a model may become better, and what the stages of a plan take then."""
+"""The devices, links and layers that may become faster, and the times of a plan's stages where they are."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Resource", "layer_figures", "resource_figure", "resources"]
 _UNIT = 1e-4
 """The logarithm of the factor that prices are changed by for a derivative."""
 _FEW_KINDS = 3
-"""Of more kinds of hosts, links are told apart by whether they join hosts, alone."""
+"""Where there are more kinds of hosts, links are told apart only by whether they join hosts."""
 _Pairs: TypeAlias = list[tuple[int, int]]
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """Devices or links of a cluster: `at` has the prices where they are so many times as fast."""
+    """A kind of devices or links of a cluster: `at` gives the prices where they are so many times as fast."""
 
     what: str
     part: str
@@ -40,21 +40,21 @@ class Resource:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Quicker(LatencyModel):
-    """A model for devices that are so many times as fast as others that it knows, whatever it goes by."""
+    """A latency model for devices that are so many times as fast as others that `model` knows, whatever it goes by."""
 
     model: LatencyModel
     before: Mapping[Device, Device]
     factor: float
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Seconds of each operator."""
+        """Returns the seconds of each operator: those of the device before, divided by the factor."""
         known = self.before.get(device)
         found = self.model.predict(operators, device if known is None else known)
         return found if known is None else Latency(found.mean_s / self.factor, found.spread_s / self.factor)
 
 
 def resources(given: Prices) -> Iterator[Resource]:
-    """Each type of device; links within hosts, and between them, of each kind (`host_kinds`)."""
+    """Yields each type of device, and the links within hosts and between them, of each kind (`host_kinds`)."""
     cluster = given.cluster
     names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
     for name in names:
@@ -75,7 +75,7 @@ def _with_links(given: Prices, ends: _Pairs, factor: float) -> Prices:
 
 
 def _links(cluster: Cluster) -> dict[str, _Pairs]:
-    """The pairs of hosts that each name stands for; none where it has no two devices."""
+    """Returns the pairs of hosts that each name of links stands for; none where it has no two devices."""
     members, hosts = members_of_kinds(cluster), range(len(cluster.hosts))
     several = [host for host in hosts if cluster.hosts[host].num_devices > 1]
     if not 1 < len(members) <= _FEW_KINDS:
@@ -97,13 +97,13 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
 
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
-    """With the times that a plan's stages take by changed prices."""
+    """Returns the figure of a resource, with the times that a plan's stages take where it is faster or slower."""
     better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
 
 
 def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
-    """Of each layer what its operators compute, and the optimizer for it, on the mesh of its stage."""
+    """Yields each layer's figure: its operators and optimizer take fewer seconds, or more, on its stage's mesh."""
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
     for n, stage in enumerate(planned.choices):
         for layer in range(stage.first, stage.last + 1):
@@ -113,5 +113,5 @@ def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
 
 
 def _saving(times: Times, stage: int, seconds: Sequence[float]) -> Times:
-    """Of stages one of which has so much less to compute: forward, backward and once a step."""
+    """Returns the times of stages one of which computes so many seconds less: forward, backward and once a step."""
     return (*times[:stage], shortened(times[stage], *seconds), *times[stage + 1 :])

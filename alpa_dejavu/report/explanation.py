@@ -1,4 +1,4 @@
-"""What bounds a plan, and what would help: the step simulated again with one thing changed at a time."""
+"""Explains what bounds a plan, and what would help: the step is simulated again with one thing changed at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TIGHT = 0.9
 @final
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-    """One change, and the seconds of a step that it would have."""
+    """A change to a plan, and the seconds that a step would take with it."""
 
     change: str
     step_s: float
@@ -43,11 +43,10 @@ class WhatIf:
 @final
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """Why a plan takes as long as it does.
+    """The reasons why a plan takes as long as it does.
 
     Attributes:
-        plan: that is explained, with its figures.
-        bound: a sentence: what most of the step is.
+        bound: a sentence that says what most of the step is.
         parts: seconds of the average device, by `breakdown.PARTS`.
         notes: sentences about the slowest stage and the fullest memory.
         what_if: changes, the one that helps most first.
@@ -101,7 +100,7 @@ def explain(
 def _found(
     plan: Plan, kept: Kept | None, calibration: str | os.PathLike[str] | Calibration | None
 ) -> tuple[tuple[Sensitivity, ...], list[str]]:
-    """The derivatives; and a sentence if there is a better plan already."""
+    """Returns the derivatives of the step, and a sentence if there is a better plan already."""
     own = sensitivities(plan)
     if kept is None:
         return own, []
@@ -165,7 +164,7 @@ def _what_ifs(plan: Plan) -> Iterator[WhatIf]:
 
 
 def _evened(times: Sequence[StageTimes]) -> list[StageTimes]:
-    """All stages with the average forward and backward, weighted by their devices."""
+    """Returns all stages with the average forward and backward, weighted by their devices."""
     devices = sum(stage.devices for stage in times)
     forward = sum(stage.forward_s * stage.devices for stage in times) / devices
     backward = sum(stage.backward_s * stage.devices for stage in times) / devices

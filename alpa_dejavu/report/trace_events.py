@@ -62,7 +62,7 @@ def _name(what: str, pid: int, tid: int | None, name: str) -> dict[str, Any]:
 
 
 def _shared_events(timeline: Timeline) -> list[list[dict[str, Any]]]:
-    """For each stage its events, without the host."""
+    """Returns for each stage its events, without the host."""
     made: list[list[dict[str, Any]]] = [[] for _ in timeline.stages]
     for event in timeline.events:
         if event.kind == "bubble":

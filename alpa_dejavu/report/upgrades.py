@@ -1,4 +1,4 @@
-"""What to buy or to speed up first: derivatives by devices, bandwidths and layers, and the best plan at twice each.
+"""Finds what to buy or to speed up first: derivatives by devices, bandwidths and layers, and best plans at twice each.
 
 A plan alone doesn't tell bandwidth from latency, devices from each other, or the layers of a stage; what was kept of it
 does.
@@ -34,10 +34,10 @@ _BETTER = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Upgrades:
-    """What would help a plan.
+    """The changes to devices, links and layers that would help a plan.
 
     Attributes:
-        found: by devices, bandwidths and layers; `best_s` where the best plan was looked for.
+        found: the derivatives by devices, bandwidths and layers; with `best_s` where the best plan was looked for.
         now: another plan that is better as things are; None: there is none.
     """
 
@@ -54,7 +54,7 @@ def upgrades(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Upgrades:
-    """The derivatives of a plan's step by what it was made from, and the best plan where that is twice as good.
+    """Returns the derivatives of a plan's step by what it was made from, and the best plan where that is twice as good.
 
     Args:
         plan: that is looked at.
@@ -87,7 +87,7 @@ def upgrades(
 
 @final
 class _Looker:
-    """Prices the plan, and looks for others."""
+    """A search that prices the given plan, and looks for better ones."""
 
     def __init__(self, plan: Plan, kept: Kept, given: Prices, search: Slicer) -> None:
         self._plan, self._kept, self._search = plan, kept, search
@@ -103,20 +103,20 @@ class _Looker:
         )  # fmt: skip
 
     def times(self, given: Prices) -> Times:
-        """Of the plan's stages by other prices."""
+        """Returns the times that the plan's stages take by other prices."""
         return plan_times(self._estimated(given).plan)
 
     def task(self, given: Prices) -> PlanningTask:
-        """The task of the best plan by some prices."""
+        """Returns the planning task whose answer is the best plan by some prices."""
         return kept_task(self._plan, self._kept, given, self._search)
 
     def with_best(self, one: Sensitivity, task: PlanningTask) -> Sensitivity:
-        """The figure with the best plan of a task, if it is another one."""
+        """Returns the figure with the best plan of a task and its step, if that plan is better than the given one."""
         best = self.best(task, below_s=one.twice_s)
         return dataclasses.replace(one, best_s=one.twice_s if best is None else best.step_s, best=best)
 
     def best(self, task: PlanningTask, below_s: float) -> Plan | None:
-        """The best plan of a task, if it takes less than so many seconds; on the scale of the plan's own."""
+        """Returns the best plan of a task if its step is below so many seconds, on the scale of the plan's own."""
         try:
             found = best_plan(task, annotations=()).plan
         except NoPlanError:

@@ -1,4 +1,4 @@
-"""What makes training itself better, and may ask the planner: as of now `initialization`, which races many starts.
+"""Ways to make training itself better, which may ask the planner: for now `initialization`, a race of many starts.
 
 In: a train step and ways to start it.
 Out: the start that promises most, trained on. What needs Alpa is passed in from `alpa`.

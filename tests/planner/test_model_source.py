@@ -140,7 +140,7 @@ def test_a_plan_by_name_from_the_cache_imports_neither_jax_nor_what_checks_files
 def test_other_models_are_found_by_their_content(cache, monkeypatch):
     kept(trained, cache)
     assert not TracedModel(trained, 8, cache).knows(3, 8)
-    monkeypatch.setattr(layers, "model_of_step", lambda *_: pytest.fail("it was cut and described before"))
+    monkeypatch.setattr(sharding, "model_of_step", lambda *_: pytest.fail("it was cut and described before"))
 
     def again(batch_size):
         return trained(batch_size)

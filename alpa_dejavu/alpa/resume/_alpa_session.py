@@ -55,7 +55,7 @@ class AlpaSession(Session):
         return self._training.step(number)
 
     def noted_step(self, number: int) -> tuple[float, StepNotes]:
-        """As `step`, each instruction of which is noted: the loss, and what each stage did when.
+        """Runs a step with each instruction noted; returns its loss, and what each stage did when.
 
         It takes longer than a step of which nothing is noted: each computation is waited for.
         """

@@ -1,4 +1,4 @@
-"""What trains, and what is said of a training that lost hosts."""
+"""The interface of what trains, and the result of a training that may have lost hosts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from alpa_dejavu.problem import Plan
 
 
 class HostsLostError(RuntimeError):
-    """Hosts are lost, and training can't go on without them: the message says why."""
+    """An error that says which hosts are lost, and why training can't go on without them."""
 
 
 class Session(abc.ABC):
-    """What trains, on some cluster. `AlpaSession` does by Alpa."""
+    """A training on some cluster, as `train` drives it; `AlpaSession` trains by Alpa."""
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
@@ -23,7 +23,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def step(self, number: int) -> float:
-        """One training step, counted from 0; its loss."""
+        """Runs one training step, counted from 0, and returns its loss."""
 
     @abc.abstractmethod
     def save(self, number: int) -> None:
@@ -35,11 +35,11 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     def lost(self) -> Sequence[str]:
-        """Names of hosts of the plan that was started first and that are gone."""
+        """Returns the names of those hosts of the plan started first that are gone."""
 
     @abc.abstractmethod
     def suspects(self, error: Exception) -> bool:
-        """Whether a lost host may be behind an error, though none is known to be lost yet."""
+        """Returns whether a lost host may be behind an error, though none is known to be lost yet."""
 
     @abc.abstractmethod
     def interrupt(self) -> None:
@@ -49,7 +49,7 @@ class Session(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class Recovery:
-    """Hosts that were lost, and what that cost.
+    """A recovery from a loss of hosts, and what that cost.
 
     Attributes:
         hosts: their names.
@@ -71,18 +71,18 @@ class Recovery:
 
     @property
     def steps_lost(self) -> int:
-        """Steps that were done, and had to be done again."""
+        """Returns the number of steps that were done, and had to be done again."""
         return self.failed_step - self.resumed_step
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What came out.
+    """The result of a training: its losses, its last plan, and what happened on the way.
 
     Attributes:
-        losses: of each step, shape (steps,); of steps done twice, the second time's.
-        plan: that was run last.
+        losses: those of the steps, shape (steps,); of steps done twice, the second time's.
+        plan: the one that was run last.
         recoveries: one for each time that hosts were lost.
     """
 

@@ -1,4 +1,4 @@
-"""The loop: try, and where hosts are lost, go on from the last checkpoint by the plan for those that are left."""
+"""The training loop: where hosts are lost, it goes on from the last checkpoint by the plan for those that are left."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _POLL_S = 0.2
 @final
 @dataclasses.dataclass(frozen=True)
 class WallClock:
-    """What `train` goes by when it waits.
+    """The clock that `train` goes by when it waits.
 
     Attributes:
         now_s: tells seconds from any beginning.
         sleep: waits for so many seconds.
-        after: gives what, once it is started, calls a function after so many seconds unless it is cancelled before.
+        after: gives a timer; once started, it calls a function after so many seconds unless it is cancelled before.
     """
 
     now_s: Callable[[], float] = time.monotonic
@@ -84,7 +84,7 @@ def train(
 
 @final
 class _Loop:
-    """Where training is."""
+    """A training under way: its plan, its last checkpoint, its losses and the hosts that it has lost."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Loop:
         self._timed_out = threading.Event()
 
     def run(self) -> None:
-        """From the last checkpoint to the end."""
+        """Trains from the last checkpoint to the end."""
         session = self._session
         self._began_s = self._clock.now_s()
         session.start(self._plan, self._checkpoint or None)
@@ -129,12 +129,12 @@ class _Loop:
                 self._checkpoint = self._done
 
     def result(self) -> Trained:
-        """Once it has run."""
+        """Returns the result of a training that has run to its end."""
         losses = tuple(self._losses[n] for n in range(self._steps))
         return Trained(losses, self._plan, tuple(self._recoveries))
 
     def recover(self, error: Exception) -> None:
-        """Gets ready to run again; raises the error where no host is lost."""
+        """Gets ready to run again after an error; raises it where no host is lost."""
         gone = self._gone(error)
         if not gone:
             if self._timed_out.is_set():
@@ -162,7 +162,7 @@ class _Loop:
         self._pending = Recovery((*hosts, *gone), failed, self._checkpoint, 0.0, noticed_s, 0.0, self._plan.step_s)
 
     def _gone(self, error: Exception) -> list[str]:
-        """Hosts that are newly lost; if the error may come from such, they are waited for."""
+        """Returns the hosts that are newly lost; if the error may come from such, they are waited for."""
         deadline = self._clock.now_s() + self._notice_s
         while True:
             gone = [host for host in self._session.lost() if host not in self._lost]
@@ -171,7 +171,7 @@ class _Loop:
             self._clock.sleep(_POLL_S)
 
     def _following(self, error: Exception) -> Plan:
-        """The plan for the hosts that are left."""
+        """Returns the plan for the hosts that are left."""
         names = " and ".join(self._lost)
         try:
             if len(self._lost) == 1 and self._lost[0] in self._first.contingencies:
@@ -186,7 +186,7 @@ class _Loop:
         ) from error
 
     def _resumed(self) -> None:
-        """A step was done: if it was the first after a loss, that is over."""
+        """Notes that a step was done: if it was the first after a loss, the recovery is over."""
         if self._pending is not None:
             seconds = self._clock.now_s() - self._failed_s
             self._recoveries.append(dataclasses.replace(self._pending, seconds=seconds))
@@ -194,7 +194,7 @@ class _Loop:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Interrupts what takes too long."""
+        """Interrupts the session if the `with` block takes too long."""
         if self._timeout_s is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""What planning knew of a model and a cluster, kept in files: planning again then traces nothing.
+"""Keeps in files what planning knew of a model and a cluster, so that planning again traces nothing.
 
 Beside `plan.json` it is `plan.json.kept.json.gz`, compressed JSON, version 1: the digest of the plan's file, operators
 and tensors of the layers, how the sharding engine cuts these on the meshes that were asked for, and the cluster. Of a

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str, Any]:
-    """Its shape, and its numbers as bytes in base 64, little-endian.
+    """Returns an array's shape, and its numbers as bytes in base 64, little-endian.
 
     >>> packed(np.array([[1, 2]]), np.int8)
     {'shape': [1, 2], 'numbers': 'AQI='}

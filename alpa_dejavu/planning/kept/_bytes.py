@@ -13,11 +13,11 @@ from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 
 _GZIP = zlib.MAX_WBITS | 16
 _ROOM = 16
-"""What JSON's objects take in memory is about so many times their text, and more where there is little in each."""
+"""The memory of JSON's objects as a multiple of their text, about; it is more where there is little in each."""
 
 
 def packed_json(data: Any) -> bytes:
-    """JSON in gzip's format; the same data give the same bytes.
+    """Returns JSON in gzip's format; the same data give the same bytes.
 
     Raises:
         ValueError: there is more of it than would be unpacked again.
@@ -29,7 +29,7 @@ def packed_json(data: Any) -> bytes:
 
 
 def unpacked_json(content: bytes) -> Any:
-    """The data that `packed_json` has made such bytes of.
+    """Returns the data that `packed_json` has made such bytes of.
 
     Raises:
         ValueError: they aren't such bytes, or not all of them, or unpack to more than ALPA_DEJAVU_FILE_MIB lets them.
@@ -50,7 +50,7 @@ def unpacked_json(content: bytes) -> Any:
 
 
 def read_packed(path: pathlib.Path) -> Any:
-    """The data in a file of such bytes; nothing is read of one that is too large, or is no regular file.
+    """Reads the data of a file of packed JSON; nothing is read of one that is too large, or is no regular file.
 
     Raises:
         OSError: it can't be read.

@@ -1,4 +1,4 @@
-"""A model with its shardings as what JSON has."""
+"""Writes a model with its shardings as JSON's data, and makes it of these again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpa_dejavu.sharding.sharded import ModelSharding, Solved
 
 
 def remembering(model: Model) -> Model:
-    """The same model; `entry_of` can then tell which meshes it was asked for."""
+    """Returns the same model; `entry_of` can then tell which meshes it was asked for."""
     sharding = model.sharding
     if not isinstance(sharding, ModelSharding) or isinstance(sharding.solved, KeptLayers):
         return model
@@ -22,13 +22,13 @@ def remembering(model: Model) -> Model:
 
 
 def meshes_of(model: Model) -> int:
-    """How many meshes a model's sharding was asked for, where `remembering` or `model_of_entry` has made it."""
+    """Returns how many meshes a model's sharding was asked for; `remembering` or `model_of_entry` has made it."""
     solved = model.sharding.solved if isinstance(model.sharding, ModelSharding) else None
     return len(solved.meshes) if isinstance(solved, KeptLayers) else 0
 
 
 def entry_of(model: Model) -> Data:
-    """The layers and tensors, and the shardings that were asked for.
+    """Returns the data of a model: its layers and tensors, and the shardings that were asked for.
 
     Raises:
         ValueError: a number in it doesn't fit the format.
@@ -41,10 +41,10 @@ def entry_of(model: Model) -> Data:
 
 
 def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
-    """What `entry_of` has made such data of.
+    """Returns the model that `entry_of` has made such data of.
 
     Args:
-        data: of a model.
+        data: those of a model.
         solve: solves for meshes that weren't asked for.
     """
     model = model_of(data["model"])

@@ -1,4 +1,4 @@
-"""What is kept of a plan as what JSON has, version 1."""
+"""The file format of what is kept of a plan: JSON's data, version 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = 1
 
 
 def kept_data(kept: Kept) -> dict[str, Any]:
-    """All of it, as what JSON has."""
+    """Returns all that is kept of a plan, as JSON's data."""
     sharding = kept.model.sharding
     return {
         "batch": kept.batch,
@@ -38,7 +38,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
 
 
 def kept_of(data: Mapping[str, Any]) -> Kept:
-    """What `kept_data` has made such data of."""
+    """Returns what is kept of a plan, from the data that `kept_data` has made."""
     model = model_of(data["model"])
     if data["sharding"] is not None:
         model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))
@@ -58,7 +58,7 @@ def kept_of(data: Mapping[str, Any]) -> Kept:
 
 
 def _meshes(kept: Kept) -> list[Mesh]:
-    """What a search on the plan's cluster asks for; it has asked already."""
+    """Returns the meshes that a search on the plan's cluster asks for, as far as they were solved already."""
     micro_batch = kept.batch // kept.run.num_micro_batches
     space = search_space(kept.cluster, micro_batch, kept.submeshes, kept.remat, kept.zero, kept.imbalance)
     meshes = dict.fromkeys(solved_for(config) for row in space.configs for config in row if config is not None)

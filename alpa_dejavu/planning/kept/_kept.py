@@ -1,4 +1,4 @@
-"""What a plan was made from."""
+"""The record of what a plan was made from."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DEFAULT_MODELS = ("AnalyticLatency", "AlphaBeta")
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """All that planning again needs, but for the models of seconds.
+    """The record of all that planning again needs, but for the latency and communication models.
 
     Attributes:
         model: its layers, for a micro-batch of the run; `sharding` knows the meshes that it was asked for.
-        cluster: that the plan is for.
+        cluster: the one that the plan is for.
         run: its micro-batches and schedule.
-        batch: samples of a step.
+        batch: the samples of a step.
         remat, zero: what stages may have.
         submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
         imbalance: as `SearchSpace.allowed_imbalance`.
@@ -44,7 +44,7 @@ class Kept:
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
-        """Of a plan of a known batch, whose costs are still there.
+        """Returns the record of a plan of a known batch, whose costs are still there.
 
         Raises:
             ValueError: they aren't.
@@ -66,12 +66,12 @@ class Kept:
         )
 
     def knows(self, config: MeshConfig) -> bool:
-        """Whether it is kept how layers are divided on a config's mesh; a model without sharding is divided on any."""
+        """Returns whether it is known how layers are divided on a config's mesh; without a sharding they are on any."""
         known = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
         return known is None or bool(known(config))
 
     def differences(self, plan: Plan) -> list[str]:
-        """Where a plan is another one than this was kept for."""
+        """Returns sentences that say where a plan is another one than this was kept for."""
         pairs: dict[str, tuple[object, object]] = {
             "batch": (self.batch, plan.batch),
             "num_micro_batches": (self.run.num_micro_batches, plan.num_micro_batches),

@@ -1,4 +1,4 @@
-"""A model as what JSON has: its layers' operators, of which equal ones are written once, and its tensors."""
+"""Writes a model as JSON's data: its layers' operators, of which equal ones are written once, and its tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
 
 @final
 class Numbered:
-    """Objects by their number, each written once."""
+    """A list of objects by their number, each written once."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, one: Any) -> int:
-        """Of an object, which lives as long as this does."""
+        """Returns the number of an object; the object must live as long as this list does."""
         if id(one) not in self._numbers:
             self._numbers[id(one)] = len(self.found)
             self.found.append(one)
@@ -35,7 +35,7 @@ class Numbered:
 
 
 def model_data(model: Model) -> Data:
-    """All but the sharding."""
+    """Returns a model's data, all but its sharding."""
     operators, records = Numbered(), Numbered()
     layers = [
         {
@@ -63,7 +63,7 @@ def model_data(model: Model) -> Data:
 
 
 def model_of(data: Mapping[str, Any]) -> Model:
-    """The model that `model_data` has made such data of, without its sharding.
+    """Returns the model that `model_data` has made such data of, without its sharding.
 
     Raises:
         ValueError: there are so many layers that what is told of each range of them takes too much memory.

@@ -1,4 +1,4 @@
-"""A plan's file and what is kept beside it: bound by a digest, and written so that a crash leaves a pair.
+"""Writes a plan's file and what is kept beside it: bound by a digest, and so that a crash leaves a pair.
 
 What is kept holds the SHA-256 of the plan file's bytes. A pair is replaced by another one in three steps:
 
@@ -38,7 +38,7 @@ _REMEDY = "`alpa-dejavu plan --json FILE` writes it beside the plan: plan once m
 @final
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """What was written of a plan.
+    """The files that were written of a plan.
 
     Attributes:
         files: the plan's, and that of what is kept, if it is.
@@ -50,7 +50,7 @@ class Written:
 
 
 def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Where what is kept of a plan is, or will be if it isn't there.
+    """Returns the path of what is kept of a plan, whether it is there or not.
 
     >>> kept_path("plans/gpt.json").name
     'gpt.json.kept.json.gz'
@@ -71,7 +71,7 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
     is written.
 
     Args:
-        plan: that was made.
+        plan: the one that was made.
         kept: what it was made from; None: that isn't known, and what was kept of the plan before goes with that.
         path: of the plan's file.
 
@@ -103,7 +103,7 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
 
 
 def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes it beside a plan's file that is there already, whole or not at all.
+    """Writes what is kept beside a plan's file that is there already, whole or not at all.
 
     Raises:
         ValueError: the plan isn't there, or it can't be written.
@@ -144,7 +144,7 @@ def read_kept(plan: str | os.PathLike[str]) -> Kept:
 
 
 def _old(plan: str | os.PathLike[str]) -> pathlib.Path:
-    """The file of before there were digests: plans of one folder that differ in their ending share it."""
+    """Returns the path from before there were digests: plans of one folder that differ in their ending share it."""
     path = pathlib.Path(plan)
     return path.with_name(f"{path.stem}.kept.json.gz")
 
@@ -155,7 +155,7 @@ def _packed(kept: Kept, digest: str) -> bytes:
 
 
 def _read(path: pathlib.Path, plan: pathlib.Path) -> Kept:
-    """What is kept in a file, if it is of a plan's file as that is now."""
+    """Reads what is kept in a file; raises ValueError unless it is of the plan's file as that is now."""
     data = _data(path)
     if path != _old(plan) or _DIGEST in data:
         if not plan.exists():
@@ -186,7 +186,7 @@ def _data(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _finish(plan: pathlib.Path) -> None:
-    """Does the third step of the writer before, if that was ended ahead of it."""
+    """Does the third step of the writer before, if that one ended without it."""
     own, coming = kept_files(plan)
     if not (coming.exists() and plan.exists()):
         return

@@ -1,4 +1,4 @@
-"""How a model's layers are cut on some meshes, as what JSON has; alike layers share what they are."""
+"""Writes how a model's layers are cut on some meshes as JSON's data, in which alike layers are written once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PARTS = ("memory_parts", "temporary_moments")
 
 @final
 class KeptLayers:
-    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
+    """The shardings of layers by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
 
     Args:
         known: what was solved before.
@@ -39,15 +39,15 @@ class KeptLayers:
 
     @property
     def meshes(self) -> Collection[Mesh]:
-        """Those that are known by now, in the order in which they were asked for."""
+        """Returns the meshes that are known by now, in the order in which they were asked for."""
         return self._known.keys()
 
     def knows(self, config: MeshConfig) -> bool:
-        """Whether a mesh can be asked for."""
+        """Returns whether a config's mesh can be asked for."""
         return self._solve is not None or solved_for(config) in self._known
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
-        """The layers at each ZeRO level.
+        """Returns the layers on a mesh at each ZeRO level.
 
         Raises:
             KeyError: they aren't known, and there is nothing to solve them from.
@@ -59,7 +59,7 @@ class KeptLayers:
 
 
 def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
-    """What was solved for some meshes, without the layouts at boundaries: they are settled."""
+    """Returns the data of what was solved for some meshes, without the layouts at boundaries: they are settled."""
     layers, rows = Numbered(), Numbered()
     meshes = []
     for mesh in dict.fromkeys([_ALONE, *asked]):
@@ -81,11 +81,11 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
 
 
 def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
-    """What `sharding_data` has made such data of.
+    """Returns the sharding that `sharding_data` has made such data of.
 
     Args:
-        data: of some meshes.
-        num_layers: of the model.
+        data: those of some meshes.
+        num_layers: how many the model has.
         solve: solves for others; None: they can't be asked for.
 
     Raises:

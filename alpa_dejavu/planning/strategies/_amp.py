@@ -56,7 +56,7 @@ class Amp(Strategy):
 
     @property
     def name(self) -> str:
-        """With the variant."""
+        """Returns the strategy's name with the variant."""
         return f"amp ({self.variant})"
 
     def estimates(self, task: Task) -> list[tuple[float, Pipeline]]:

@@ -1,4 +1,4 @@
-"""What AMP reckons that a step costs: its terms for computing, the pipeline, and data and tensor parallelism.
+"""AMP's own reckoning of a step: its terms for computing, the pipeline, and data and tensor parallelism.
 
 Links are rates alone, without latencies. Once a step the gradients are summed in a ring over each stage's replicas; the
 slowest ring counts. The optimizer and the start of computations aren't in AMP's model.
@@ -24,7 +24,10 @@ __all__ = ["AmpCosts", "Degrees"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Degrees:
-    """Replicas, tensor-parallel devices, stages; samples of a replica's micro-batch, and how many it has of these."""
+    """The degrees of AMP's parallelism: replicas, tensor-parallel devices, and stages.
+
+    Each replica has `count` micro-batches of `each` samples.
+    """
 
     data: int
     tensor: int
@@ -35,11 +38,11 @@ class Degrees:
 
 @final
 class AmpCosts:
-    """AMP's cost model of one division on one order of ranks.
+    """The cost model of AMP, for one division on one order of ranks.
 
     Args:
         task: the model and the cluster.
-        degrees: of parallelism.
+        degrees: the degrees of parallelism.
         ranks: the host of each device.
         variant: "paper": a stage computes as fast as its slowest device, a boundary is as slow as its slowest
             replica's, a ring as its slowest link. "released", as the released code: all stages compute as fast as the
@@ -57,21 +60,21 @@ class AmpCosts:
         self._config = config_of(degrees.data, degrees.tensor)
 
     def hosts(self, stage: int) -> tuple[int, ...]:
-        """Of the devices of a stage."""
+        """Returns the hosts of the devices of a stage, device by device."""
         size = self.degrees.data * self.degrees.tensor
         return self._ranks[stage * size : (stage + 1) * size]
 
     def starts(self) -> tuple[int, ...]:
-        """The first layer of each stage, by AMP's pipeline program."""
+        """Returns the first layer of each stage, by AMP's pipeline program."""
         return amp_starts(self._stage_s, self._cut_s, self.degrees.count, self._variant)
 
     def step_s(self, starts: tuple[int, ...]) -> float:
-        """AMP's estimate of a step."""
+        """Returns AMP's estimate of the seconds of a step."""
         return amp_pipe_s(starts, self._stage_s, self._cut_s, self.degrees.count) + self._gradients_s(starts)
 
     @functools.cached_property
     def _stage_s(self) -> FloatArray:
-        """Shape (K, L, L)."""
+        """Returns the seconds of layers i..j as each of K stages, for a micro-batch; shape (K, L, L)."""
         on_host = [self._on_host_s(host) for host in range(len(self._cluster.hosts))]
         if self._variant == "released":
             share = [host.num_devices / self._cluster.num_devices for host in self._cluster.hosts]
@@ -81,7 +84,7 @@ class AmpCosts:
         return np.stack([np.max([on_host[host] for host in hosts], axis=0) for hosts in stages])
 
     def _on_host_s(self, host: int) -> FloatArray:
-        """Layers i..j on a host's devices: computing, and summing among its tensor-parallel devices; shape (L, L)."""
+        """Returns the seconds of layers i..j on a host's devices: computing and tensor-parallel sums; shape (L, L)."""
         forward, backward, _ = self._costs.computed_s(self._costs.on((host,)), self._config)
         compute = forward + backward
         if self.degrees.tensor == 1:
@@ -91,7 +94,7 @@ class AmpCosts:
 
     @functools.cached_property
     def _summed_bytes(self) -> FloatArray:
-        """What each layer sends through each tensor-parallel device's link for a micro-batch, shape (L,)."""
+        """Returns the bytes of each layer through each tensor-parallel device's link for a micro-batch, shape (L,)."""
         size, division = self.degrees.tensor, self._costs.division(self._config)
         found = np.zeros(self.num_layers)
         for n in range(self.num_layers):
@@ -104,7 +107,10 @@ class AmpCosts:
 
     @functools.cached_property
     def _cut_s(self) -> FloatArray:
-        """Shape (K - 1, L): forward activations of one replica, each device of it sending all to its like."""
+        """Returns the seconds of sending activations forward at each cut, shape (K - 1, L).
+
+        They are those of one replica, each device of which sends all of them to its like.
+        """
         degrees = self.degrees
         num_bytes = self._costs.interstage.bytes.forward_bytes / degrees.data
         rows = []
@@ -117,7 +123,7 @@ class AmpCosts:
         return np.reshape(rows, (-1, self.num_layers))
 
     def _gradients_s(self, starts: tuple[int, ...]) -> float:
-        """The slowest ring of all stages."""
+        """Returns the seconds of summing gradients in the slowest ring of all stages."""
         degrees = self.degrees
         if degrees.data == 1:
             return 0.0
@@ -132,7 +138,7 @@ class AmpCosts:
         return max(found)
 
     def _rate(self, sender: int, receiver: int, sending: bool = False) -> float:
-        """Bytes per second of the link between two devices."""
+        """Returns the bytes per second of the link between two devices."""
         link = self._cluster.links[sender][receiver]
         if sending:
             return link.sending[1]

@@ -1,4 +1,4 @@
-"""The interface of strategies, and what they answer."""
+"""The interface of strategies, and the plans that they answer with."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Choice", "Strategy", "StrategyPlan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What a strategy decides.
+    """The choice of a strategy, before it is priced as all others are.
 
     Attributes:
         pipelines: one, or several that share their parameters by waves.
         own_s: the seconds of a step that the strategy reckons with itself; None: it doesn't reckon.
         tried: how many plans it compared.
-        staleness: of several pipelines: how many waves one may be ahead of another.
+        staleness: where there are several pipelines, how many waves one may be ahead of another.
         notes: what must be said of the plan.
     """
 
@@ -41,7 +41,7 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyPlan:
-    """A strategy's plan, priced as all others are.
+    """The plan of a strategy, priced as all others are.
 
     Attributes:
         strategy: who made it.
@@ -70,12 +70,12 @@ class StrategyPlan:
 
     @property
     def samples_per_s(self) -> float:
-        """The throughput."""
+        """Returns the throughput, in samples per second."""
         return self.batch / self.step_s
 
 
 class Strategy(abc.ABC):
-    """Divides a model's training among the devices of a cluster, as somebody's planner would."""
+    """A strategy, which divides a model's training among the devices of a cluster as somebody's planner would."""
 
     @final
     def plan(
@@ -90,17 +90,17 @@ class Strategy(abc.ABC):
         communication: str | CommunicationModel = "alpha-beta",
         margin: MemoryMargin = UNMEASURED,
     ) -> StrategyPlan:
-        """The strategy's plan, and what it costs by the truth that is given.
+        """Returns the strategy's plan, with what it costs by the truth that is given.
 
         Args:
             model: the layers of a training step, for a micro-batch of `samples` samples.
             cluster: as it is, hosts and links.
             batch: samples of a step.
-            samples: of the micro-batch that the model is of.
+            samples: those of the micro-batch that the model is of.
             micro_batches: so many there must be, of each pipeline; None: the strategy chooses.
             latency: a latency model or its name.
             communication: a communication model or its name.
-            margin: of memory.
+            margin: how much memory is left free.
 
         Raises:
             ValueError: a model, batch or cluster that the strategy can't handle; says which and why.
@@ -128,8 +128,8 @@ class Strategy(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """What people call it, with its variant."""
+        """Returns the name by which people call the strategy, with its variant."""
 
     @abc.abstractmethod
     def _choose(self, task: Task) -> Choice:
-        """The plan."""
+        """Returns the strategy's choice for a task."""

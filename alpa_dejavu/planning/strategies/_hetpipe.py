@@ -1,4 +1,4 @@
-"""HetPipe: pipelines of single devices within virtual workers, and data parallelism between these."""
+"""The strategy HetPipe: pipelines of single devices within virtual workers, and data parallelism between these."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTE = (
 @final
 @dataclasses.dataclass(frozen=True)
 class HetPipe(Strategy):
-    """Each virtual worker is cut so that its slowest stage is as fast as can be and memory does.
+    """HetPipe's strategy: each virtual worker is cut so that its slowest stage is as fast as can be and memory does.
 
     A stage is one device. All orders of a virtual worker's kinds of devices are tried (the paper's solver orders
     them, too), up to 24 drawn by a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual
@@ -61,7 +61,7 @@ class HetPipe(Strategy):
 
     @property
     def name(self) -> str:
-        """With the allocation."""
+        """Returns the strategy's name with the allocation."""
         return f"hetpipe ({self.allocation})"
 
     def _choose(self, task: Task) -> Choice:
@@ -97,7 +97,7 @@ def _with_sharing(task: Task, pipelines: tuple[Pipeline, ...], pace: float, stal
 
 
 def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeline, int]:
-    """The seconds that a virtual worker takes for its share, its pipeline, and how many were tried.
+    """Returns the seconds of a virtual worker for its share, its pipeline, and how many were tried.
 
     Raises:
         NoPlanError: it has too little memory for the model.
@@ -128,7 +128,10 @@ def _cut(task: Task, worker: tuple[int, ...], share: int) -> tuple[float, Pipeli
 def _fastest(
     costs_of: StageCostModel, hosts: list[int], run: Run, margin: MemoryMargin
 ) -> tuple[float, tuple[PlacedStage, ...]]:
-    """The least slowest stage, and the stages, each a device of these hosts in order; none if memory doesn't do."""
+    """Returns the least seconds of the slowest stage, and the stages, each on a device of these hosts in order.
+
+    There are no stages if memory doesn't do.
+    """
     config, num_layers = config_of(1, 1), costs_of.model.num_layers
     costs, memory = [], margin.needed(costs_of.memory(config))
     for n, host in enumerate(hosts):
@@ -156,7 +159,7 @@ def _fastest(
 
 
 def _taken_s(costs_of: StageCostModel, hosts: list[int], stage: int) -> FloatArray:
-    """What a stage takes in from both neighbours of a micro-batch, by its layers i..j; shape (L, L)."""
+    """Returns the seconds of taking a micro-batch in from both neighbours, by a stage's layers i..j; shape (L, L)."""
     sent, num_layers = costs_of.interstage.bytes, costs_of.model.num_layers
     total = np.zeros((num_layers, num_layers))
     ways = (sent.forward_bytes[:, None], stage - 1), (np.append(sent.backward_bytes[1:], 0.0)[None], stage + 1)

@@ -43,7 +43,7 @@ class Megatron(Strategy):
 
     @property
     def name(self) -> str:
-        """With the degrees."""
+        """Returns the strategy's name with the choice of degrees."""
         return "megatron" if self.degrees == "rule" else "megatron (all degrees)"
 
     def _choose(self, task: Task) -> Choice:
@@ -80,7 +80,7 @@ def _model_parallel(task: Task) -> list[tuple[int, int]]:
 
 
 def _pipelines(task: Task, along: int, count: int) -> Iterator[Pipeline]:
-    """With every size of micro-batch."""
+    """Yields the pipelines of these degrees with every size of micro-batch."""
     across = task.cluster.num_devices // along // count
     hosts = ranks(task.cluster, range(len(task.cluster.hosts)))
     size, config = across * along, config_of(across, along)

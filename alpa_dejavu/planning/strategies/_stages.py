@@ -1,4 +1,4 @@
-"""What a strategy decides: which layers are where, device by device."""
+"""The stages and pipelines that a strategy decides on: which layers are where, device by device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 
 
 def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
-    """So many data-parallel and tensor-parallel devices, the batch cut by the first."""
+    """Returns the config of so many data-parallel and tensor-parallel devices, the batch cut by the first."""
     return MeshConfig((data_parallel, tensor_parallel), data_parallel, tensor_parallel, options=_FORCED)
 
 
 def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
-    """First and last layer of stages of equally many layers; what is left over goes one each to the first ones.
+    """Returns the first and last layer of stages of equally many layers; those left over go to the first stages.
 
     >>> equal_layers(5, 2)
     [(0, 2), (3, 4)]
@@ -34,7 +34,7 @@ def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PlacedStage:
-    """Layers on devices.
+    """A stage of layers on certain devices.
 
     Attributes:
         first, last: the layers, inclusive.
@@ -59,14 +59,14 @@ class PlacedStage:
 
     @property
     def is_submesh(self) -> bool:
-        """Whether Alpa can make its mesh: it has equally many devices of each of its hosts."""
+        """Returns whether Alpa can make its mesh: it has equally many devices of each of its hosts."""
         return len(set(collections.Counter(self.hosts).values())) == 1
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Stages in the order of the layers, and what goes through them in a step.
+    """A pipeline: stages in the order of the layers, and what goes through them in a step.
 
     Attributes:
         stages: one after the other.
@@ -90,10 +90,10 @@ class Pipeline:
 
     @property
     def samples(self) -> int:
-        """Of a step."""
+        """Returns the samples of a step."""
         return self.micro_batch * self.num_micro_batches
 
 
 def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
-    """The host of each device, host after host in this order."""
+    """Returns the host of each device, host after host in this order."""
     return tuple(host for host in order for _ in range(cluster.hosts[host].num_devices))

@@ -1,4 +1,4 @@
-"""The question that all strategies answer, and the truth that all answers are priced by."""
+"""The task that all strategies answer, and the truth that all answers are priced by."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """A training step to be divided among the devices of a cluster.
+    """The task of dividing a training step among the devices of a cluster.
 
     Attributes:
         model: its layers, for a micro-batch of so many samples.
-        samples: of that micro-batch.
+        samples: those of that micro-batch.
         cluster: as it is.
         batch: samples of a step.
         models: by which everything is priced.
         micro_batches: so many there must be of a pipeline; None: a strategy chooses.
-        margin: of memory.
+        margin: how much memory is left free.
 
     Raises ValueError for a model that isn't trained, numbers below one, and micro-batches that don't divide the batch.
     """
@@ -65,20 +65,20 @@ class Task:
             raise ValueError("strategy: the model isn't trained; these strategies are for training steps alone")
 
     def of(self, micro_batch: int) -> Model:
-        """The model with another micro-batch."""
+        """Returns the model with another micro-batch."""
         return with_micro_batch(self.model, micro_batch / self.samples)
 
     @property
     def in_parts(self) -> str:
-        """For errors: the number of micro-batches, where it is given."""
+        """Returns the number of micro-batches in words, for errors; empty where it isn't given."""
         return "" if self.micro_batches is None else f" in {self.micro_batches} micro-batches"
 
     def cuts(self, share: int) -> list[int]:
-        """Samples of a micro-batch, of which so many make up a replica's share of the batch, ascending."""
+        """Returns the sizes of micro-batch that divide a replica's share of the batch, in samples, ascending."""
         return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
 
     def stage_costs(self, micro_batch: int) -> StageCostModel:
-        """The costs of stages for a micro-batch of so many samples."""
+        """Returns the costs of stages for a micro-batch of so many samples."""
         if micro_batch not in self._costs:
             self._costs[micro_batch] = StageCostModel(self.of(micro_batch), self.cluster, self.models)
         return self._costs[micro_batch]
@@ -86,7 +86,7 @@ class Task:
     def stage_times(
         self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
     ) -> tuple[StageTimes, ...]:
-        """What the simulation needs to know of a pipeline's stages, on the very devices that they are on.
+        """Returns the times of a pipeline's stages, on the very devices that they are on, as the simulation takes them.
 
         `at_a_time` says how many pipelines send from one host to another, where there are several.
         """
@@ -100,7 +100,7 @@ class Task:
         )
 
     def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
-        """A stage without what it sends to others."""
+        """Returns the times of a stage without what it sends to others."""
         costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
         seconds = costs.seconds(costs.on(stage.hosts), stage.config)[:, stage.first, stage.last]
         took = dict(zip(COST_KINDS, seconds.tolist(), strict=True))
@@ -123,11 +123,11 @@ class Task:
         )
 
     def step_s(self, pipeline: Pipeline) -> float:
-        """Seconds of a step of one pipeline, simulated in 1F1B order."""
+        """Returns the seconds of a step of one pipeline, simulated in 1F1B order."""
         return self._simulated(self._times(pipeline), pipeline.num_micro_batches)
 
     def fits(self, pipeline: Pipeline) -> bool:
-        """Whether each stage has the memory for the micro-batches in flight that its place asks for."""
+        """Returns whether each stage has the memory for the micro-batches in flight that its place asks for."""
         times, run = self._times(pipeline), Run(pipeline.num_micro_batches)
         return all(
             self.margin.fits(
@@ -142,7 +142,7 @@ class Task:
         )
 
     def steady_s(self, pipelines: Sequence[Pipeline], staleness: int) -> float:
-        """Seconds of a step of several pipelines that are never emptied, and share their parameters by waves.
+        """Returns the seconds of a step of several pipelines that are never emptied, and share parameters by waves.
 
         A wave is as many micro-batches as a pipeline has stages. None can be more than `staleness` waves ahead of
         another, so in the long run the slowest sets the pace. Each wave the devices that hold a layer add up its
@@ -161,7 +161,7 @@ class Task:
         return max(paces) + shared if staleness == 0 else max(*paces, shared)
 
     def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
-        """What one sum of the gradients takes among pipelines: all stages at a time, the slowest counts."""
+        """Returns the seconds of one sum of the gradients among pipelines: all stages at a time, the slowest counts."""
         bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
         at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
         cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})
@@ -187,11 +187,11 @@ class Task:
 
 
 def _crossed(pipeline: Pipeline) -> set[tuple[int, int]]:
-    """From which host to which a pipeline sends, either way."""
+    """Returns the pairs of hosts from one to the other of which a pipeline sends, either way."""
     ends = [(a.hosts[0], b.hosts[0]) for a, b in itertools.pairwise(pipeline.stages)]
     return {pair for a, b in ends if a != b for pair in ((a, b), (b, a))}
 
 
 def _holder(pipeline: Pipeline, layer: int) -> int:
-    """The host of the device that holds a layer."""
+    """Returns the host of the device that holds a layer."""
     return next(stage.hosts[0] for stage in pipeline.stages if stage.first <= layer <= stage.last)

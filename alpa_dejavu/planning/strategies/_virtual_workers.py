@@ -10,7 +10,7 @@ ALLOCATIONS = ("np", "ed", "hd")
 
 
 def virtual_workers(cluster: Cluster, allocation: str) -> list[tuple[int, ...]]:
-    """For each virtual worker the host of each of its devices.
+    """Returns for each virtual worker the host of each of its devices.
 
     Args:
         cluster: its hosts; a host's devices are alike.

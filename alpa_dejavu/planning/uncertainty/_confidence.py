@@ -1,4 +1,4 @@
-"""How probable it is that the chosen plan is nearly the best, and how long its step is with the choice reckoned in."""
+"""The probability that the chosen plan is nearly the best, and its expected step with the choice reckoned in."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def confidence(
     errors: Errors | None = None,
     resolver: Resolver | None = None,
 ) -> Confidence:
-    """Of the first of some candidates, among all of them.
+    """Returns the confidence in the first of some candidates, among all of them.
 
     Args:
         candidates: the chosen one first.
-        count: of draws.
+        count: the number of draws.
         errors: what is known of errors; None: what the models say, and nothing was measured.
-        resolver: that `errors` are of; None: a new one.
+        resolver: the one that `errors` are of; None: a new one.
     """
     resolver = resolver or Resolver()
     for candidate in candidates:
@@ -46,13 +46,13 @@ def confidence(
 
 
 def _missed(slicing: Slicing) -> float:
-    """The least share of the chosen plan's step that a plan may take which the slicer didn't find."""
+    """Returns the least share of the chosen plan's step that a plan may take which the slicer didn't find."""
     known = slicing.lower_bound_s > 0 and math.isfinite(slicing.cost_s) and slicing.cost_s > 0
     return min(slicing.lower_bound_s / slicing.cost_s, 1.0) if known else 1.0
 
 
 def _compared(candidates: Sequence[Candidate]) -> str:
-    """The shapes of the candidates in a few words."""
+    """Returns the shapes of the candidates in a few words."""
     numbers = {
         "layer": [one.model.num_layers for one in candidates],
         "micro-batch": [one.run.num_micro_batches for one in candidates],
@@ -63,7 +63,7 @@ def _compared(candidates: Sequence[Candidate]) -> str:
 
 
 def _range(numbers: Sequence[int], what: str) -> str:
-    """The least and the largest number.
+    """Returns the least and the largest number, with their noun.
 
     >>> _range([1024, 512, 512], "micro-batch")
     '512 to 1024 micro-batches'
@@ -74,10 +74,10 @@ def _range(numbers: Sequence[int], what: str) -> str:
 
 
 def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
-    """From the steps of all candidates in joint draws, shape (K, candidates), the chosen one first.
+    """Returns the confidence in a plan by the steps of all candidates in joint draws.
 
     Args:
-        steps_s: in seconds, above zero.
+        steps_s: seconds above zero, shape (K, candidates), the chosen plan first.
         source: where the spread is from.
         missed: the least share of the chosen plan's step that a plan may take which the search has missed; it may as
             well be anything up to 1, which lowers the probability.
@@ -99,7 +99,7 @@ def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, c
 
 
 def optimism(steps_s: FloatArray) -> float:
-    """How many times longer the plan of the smallest prediction takes than it was predicted to, in the middle.
+    """Returns how many times longer the plan of the smallest prediction takes than predicted, in the middle.
 
     By cross-fitting: one half of the draws stands for predictions, of which each picks its best plan; how long that
     takes is seen in the other half, whose errors the choice didn't know. Without a choice it is 1.

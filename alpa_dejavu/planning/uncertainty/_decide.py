@@ -1,4 +1,4 @@
-"""Which measurement is worth its time: the one after which, on average, a better plan would be chosen."""
+"""Decides which measurement is worth its time: one after which, on average, a better plan would be chosen."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from alpa_dejavu._util.ties import first_least
 __all__ = ["LEAST_GAIN", "gain_s", "most_worthwhile"]
 
 LEAST_GAIN = 0.005
-"""Of a step: what a measurement must promise to save, or it isn't made."""
+"""The share of a step that a measurement must promise to save, or it isn't made."""
 
 
 def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
-    """By how much the chosen plan's step gets shorter on average once a stage's error is known.
+    """Returns by how much the chosen plan's step gets shorter on average once a stage's error is known.
 
     Of each plan the expected step is regressed on the error. The regression is made on one half of the draws and its
     choices are judged on the other, in turn, so that what is chosen by chance gains nothing; so it may be negative.
@@ -47,7 +47,7 @@ def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
 def most_worthwhile(
     steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
 ) -> int | None:
-    """The stage to measure next: the first of the largest gain for each second of measuring; None if none is worth it.
+    """Returns the stage to measure next: the first of the largest gain for each second; None if none is worth it.
 
     Args:
         steps_s: of the candidate plans in joint draws, shape (K, candidates).

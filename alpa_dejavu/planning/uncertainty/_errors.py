@@ -1,4 +1,4 @@
-"""What is known of errors: normal in their logarithms, drawn jointly, and known better after a measurement."""
+"""The errors of predictions: normal in their logarithms, drawn jointly, and known better after a measurement."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NUM_STEPS, _DAMPING = 40, 0.5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factors:
-    """Draws of what seconds are multiplied by.
+    """The factors that seconds are multiplied by, in K draws.
 
     Attributes:
-        common: of each class, shape (K, N).
-        own: of each own error, for each class of `COMPUTE`, shape (K, M, 2).
+        common: those of each class, shape (K, N).
+        own: those of each own error, for each class of `COMPUTE`, shape (K, M, 2).
     """
 
     common: FloatArray
@@ -34,7 +34,7 @@ class Factors:
         return len(self.common)
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
-        """What each class of each variant is multiplied by in one draw, shape (V, N)."""
+        """Returns the factors of each class of each variant in one draw, shape (V, N)."""
         found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
         found[:, list(COMPUTE)] *= self.own[draw][resolved.own]
         return found
@@ -43,7 +43,9 @@ class Factors:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Errors:
-    """Standard normal until something is measured: first what classes have in common (N), then own errors (M).
+    """The joint distribution of errors: first those that classes have in common (N), then own errors (M).
+
+    They are standard normal until something is measured.
 
     Attributes:
         spreads: how much one standard deviation is.
@@ -57,16 +59,16 @@ class Errors:
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
-        """Of all that a resolver has met so far."""
+        """Returns the errors of all that a resolver has met so far, before anything was measured."""
         return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
 
     @property
     def middle(self) -> Factors:
-        """The one draw without chance."""
+        """Returns the factors in the middle: the one draw without chance."""
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
-        """So many joint draws, in pairs of opposite errors: they are in the middle on average."""
+        """Returns so many joint draws, in pairs of opposite errors: they are in the middle on average."""
         half = np.random.default_rng(seed).standard_normal(((count + 1) // 2, len(self.mean)))
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
@@ -74,7 +76,7 @@ class Errors:
     def measured(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
     ) -> Errors:
-        """After layers first..last took `ratio` times the seconds predicted for them, give or take `noise`.
+        """Returns the errors after layers first..last took `ratio` times their predicted seconds, give or take `noise`.
 
         The logarithm of a stage's seconds is made linear where it is most probable, as an iterated Kalman filter does.
         A root of the covariance is updated, not the covariance: no variance falls below zero by roundoff, and draws
@@ -100,7 +102,7 @@ class Errors:
     def _log_and_slope(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, at: FloatArray
     ) -> tuple[float, FloatArray]:
-        """The logarithm of a stage's seconds, and its derivative by each error."""
+        """Returns the logarithm of a stage's seconds, and its derivative by each error."""
         factors, slope = self._factors(at[None]), np.zeros_like(at)
         if len(seconds.of_variants):
             chosen = _variants(resolved, first, last)
@@ -119,7 +121,7 @@ class Errors:
 
 
 def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
-    """Seconds of layers first..last in each draw, shape (K,)."""
+    """Returns the seconds of layers first..last in each draw, shape (K,)."""
     found = np.zeros(len(factors))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)

@@ -1,4 +1,4 @@
-"""Cost tables taken apart: the seconds of each entry by what errs together. They are linear in the errors' factors."""
+"""Takes cost tables apart: each entry's seconds by what errs together. They are linear in the errors' factors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_INTERVAL = 2 * 1.6449
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """By class, of all ranges of layers.
+    """The seconds of all ranges of layers, by class.
 
     Attributes:
         of_variants: what each variant of a layer takes, shape (V, N).
@@ -50,7 +50,7 @@ class Seconds:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resolved:
-    """All ranges of layers on one submesh with one config.
+    """The ranges of layers on one submesh with one config, taken apart by what errs together.
 
     Attributes:
         own: of each variant, the number of its own error, shape (V,).
@@ -67,7 +67,7 @@ class Resolved:
 
 @final
 class Resolver:
-    """Takes apart the entries of several cost tables; what errs together has the same number in all of them.
+    """A resolver, which takes apart the entries of cost tables; what errs together has one number in all of them.
 
     Layers that compute the same operators on the same mesh, however many of each, have one own error.
     """
@@ -84,12 +84,12 @@ class Resolver:
 
     @property
     def num_own(self) -> int:
-        """How many own errors were met."""
+        """Returns how many own errors were met."""
         return len(self._own)
 
     @property
     def spreads(self) -> Spreads:
-        """Of all that was taken apart: the mean of what the models say of it, by seconds."""
+        """Returns the spreads of all that was taken apart: the means of what the models say, weighted by seconds."""
         sigma, shares, alone = (
             np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
             for weighted in (self._weighted, self._shares, self._alone)
@@ -99,11 +99,11 @@ class Resolver:
 
     @property
     def source(self) -> str:
-        """Where the spread is from."""
+        """Returns in words where the spreads are from."""
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
-        """What a table's entries on some devices with a config are made of."""
+        """Returns a table's entries on some devices with a config, taken apart."""
         key = id(costs), devices, _mesh(config), config.zero, config.remat
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
@@ -118,7 +118,7 @@ class Resolver:
         return self._known[key]
 
     def sent(self, table: CostTable, link: int) -> int:
-        """The class of what crosses from stage to stage over a kind of link of a table, noted."""
+        """Notes what crosses from stage to stage over a kind of link of a table, and returns its class."""
         between, transfer, costs = table.interstage, table.transfer, table.stage_costs
         assert between is not None, "a table that was priced keeps what crosses"
         assert transfer is not None, "a table that was priced keeps what crosses"
@@ -151,7 +151,7 @@ class Resolver:
         return Seconds(self._computed(costs, devices, config, "step"), ranges)
 
     def _layers(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Operators and collectives of each variant, shape (V, N)."""
+        """Returns the seconds of operators and collectives of each variant by class, shape (V, N)."""
         found = self._computed(costs, devices, config, phase)
         division, known = costs.division(config), dict[tuple[int, ...], tuple[Sequence[AxisCollectives], FloatArray]]()
         for n in range(len(found)):
@@ -178,7 +178,7 @@ class Resolver:
         return found
 
     def _computed(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig, phase: str) -> FloatArray:
-        """Operators of each variant, shape (V, N)."""
+        """Returns the seconds of operators of each variant by class, shape (V, N)."""
         division = costs.division(config)
         slowest = devices.kinds[0]
         rows = [self._row(costs, slowest, division.operators(n, phase)) for n in range(len(division.variants))]
@@ -202,7 +202,7 @@ class Resolver:
         return self._own.setdefault((_mesh(config), self._kinds_of(operators)[1]), len(self._own))
 
     def _kinds_of(self, operators: Operators) -> tuple[NDArray[np.intp], frozenset[Hashable]]:
-        """The number of each operator's kind (what it does to which shapes), and all kinds."""
+        """Returns the number of each operator's kind (what it does to which shapes), and all kinds."""
         records = operators.records
         if id(records) not in self._kinds:
             numbers: dict[Hashable, int] = {}
@@ -211,7 +211,7 @@ class Resolver:
         return self._kinds[id(records)][1:]
 
     def _noted(self, costs: StageCostModel, group: Group, one: AxisCollectives, seconds: FloatArray) -> int:
-        """The class of an exchange, once what the model says of its spread is noted."""
+        """Notes what the model says of an exchange's spread, and returns the exchange's class."""
         number, model = link_class(one.kind, group.hosts), costs.models.communication
         sigma = 0.0
         largest = int(np.argmax(one.num_bytes)) if one.num_bytes.size else 0
@@ -237,7 +237,7 @@ class Resolver:
 
 
 def _relative(latency: Latency, chosen: NDArray[np.bool_]) -> float:
-    """The mean of operators' spreads (of logarithms), by their seconds."""
+    """Returns the mean of operators' spreads (of logarithms), weighted by their seconds."""
     mean, spread = latency.mean_s[chosen], latency.spread_s[chosen]
     total = float(mean.sum())
     ratio = np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0)

@@ -1,4 +1,4 @@
-"""What errs together, and how far off it is.
+"""The classes of work that err together, and how far off they are.
 
 An error is a factor on seconds. Work of one class has one factor in common: all products on the cluster's devices, all
 all-reduces inside hosts. What a layer computes has a factor of its own beside, in all stages that contain the layer.
@@ -28,7 +28,7 @@ _PLACES = ("within hosts", "between hosts")
 CLASSES = (
     "products", "other operators", "launches", *(f"{kind} {place}" for place in _PLACES for kind in COLLECTIVES),
 )  # fmt: skip
-"""What has a factor in common. The first two are computed by layers."""
+"""The classes of work, each with a factor in common. The first two are computed by layers."""
 COMPUTE = (0, 1)
 LAUNCHES = 2
 
@@ -41,9 +41,9 @@ ALPHA_BETA = {"within hosts": 0.61, "between hosts": 0.34}
 """The spread of the alpha-beta model on the machine file's links, likewise; a mesh, or a group size, left out in turn.
 From Alpa's profile of collectives on p3.16xlarge."""
 UNMEASURED = math.log(2) / 1.6449
-"""Of what nobody measured (launches, sends): within a factor of two with 90 %."""
+"""The spread of what nobody measured (launches, sends): within a factor of two with 90 %."""
 _COMMON_SHARE = 0.5
-"""Of the variance, where a model says a spread alone."""
+"""The share of the variance that is common to a class, where a model says nothing but a spread."""
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class SharesErrors(Protocol):
     """A latency model that knows which share of an operator's error is common to its class."""
 
     def common_share(self, product: bool) -> float:
-        """The share of the variance, from 0 to 1, among products or among all other operators."""
+        """Returns the common share of the variance, from 0 to 1, among products or among all other operators."""
         ...
 
 
@@ -62,7 +62,7 @@ class KnowsInterval(Protocol):
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
     ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """The ends of 90 % intervals in seconds, and whether the like of it was fitted."""
+        """Returns the ends of 90 % intervals in seconds, and whether the like of it was fitted."""
         ...
 
 
@@ -71,19 +71,19 @@ class KnowsFigures(Protocol):
     """A latency model on measured figures of devices."""
 
     def figure_spread(self, device: Device, figure: str) -> float:
-        """Standard deviation of the logarithm of one, by the name of `Device`'s field."""
+        """Returns the standard deviation of a figure's logarithm, by the name of `Device`'s field."""
         ...
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spreads:
-    """Standard deviations of the logarithms of factors, by `CLASSES`.
+    """The spreads: standard deviations of the logarithms of factors, by `CLASSES`.
 
     Attributes:
-        common: of the factor that a class has in common, shape (N,).
-        own: of a layer's own, shape (N,); only what layers compute has one.
-        said: of which classes the models themselves said it, shape (N,); of the others it is assumed.
+        common: that of the factor that a class has in common, shape (N,).
+        own: that of a layer's own factor, shape (N,); only what layers compute has one.
+        said: whether the models themselves said it, shape (N,); else it is assumed.
     """
 
     common: FloatArray
@@ -92,12 +92,12 @@ class Spreads:
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
-        """Of what is known of each class, each of shape (N,).
+        """Returns the spreads by what is known of each class; arguments have shape (N,).
 
         Args:
-            sigma: of an operator, as the models say it; zero where they say nothing.
-            shares: of its variance, what is in common.
-            alone: of an operator's own spread, what is left in a layer of several, whose errors are not the same.
+            sigma: the spread of an operator, as the models say it; zero where they say nothing.
+            shares: the part of its variance that is in common.
+            alone: the part of its own spread that is left in a layer of several, whose errors are not the same.
         """
         own = np.zeros(len(CLASSES))
         common = sigma * np.sqrt(shares)
@@ -108,10 +108,10 @@ class Spreads:
         return cls(common, own * alone, sigma > 0)
 
     def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:
-        """Where the spread is from.
+        """Returns in words where the spread is from.
 
         Args:
-            seconds: by class.
+            seconds: the seconds of each class, which weigh it.
             said_by: who said what isn't assumed.
 
         >>> Spreads.of(*np.zeros((3, len(CLASSES)))).source(np.ones(len(CLASSES)))
@@ -127,7 +127,7 @@ class Spreads:
 
 
 def link_class(collective: str, hosts: tuple[int, ...]) -> int:
-    """The class of a collective among devices on these hosts.
+    """Returns the number of the class of a collective among devices on these hosts.
 
     >>> CLASSES[link_class("send", (0, 1))]
     'send between hosts'
@@ -137,12 +137,12 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
 
 
 def said_by(model: LatencyModel | CommunicationModel) -> str:
-    """Whose a model's spread is."""
+    """Returns in words where a model has its spread from."""
     return str(getattr(model, "spread_from", "the models"))
 
 
 def common_share(model: LatencyModel, product: bool) -> float:
-    """What a model says, or a half."""
+    """Returns the share of the variance that a model says is common to a class, or a half where it says none."""
     return model.common_share(product) if isinstance(model, SharesErrors) else _COMMON_SHARE
 
 

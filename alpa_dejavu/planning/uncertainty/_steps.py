@@ -1,4 +1,4 @@
-"""Steps of candidate plans in joint draws of their costs."""
+"""Computes the steps of candidate plans in joint draws of their costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
 def step_draws(
     candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
 ) -> FloatArray:
-    """Seconds of each candidate's step in each draw, shape (K, candidates).
+    """Returns the seconds of each candidate's step in each draw, shape (K, candidates).
 
     The step is the closed form's, scaled to what the simulation gave where there was one: what the closed form leaves
     out, it leaves out in all draws alike.
@@ -35,11 +35,11 @@ def step_draws(
 def closed_form(
     micro_batch_s: FloatArray, boundary_s: FloatArray, once_s: FloatArray, run: Run, shares: FloatArray | None = None
 ) -> FloatArray:
-    """A step by Alpa's formula, shape (K,), of stages' seconds, each of shape (K, stages).
+    """Returns a step's seconds by Alpa's formula, shape (K,), from those of its stages, each of shape (K, stages).
 
     Args:
         micro_batch_s: forward and backward of one micro-batch.
-        boundary_s: of one micro-batch's transfers.
+        boundary_s: one micro-batch's interstage transfers.
         once_s: what comes once a step.
         run: its number of micro-batches.
         shares: where all devices share a CPU, each stage's share of it: a step is then as long as the work of all.
@@ -56,7 +56,7 @@ def closed_form(
 
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
-    """What a candidate's stage is made of."""
+    """Returns a candidate's stage, taken apart by what errs together."""
     config, table = candidate.space.configs[stage.submesh][stage.config], candidate.table
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
     assert table.stage_costs is not None, "a table that was priced keeps its prices"
@@ -89,7 +89,7 @@ def _step_s(candidate: Candidate, resolver: Resolver, factors: Factors) -> Float
 def _transfer_s(
     table: CostTable, before: StageChoice, stage: StageChoice, resolver: Resolver, factors: Factors
 ) -> FloatArray:
-    """Seconds from one stage to the next and back in each draw, shape (K,)."""
+    """Returns the seconds from one stage to the next and back in each draw, shape (K,)."""
     if table.interstage is None:
         return np.zeros(len(factors))
     ahead, back = table.interstage.seconds(stage.first, before.submesh, stage.submesh)

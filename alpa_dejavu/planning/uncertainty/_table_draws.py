@@ -1,4 +1,4 @@
-"""Whole cost tables by class, and redrawn: prefix sums of what layers take, times the errors' factors."""
+"""Splits whole cost tables by class, and redraws them: prefix sums of layers' seconds, times the errors' factors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
 
 
 def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
-    """Seconds of one micro-batch by class, shape (N, L, L, S, C): they add up to what the table's entries are made of.
+    """Returns the seconds of one micro-batch by class, shape (N, L, L, S, C).
 
-    Zero where the space has no config.
+    They add up to what the table's entries are made of, and are zero where the space has no config.
     """
     shape = table.offered.shape
     found = np.zeros((len(CLASSES), *shape))
@@ -45,7 +45,7 @@ def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> Flo
 
 
 def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
-    """The table in one joint draw. What an entry's operators and collectives take grows by one factor."""
+    """Returns the table in one joint draw. What an entry's operators and collectives take grows by one factor."""
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
         variants = factors.of_variants(resolved, draw)
@@ -68,7 +68,7 @@ def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: F
 
 
 def _ranges(part: Seconds, resolved: Resolved, variants: FloatArray | None, common: FloatArray | None) -> FloatArray:
-    """Of layers i..j, shape (L, L)."""
+    """Returns the seconds of layers i..j, by factors where they are given; shape (L, L)."""
     rows = part.of_variants if variants is None else part.of_variants * variants
     found = stage_sum(rows.sum(axis=1), resolved.of_stages)
     for number, ranges in part.of_ranges.items():

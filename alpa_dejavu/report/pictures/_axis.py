@@ -1,4 +1,4 @@
-"""An axis: where a value is, and which ones are written at it."""
+"""The axis of a picture: where a value is, and which values are written at it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """From the lowest to the highest value, at places `start` to `end` of the picture; logarithmic or not."""
+    """An axis from the lowest to the highest value, at places `start` to `end` of the picture; logarithmic or not."""
 
     lowest: float
     highest: float
@@ -21,7 +21,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Iterable[float], start: float, end: float, log: bool) -> Axis:
-        """With a little room beside the values, which must be above 0 on a logarithmic one."""
+        """Returns an axis with a little room beside the values, which must be above 0 on a logarithmic one."""
         known = list(values)
         lowest, highest = min(known), max(known)
         if log:
@@ -30,13 +30,13 @@ class Axis:
         return cls(lowest - room, highest + room, start, end, log)
 
     def place(self, value: float) -> float:
-        """Of a value, in the picture."""
+        """Returns the place of a value in the picture."""
         values = self.lowest, self.highest, value
         lowest, highest, here = map(math.log, values) if self.log else values
         return self.start + (self.end - self.start) * (here - lowest) / (highest - lowest)
 
     def ticks(self) -> list[float]:
-        """Round values within, not more than about eight.
+        """Returns the round values to write at the axis, not more than about eight.
 
         >>> Axis(0.8, 130.0, 0, 1, log=True).ticks()
         [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]

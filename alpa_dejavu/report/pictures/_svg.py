@@ -28,7 +28,7 @@ def text(x: float, y: float, said: str, anchor: str = "start", size: int = 12, t
 
 
 def line(points: Iterable[tuple[float, float]], colour: str, width: float = 1.0) -> str:
-    """From point to point."""
+    """Returns a line from point to point, as SVG."""
     path = " ".join(f"{_of(x)},{_of(y)}" for x, y in points)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"/>'
 

@@ -1,4 +1,4 @@
-"""Permuting the units of a network, so that they are in the order of another network's.
+"""Permutes the units of a network, so that they are in the order of another network's.
 
 Two networks that began apart have their units in unlike orders, and the mean of them is neither. What changes the order
 of a layer's units changes nothing of what the network does, if what reads them is permuted, too.
@@ -24,7 +24,7 @@ _MOST_ROUNDS = 50
 
 
 def groups_of(units: str | Units, layout: Layout) -> tuple[Group, ...]:
-    """What is permuted together: for each group, places among the parameters, and an axis of each.
+    """Returns the groups of axes that are permuted together: places among the parameters, and an axis of each.
 
     Args:
         units: "chain": the parameters are those of layers that follow each other, each with a matrix (inputs, outputs)
@@ -56,7 +56,7 @@ def groups_of(units: str | Units, layout: Layout) -> tuple[Group, ...]:
 
 
 def aligned(weights: Leaves, like: Leaves, groups: Sequence[Group]) -> Leaves:
-    """The same network with its units in the order that is nearest to another's, group by group till none changes."""
+    """Returns the same network with its units in the order nearest to another's, group by group till none changes."""
     moved = list(weights)
     for _ in range(_MOST_ROUNDS):
         changed = [_reorder(moved, like, group) for group in groups]
@@ -66,7 +66,7 @@ def aligned(weights: Leaves, like: Leaves, groups: Sequence[Group]) -> Leaves:
 
 
 def _reorder(weights: list[Array], like: Leaves, group: Group) -> bool:
-    """Whether the group's units were in another order."""
+    """Puts a group's units into the order nearest to another's, and returns whether they were in another one."""
     from scipy.optimize import linear_sum_assignment
 
     likeness = sum(_by_unit(like[place], axis) @ _by_unit(weights[place], axis).T for place, axis in group)
@@ -111,5 +111,5 @@ def _layer(name: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """For sorting: Dense_10 comes after Dense_9."""
+    """Returns a key that sorts names by their numbers: Dense_10 comes after Dense_9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -35,7 +35,7 @@ def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
 
 @final
 class _Order:
-    """Who is to be trained next."""
+    """The order in which candidates are trained."""
 
     def __init__(self, field: Field) -> None:
         self._field = field
@@ -81,7 +81,7 @@ class _Order:
         return field.chunks(number for number in kept if reached[number] == goal)[0], goal
 
     def _is_affordable(self, chunk: tuple[int, ...], goal: int) -> bool:
-        """With what is being trained now; the farthest candidate's steps aren't extra."""
+        """Returns whether the budget allows this beside what is under way; the farthest candidate's steps are free."""
         field, rungs = self._field, self._field.setting.rungs
         under_way = sum(rungs[rung] - field.candidates[number].step for number, rung in self._goal.items())
         asked = sum(rungs[goal] - field.candidates[number].step for number in chunk)

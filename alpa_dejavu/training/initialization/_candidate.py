@@ -1,4 +1,4 @@
-"""What is known of one candidate while a run goes on."""
+"""The record of one candidate while a run goes on: its steps, its losses and what became of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from alpa_dejavu.training.initialization._trend import Measure, measured
 @final
 @dataclasses.dataclass(eq=False)
 class Candidate:
-    """Attributes: as `Curve` has them; `reached` at the rungs after the first `skipped`; `roots` are its forebears."""
+    """A candidate as it is now, with the attributes of a `Curve`.
+
+    Its measures at the rungs after the first `skipped` are in `reached`; `roots` are its forebears.
+    """
 
     number: int
     first_step: int = 0

@@ -1,4 +1,4 @@
-"""The result of a run: what became of each candidate, and the state that was chosen."""
+"""The result of a run: the curve of each candidate, and the state that was chosen."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from alpa_dejavu.training.initialization._layout import FloatArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """One candidate.
+    """The course of one candidate: where it began, its losses, and why it was dropped or chosen.
 
     Attributes:
         number: from 0; children and means have the numbers after those of the candidates that began by themselves.
         parents: of a child or a mean.
         batch_rows: so many rows of each batch it took; None: all.
         first_step: where it began, counted from 0; a child begins where its parents are.
-        losses: shape (T,), of its steps; of one that diverged, those before.
+        losses: shape (T,), those of its steps; where it diverged, those before that.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
             before it was decided whether it is.
@@ -45,7 +45,7 @@ class Curve:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Initialized:
-    """What `parallel_initialize` gives.
+    """The result of `parallel_initialize`: the chosen state, and the curves of all candidates.
 
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
@@ -81,7 +81,7 @@ class Initialized:
 
     @property
     def losses(self) -> FloatArray:
-        """The chosen candidate's, from the first step of its first forebear; shape (steps,)."""
+        """Returns the chosen candidate's losses, from the first step of its first forebear on; shape (steps,)."""
         by_number = {curve.number: curve for curve in self.curves}
         curve = by_number[self.chosen]
         losses = curve.losses[: self.steps - curve.first_step]

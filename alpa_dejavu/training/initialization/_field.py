@@ -1,4 +1,4 @@
-"""All candidates of a run: their states, their curves, and the steps that they took."""
+"""The candidates of a run: their states, their curves, and the steps that they took."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SALT = 0xC41D
 
 @final
 class Field:
-    """Changes as the run goes on; whatever it chooses it chooses by candidates' numbers, never by arrival."""
+    """The candidates of a run as it goes on. Its choices go by candidates' numbers, never by who arrives first."""
 
     def __init__(self, setting: Setting, trainer: Trainer, store: Store, gives_gradient: bool) -> None:
         self.setting, self.layout, self.store = setting, trainer.layout, store
@@ -36,7 +36,7 @@ class Field:
         self._started: dict[int, Started] = {}
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Candidates start by themselves."""
+        """Starts candidates that have no parents."""
         setting = self.setting
         own: dict[int, Leaves] = {}
 
@@ -54,7 +54,7 @@ class Field:
             self._add(candidate, self.layout.with_weights(leaves, started.weights))
 
     def breed(self, children: Iterable[Child], rung: int) -> None:
-        """Children start where their parents are, who have just reached a rung."""
+        """Adds children of parents that have just reached a rung; they start there, with crossed or changed weights."""
         for child in children:
             number = len(self.candidates)
             generator = np.random.default_rng([self.setting.seed, number, _SALT])
@@ -67,7 +67,7 @@ class Field:
             self.adopt(child.parents, leaves, rung + 1)
 
     def adopt(self, parents: tuple[int, ...], leaves: Leaves, skipped: int) -> int:
-        """The number of a new candidate with the first parent's step and batches."""
+        """Adds a candidate with the first parent's step and batches, and returns its number."""
         first = self.candidates[parents[0]]
         roots = frozenset().union(*(self.candidates[parent].roots for parent in parents))
         candidate = Candidate(len(self.candidates), first.step, first.batch_rows, parents, roots, skipped)
@@ -78,7 +78,7 @@ class Field:
         return tuple(number for number, candidate in self.candidates.items() if candidate.is_living)
 
     def drop(self, number: int, why: str) -> None:
-        """Its state is gone, too."""
+        """Drops a candidate, and its state with it."""
         candidate = self.candidates[number]
         self.remember_end(number)
         candidate.dropped_step, candidate.why = candidate.step, why
@@ -86,13 +86,13 @@ class Field:
         _log.info("candidate %d is dropped at step %d: %s", number, candidate.step, why)
 
     def remember_end(self, number: int) -> None:
-        """Where its weights are now, if that is to be kept."""
+        """Notes a candidate's weights as they are now, if curves are to keep them."""
         if self.setting.keep_weights and number in self.store:
             weights = self.layout.weights(self.store.get(number))
             self.candidates[number].ended = flat(weights, self.layout.tensors)
 
     def chunks(self, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-        """Who is trained side by side: neighbours by number that take batches alike."""
+        """Returns groups of candidates to train side by side: neighbours by number that take batches alike."""
         groups: dict[int | None, list[int]] = {}
         for number in sorted(numbers):
             groups.setdefault(self.candidates[number].batch_rows, []).append(number)
@@ -100,13 +100,13 @@ class Field:
         return [tuple(group[n : n + lanes]) for group in groups.values() for n in range(0, len(group), lanes)]
 
     def task(self, numbers: tuple[int, ...], until: int) -> Task:
-        """The next steps of candidates that are at the same step, up to a checkpoint."""
+        """Returns the task of the next steps of candidates that are at the same step, up to a checkpoint."""
         candidate = self.candidates[numbers[0]]
         steps = min(until - candidate.step, self.setting.checkpoint_steps)
         return Task(numbers, width_of(len(numbers), self.setting.lanes), candidate.step, steps, candidate.batch_rows)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Takes over what came of a task; who diverged is dropped."""
+        """Takes over the outcome of a task; candidates that diverged are dropped."""
         task = outcome.task
         if outcome.lost:
             self.lost += len(task.numbers)
@@ -131,16 +131,16 @@ class Field:
         self.on_change()
 
     def count(self, task: Task) -> None:
-        """Steps cost the same whether they train or measure."""
+        """Adds a task's steps to the run's total; they cost the same whether they train or measure."""
         self.total_steps += len(task.numbers) * task.num_steps
         self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
 
     def extra_left(self, step: int) -> float:
-        """So many more steps may be taken in all besides those of a candidate that is, or will be, at a step."""
+        """Returns how many steps may still be taken besides those of a candidate that is, or will be, at a step."""
         return self.setting.extra_steps - (self.total_steps - step)
 
     def nobody_left(self) -> RuntimeError:
-        """The error that says so, and of one candidate why."""
+        """Returns the error that says that no candidate is left, and why one of them was dropped."""
         whys = sorted({candidate.why for candidate in self.candidates.values()})
         return RuntimeError(
             f"all {len(self.candidates)} candidates are dropped ({whys[0]}); take smaller steps, or start "
@@ -148,7 +148,7 @@ class Field:
         )
 
     def measure(self, numbers: Iterable[int]) -> None:
-        """Candidates have reached a rung."""
+        """Measures the curves of candidates that have reached a rung."""
         for number in numbers:
             self.candidates[number].reached.append(self.candidates[number].measure(self.setting.budget_steps))
 
@@ -158,7 +158,7 @@ class Field:
         return Standing(self.setting.rungs, reached, skipped, waiting, self.setting.judge, self.setting.seed)
 
     def best_so_far(self) -> int | None:
-        """Of those with the most steps, the judge's best; None: none has begun."""
+        """Returns the judge's best of the candidates with the most steps; None if none has begun."""
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None
@@ -175,7 +175,7 @@ class Field:
         self.store.put(candidate.number, leaves)
 
     def _tried(self) -> tuple[Tried, ...]:
-        """Earlier candidates at the first rung, the best first."""
+        """Returns how earlier candidates did at the first rung, the best first."""
         begun = {number: self.candidates[number].reached for number in self._started}
         known = {number: reached[0] for number, reached in begun.items() if reached}
         return tuple(Tried(self._started[n], known[n].promised) for n in self.setting.judge.order(known))

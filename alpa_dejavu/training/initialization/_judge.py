@@ -1,4 +1,4 @@
-"""In what order candidates are to be kept, by their curves."""
+"""The judges, which order candidates by their curves."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from alpa_dejavu.training.initialization._trend import Measure
 
 
 class Judge(abc.ABC):
-    """Orders candidates."""
+    """A judge, which puts candidates in the order in which they are to be kept."""
 
     @abc.abstractmethod
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
-        """The candidates' numbers, the best first; the same measures always give the same order."""
+        """Returns the candidates' numbers, the best first; the same measures always give the same order."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class LastLoss(Judge):
-    """The null model: the smallest last loss."""
+    """A judge by the smallest last loss alone: the null model that others are compared with."""
 
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
         return tuple(sorted(measures, key=lambda number: (measures[number].last, number)))
@@ -34,7 +34,7 @@ class LastLoss(Judge):
 @final
 @dataclasses.dataclass(frozen=True)
 class Trend(Judge):
-    """A small loss at the end of the fitted trend, and a large gradient relative to the weights.
+    """A judge by a small loss at the end of the fitted trend, and a large gradient relative to the weights.
 
     Both count by rank, so neither needs a scale. On a plateau, where no fall stands out of the noise, a large gradient
     is no promise: it counts as the smallest.
@@ -61,7 +61,7 @@ class Trend(Judge):
 
 
 def judge(choice: str | Judge) -> Judge:
-    """The judge of a name ("last_loss", "trend"), or the given one.
+    """Returns the judge of a name ("last_loss", "trend"), or the given one.
 
     >>> judge("trend")
     Trend(gradient_weight=0.25)
@@ -71,12 +71,12 @@ def judge(choice: str | Judge) -> Judge:
 
 
 def _smallness(measure: Measure) -> float:
-    """Of the gradient; unknown ones are alike."""
+    """Returns a number that is the smaller the larger the gradient is; unknown gradients are alike, and last."""
     if measure.on_plateau or not np.isfinite(measure.relative_gradient):
         return np.inf
     return -measure.relative_gradient
 
 
 def _ranks(values: list[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """From 0; equal values have equal ranks."""
+    """Returns the ranks of values, from 0; equal values have equal ranks."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)

@@ -1,4 +1,4 @@
-"""How a training state is laid out: its leaves, and which of them are the model's parameters."""
+"""The layout of a training state: its leaves, and which of them are the model's parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parameters: TypeAlias = Callable[[Any], Any]
 @final
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One leaf of a state.
+    """A leaf of a training state, without its numbers.
 
     Attributes:
         name: its path in the state, as `jax.tree_util.keystr` writes it.
@@ -34,14 +34,14 @@ class Tensor:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is a weight with an input and an output axis, which initializations by shape are made for."""
+        """Returns whether it is a weight with an input and an output axis, as initializations by shape are made for."""
         return self.is_float and len(self.shape) >= 2
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """A state as a flat list of arrays.
+    """The layout of a training state as a flat list of arrays.
 
     Attributes:
         structure: jax's treedef, to make a state of leaves again.
@@ -55,32 +55,32 @@ class Layout:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The parameters."""
+        """Returns the tensors of the parameters, without their numbers."""
         return tuple(self.leaves[place] for place in self.places)
 
     @property
     def num_bytes(self) -> int:
-        """Of one candidate's state."""
+        """Returns the bytes of one candidate's state."""
         return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in self.leaves)
 
     def weights(self, leaves: Leaves) -> Leaves:
-        """The parameters among the leaves of a state."""
+        """Returns the parameters among the leaves of a state."""
         return tuple(leaves[place] for place in self.places)
 
     def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
-        """A state with other parameters; the rest of it, as what an optimizer keeps, stays."""
+        """Returns a state's leaves with other parameters; the rest, as what an optimizer keeps, stays."""
         replaced = list(leaves)
         for place, weight in zip(self.places, weights, strict=True):
             replaced[place] = np.asarray(weight, self.leaves[place].dtype)
         return tuple(replaced)
 
     def state(self, leaves: Leaves) -> Any:
-        """As init_fn gave it."""
+        """Returns the state of some leaves, in the structure that init_fn gives."""
         return self.structure.unflatten(leaves)
 
 
 def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> Layout:
-    """The layout of the states that `init_fn(key)` gives; nothing is computed.
+    """Returns the layout of the states that `init_fn(key)` gives; nothing is computed.
 
     Args:
         init_fn: gives a state for a key of `jax.random.PRNGKey`.
@@ -95,7 +95,7 @@ def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = Non
 
 
 def layout(state: Any, parameters: Parameters | None = None) -> Layout:
-    """As `layout_of`, of a state, or of one of shapes alone."""
+    """Returns the layout of a given state, or of one of shapes alone; otherwise as `layout_of`."""
     import jax
     import jax.numpy as jnp
 

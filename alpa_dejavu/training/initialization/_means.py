@@ -68,7 +68,7 @@ def _mean(members: list[int], field: Field) -> Leaves | None:
 
 
 def _loss(field: Field, runner: Runner, number: int) -> float:
-    """On the batches that come next; nothing is trained."""
+    """Returns a candidate's mean loss on the batches that come next; nothing is trained."""
     candidate = field.candidates[number]
     tasks = [Task((number,), 1, candidate.step, MEASURED_STEPS, candidate.batch_rows, is_measure=True)]
     loss = math.inf

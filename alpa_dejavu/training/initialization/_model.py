@@ -1,4 +1,4 @@
-"""What a worker has to know of a model to train candidates of it."""
+"""A model as far as a worker has to know it to train candidates of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Model:
     parameters: Parameters | None = None
 
     def batch(self, step: int, rows: int | None = None) -> Any:
-        """The batch of a step, counted from 0; its first rows alone where a candidate takes smaller ones."""
+        """Returns the batch of a step, counted from 0; its first rows alone where a candidate takes smaller ones."""
         import jax
 
         batch = self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
@@ -37,7 +37,7 @@ class Model:
 
 
 def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ()) -> bool:
-    """Whether the training step says the norm of its gradient; checked are all that it takes and gives.
+    """Returns whether the training step says the norm of its gradient; checks all that it takes and gives.
 
     Raises:
         TypeError: batches are neither a sequence nor a function.

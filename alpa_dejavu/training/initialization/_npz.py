@@ -1,4 +1,4 @@
-"""A state's leaves as an NPZ file: written whole, read without unpickling, checked against the layout before that."""
+"""Writes and reads a state's leaves as an NPZ file, which is checked against the layout before it is read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from alpa_dejavu._util.json_file import write_whole_bytes
 from alpa_dejavu.training.initialization._layout import Array, Layout, Leaves
 
 _BROKEN = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""What reading a file raises that isn't what it says: RuntimeError where it is encrypted."""
+"""The errors that reading a broken file raises: RuntimeError where it is encrypted."""
 
 
 def write_leaves(path: pathlib.Path, leaves: Leaves) -> None:
-    """Raises ValueError if it can't be written."""
+    """Writes a state's leaves whole or not at all; raises ValueError if they can't be written."""
     content = io.BytesIO()
     np.savez(content, **{f"leaf_{n}": _plain(leaf) for n, leaf in enumerate(leaves)})
     write_whole_bytes(path, content.getvalue())
@@ -52,7 +52,7 @@ def _names(layout: Layout) -> list[str]:
 
 
 def _difference(file: zipfile.ZipFile, layout: Layout) -> str | None:
-    """In what a file's arrays, by their names and headers, aren't the layout's; None: in nothing."""
+    """Returns in what a file's arrays, by their names and headers, aren't the layout's; None if in nothing."""
     names, found = _names(layout), file.namelist()
     if sorted(found) != sorted(names):
         return f"{len(found)} arrays, but the state has {len(names)}"
@@ -76,6 +76,6 @@ def _array(file: zipfile.ZipFile, name: str) -> Array:
 
 
 def _plain(leaf: Array) -> Array:
-    """Numbers that numpy hasn't, as bfloat16, by their bits: a file of numpy forgets what they are."""
+    """Returns an array; numbers that numpy hasn't, as bfloat16, by their bits, since a file of numpy forgets them."""
     leaf = np.asarray(leaf)
     return leaf.view(f"u{leaf.dtype.itemsize}") if leaf.dtype.kind == "V" else leaf

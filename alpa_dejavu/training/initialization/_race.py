@@ -55,7 +55,7 @@ def train_to(field: Field, runner: Runner, numbers: Iterable[int], step: int) ->
 
 
 def finalists(field: Field, numbers: Sequence[int]) -> tuple[int, ...]:
-    """By their last measures, the best first."""
+    """Returns candidates in order of their last measures, the best first."""
     return field.setting.judge.order({number: field.candidates[number].reached[-1] for number in numbers})
 
 

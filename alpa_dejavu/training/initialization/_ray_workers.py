@@ -1,4 +1,4 @@
-"""Tasks done by Ray actors, over devices and hosts. A worker that dies is replaced, and its task begins again."""
+"""Has tasks done by Ray actors, over devices and hosts. A worker that dies is replaced, its task begins again."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_TRIES = 3
 def ray_workers(
     model: Model, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: Store
 ) -> Iterator[Runner]:
-    """So many actors of the connected Ray cluster, gone at the end of the block.
+    """Yields a runner with so many actors of the connected Ray cluster; they are gone at the end of the block.
 
     Args:
-        model: is sent to each of them, by Ray.
+        model: Ray sends it to each of them.
         workers: how many.
-        options: of the actors, as `num_gpus`, or one mapping for each; a CPU each unless they say otherwise.
+        options: those of the actors, as `num_gpus`, or one mapping for each; a CPU each unless they say otherwise.
         store: where the last checkpoint of each candidate is.
 
     Raises:
@@ -52,20 +52,20 @@ def ray_workers(
 
 @final
 class _Worker:
-    """What runs in an actor."""
+    """A worker in a Ray actor, which trains candidates and keeps the states of its last task."""
 
     def __init__(self, model: Model) -> None:
         self._trainer = Trainer(model)
         self._left: Leaves = ()
 
     def train(self, task: Task, states: Leaves | None) -> Outcome:
-        """From given states, or from those with which its last task has ended."""
+        """Does a task from given states, or from those with which its last task has ended."""
         outcome = self._trainer.train(task, self._left if states is None else states)
         self._left = outcome.states
         return outcome
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """As of a runner; 0, and why, if not even one fits: an error would come with lines of Ray's."""
+        """Returns how many candidates fit here, and a note; 0, and why, if none does: Ray adds lines to errors."""
         try:
             return fitting_lanes(self._trainer, lanes, memory_bytes)
         except DoesNotFitError as error:
@@ -91,7 +91,7 @@ class _RayRunner(Runner):
         """Whose states each worker still has from its last task, and at which step: these needn't be sent again."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """Of the worker with the least; all are asked at once."""
+        """Returns how many candidates fit on the worker with the least room, and a note; all are asked at once."""
         asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
         late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
         if late:
@@ -145,7 +145,7 @@ class _RayRunner(Runner):
                            "Ray's logs, or give worker_options that leave it out")  # fmt: skip
 
     def _got(self, done: Any, place: int, then: str) -> Any:
-        """What a worker gives. None: it has died; another one takes its place."""
+        """Returns a worker's answer; None if it has died, and another one has taken its place."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(done)

@@ -1,4 +1,4 @@
-"""The result of a run as files: JSON of what became of the candidates, and beside it the chosen state as NPZ."""
+"""Writes and reads the result of a run: JSON of the candidates' curves, and beside it the chosen state as NPZ."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
 
 
 def state_file_of(result: Initialized, path: pathlib.Path) -> pathlib.Path:
-    """Where the state of a result is that is written to a path."""
+    """Returns the path of the state's file of a result that is written to a path."""
     return path.with_name(f"{path.stem}.step-{result.steps}.candidate-{result.chosen}.npz")
 
 
 def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | None = None) -> Initialized:
-    """What `write_result` wrote.
+    """Reads the result that `write_result` wrote.
 
     Args:
         path: of the JSON.
@@ -89,7 +89,7 @@ def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | No
 
 
 def _as_json(curve: Curve) -> dict[str, Any]:
-    """Weights aren't kept: they may be large."""
+    """Returns a curve for the file, without weights: they may be large."""
     return {
         "number": curve.number,
         "parents": list(curve.parents),

@@ -23,13 +23,13 @@ _log = logging.getLogger("alpa_dejavu")
 @final
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run: how far it is.
 
     Attributes:
-        step: of the candidate that is farthest.
-        living: candidates that aren't dropped.
-        begun: candidates, children and means that there are.
-        total_steps: of all candidates so far.
+        step: that of the candidate that is farthest.
+        living: how many candidates aren't dropped.
+        begun: how many candidates, children and means there are.
+        total_steps: the steps of all candidates so far.
     """
 
     step: int
@@ -40,7 +40,7 @@ class Progress:
 
 @final
 class Run:
-    """Of one field of candidates."""
+    """A run of one field of candidates: the race, and the training of the one that is chosen."""
 
     def __init__(self, field: Field, begun_s: float, save: pathlib.Path | None, notes: list[str]) -> None:
         self._field, self._begun_s, self._save, self._notes = field, begun_s, save, notes
@@ -75,7 +75,7 @@ class Run:
             raise
 
     def _trained(self, runner: Runner) -> int:
-        """The chosen candidate, trained to the end; if one diverges on the way, the next finalist is."""
+        """Races, trains the chosen candidate to the end, and returns it; if it diverges, the next finalist is it."""
         field, setting = self._field, self._field.setting
         first = (race if setting.rule.waits else race_asynchronously)(field, runner)
         best = best_of_means(field, runner, first) if setting.average else first[0]
@@ -124,7 +124,7 @@ class Run:
         return result
 
     def _curve(self, number: int, chosen: int, interrupted: bool) -> Curve:
-        """Of a run that was interrupted, those that weren't dropped say so; the run itself may go on."""
+        """Returns a candidate's curve; where the run was interrupted, it says so of one that wasn't dropped."""
         candidate = self._field.candidates[number]
         curve = candidate.curve()
         if not interrupted or not candidate.is_living:
@@ -135,7 +135,7 @@ class Run:
         return dataclasses.replace(curve, why=said)
 
     def _write(self, result: Initialized, path: pathlib.Path) -> None:
-        """The state of an earlier result of this run goes once the file no longer names it."""
+        """Writes the result; the state of this run's earlier result goes once the file no longer names it."""
         write_result(result, path)
         state_file = state_file_of(result, path)
         if self._written is not None and self._written != state_file:

@@ -1,4 +1,4 @@
-"""At which steps candidates are judged, and what that may cost."""
+"""The rungs: the steps at which candidates are judged, and how many steps that may cost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import math
 from collections.abc import Sequence
 
 FEWEST_STEPS = 4
-"""A curve of fewer losses says nothing."""
+"""The fewest losses that a curve says anything by."""
 RACE = 0.25
 """The fraction of the training in which candidates race, where compute isn't limited."""
 EXTRA = 0.25
-"""What budget="small" allows besides the training itself, as a fraction of it."""
+"""The steps that budget="small" allows besides the training itself, as a fraction of it."""
 BUDGETS = ("full", "small")
 
 
 def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:
-    """Ascending steps, each about eta times the one before; at the last, one is left.
+    """Returns rungs: ascending steps, each about eta times the one before; at the last, one candidate is left.
 
     Args:
         num_candidates: how many begin.
@@ -54,7 +54,7 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
 
 
 def checked_rungs(rungs: Sequence[int], num_candidates: int, budget_steps: int, budget: str) -> tuple[int, ...]:
-    """Rungs that the user gave.
+    """Returns the rungs that the user gave, once they are checked.
 
     Raises:
         ValueError: they don't ascend, or end after the training, or the first is more than the budget allows.
@@ -73,12 +73,12 @@ def checked_rungs(rungs: Sequence[int], num_candidates: int, budget_steps: int, 
 
 
 def extra_allowed(budget_steps: int, budget: str) -> float:
-    """Steps that all candidates may take besides the one that is trained on."""
+    """Returns the steps that all candidates may take besides the one that is trained on."""
     return EXTRA * budget_steps if budget == "small" else math.inf
 
 
 def _extra_steps(num_candidates: int, rungs: Sequence[int], eta: int) -> int:
-    """What all but the best candidate take under successive halving."""
+    """Returns the steps that all but the best candidate take under successive halving."""
     total, before, alive = 0, 0, num_candidates
     for rung in rungs:
         total += (alive - 1) * (rung - before)

@@ -1,4 +1,4 @@
-"""What a run was asked for, checked."""
+"""The setting of a run: all that it was asked for, already checked."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from alpa_dejavu.training.initialization.starts import Start
 @final
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Of one run.
+    """The setting of one run.
 
     Attributes:
-        num_candidates: that begin.
-        budget_steps: of the one that is chosen, from its beginning.
+        num_candidates: how many begin.
+        budget_steps: the steps of the one that is chosen, from its beginning.
         rungs: the steps at which candidates are judged.
-        extra_steps: that all the others may take.
+        extra_steps: how many steps all the others may take.
         start, rule, judge: who says where, whom and by what.
         seed: of all that is random.
         batch_rows: candidates take so many rows of each batch, in turn; (): all.

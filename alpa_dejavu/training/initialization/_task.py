@@ -1,4 +1,4 @@
-"""What a worker is given to do, and what it gives back; the interface of what has tasks done."""
+"""The tasks that workers are given, the outcomes that they give back, and the interface of runners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpa_dejavu.training.initialization._layout import FloatArray, Leaves
 @final
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Some steps of a few candidates, side by side.
+    """A task for a worker: some steps of a few candidates, side by side.
 
     Attributes:
         numbers: of the candidates, at most as many as there are lanes.
@@ -37,10 +37,10 @@ class Task:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of a task.
+    """The outcome of a task: the candidates' new states, and the losses and norms of its steps.
 
     Attributes:
-        task: this.
+        task: the one that was done.
         states: leaves of shape (N, ...), N the task's candidates; () if they were lost.
         losses: shape (N, steps).
         gradients: shape (N, steps), norms of gradients; NaN where the training step doesn't say them.
@@ -57,24 +57,24 @@ class Outcome:
 
     @classmethod
     def of_nothing(cls, task: Task, why: str) -> Outcome:
-        """The task is lost."""
+        """Returns the outcome of a task that is lost."""
         nothing = np.zeros((len(task.numbers), 0))
         return cls(task, (), nothing, nothing, nothing, why)
 
 
 class Runner(abc.ABC):
-    """Has tasks done."""
+    """A runner, which has workers do tasks."""
 
     restarts: int = 0
     """So many tasks were begun again, because their worker had died."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """How many candidates fit side by side wherever tasks are done, and a note: see `fitting_lanes`."""
+        """Returns how many candidates fit side by side wherever tasks are done, and a note: see `fitting_lanes`."""
         return lanes, ""
 
     @abc.abstractmethod
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
-        """Asks for a task whenever a worker is free, and gives outcomes as they come.
+        """Asks for a task whenever a worker is free, and yields outcomes as they come.
 
         What an outcome is followed by may be known only once it was given, so a free worker asks again after each. It
         ends when nothing is being done and there is no task.

@@ -1,4 +1,4 @@
-"""Trains candidates side by side on one device: one program, mapped over them.
+"""Trains candidates side by side on one device, by one program that is mapped over them.
 
 Its width may change how sums are rounded, so widths follow from the candidates alone, never from the workers.
 """
@@ -21,7 +21,10 @@ PROGRAMS = 4
 
 @final
 class Trainer:
-    """Compiles when it first needs to, once for each width and shape of batches, and all of the same functions once."""
+    """A trainer of candidates. It compiles when it first needs to, once for each width and shape of batches.
+
+    Trainers of the same functions share what is compiled.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -30,14 +33,14 @@ class Trainer:
         self.layout, self._start, self._program = programs(*given)
 
     def start(self, seed: int, number: int) -> Leaves:
-        """The model's own start of a candidate: its key is folded from the seed and its number."""
+        """Returns the model's own start of a candidate: its key is folded from the seed and its number."""
         import jax
 
         leaves = self._start(jax.random.fold_in(jax.random.PRNGKey(seed), number))
         return tuple(np.asarray(leaf) for leaf in leaves)
 
     def train(self, task: Task, states: Leaves) -> Outcome:
-        """Does a task, from states of shape (N, ...)."""
+        """Does a task from states of shape (N, ...), and returns its outcome."""
         import jax
 
         count = len(task.numbers)
@@ -52,7 +55,7 @@ class Trainer:
         return Outcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
     def memory_bytes(self, width: int) -> int:
-        """What the program of a width takes of a device, by its compiler; an estimate where that doesn't say."""
+        """Returns a device's bytes for the program of a width, by its compiler; an estimate where that doesn't say."""
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
@@ -66,7 +69,7 @@ class Trainer:
 def _programs(
     init_fn: Callable[[Any], Any], train_step: Callable[[Any, Any], Any], parameters: Parameters | None
 ) -> tuple[Layout, Any, Any]:
-    """Kept for the next run of the same functions, as `jax.jit` does; what their arrays are, and both compiled."""
+    """Returns the states' layout, and the compiled start and step; the next run of the same functions has them too."""
     import jax
 
     layout = layout_of(init_fn, parameters)
@@ -78,7 +81,7 @@ def _programs(
 def _step(
     train_step: Callable[[Any, Any], Any], layout: Layout, leaves: list[Any], batch: Any
 ) -> tuple[list[Any], Any]:
-    """One candidate's step; the row is its loss, and the norms of gradient and parameters."""
+    """Returns the leaves after one candidate's step, and its loss with the norms of gradient and parameters."""
     import jax
     import jax.numpy as jnp
 
@@ -91,7 +94,7 @@ def _step(
 
 
 def width_of(count: int, lanes: int) -> int:
-    """Lanes for so many candidates: a power of two, so that few programs are compiled, but no more than there are.
+    """Returns the lanes for so many candidates: a power of two, so that few programs are compiled, or all there are.
 
     >>> [width_of(count, 6) for count in range(1, 7)]
     [1, 2, 4, 4, 6, 6]

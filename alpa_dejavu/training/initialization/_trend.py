@@ -1,4 +1,4 @@
-"""What a loss curve promises: its trend after the initial drop, followed to the end of the training.
+"""Fits what a loss curve promises: its trend after the initial drop, followed to the end of the training.
 
 The first steps are steep whatever the start is worth, so a candidate is judged by what comes after them: a line through
 the rest, on a logarithmic scale of steps (and of losses, where all are above zero: a power law), whose slope counts the
@@ -29,7 +29,7 @@ CLEARLY = 2.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """What a candidate's curve says.
+    """A measure of a candidate's curve: its trend, and the loss that this promises.
 
     Attributes:
         steps: steps that the curve has.
@@ -49,7 +49,7 @@ class Measure:
 
 
 def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int, horizon: int) -> Measure:
-    """The measure of a curve.
+    """Returns the measure of a curve.
 
     Args:
         losses: shape (T,), one at least, finite.
@@ -77,7 +77,7 @@ def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int
 
 
 def end_of_drop(at: FloatArray, values: FloatArray) -> int:
-    """Where the steep first part of a curve ends: the knee of the two lines that fit best; 0 if there is no such part.
+    """Returns where a curve's steep first part ends: the knee of the two lines that fit best; 0 if it has none.
 
     A short curve has too few points for two lines: its second half is taken.
     """
@@ -95,7 +95,7 @@ def end_of_drop(at: FloatArray, values: FloatArray) -> int:
 
 
 def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
-    """Slope of the best line, and its squared residuals."""
+    """Returns the slope of the best line, and its squared residuals."""
     x, y, xx, xy, yy = sums.tolist()
     spread, together = xx - x * x / count, xy - x * y / count
     slope = together / spread if spread > 0 else 0.0
@@ -103,7 +103,7 @@ def _fit(sums: FloatArray, count: int) -> tuple[float, float]:
 
 
 def _line(at: FloatArray, values: FloatArray) -> tuple[float, float, float]:
-    """Slope, value at the last point, and the slope's standard error; of too few points, the mean of them."""
+    """Returns a line's slope, its last value and the slope's standard error; too few points have a flat one."""
     if len(values) < FEWEST:
         return 0.0, float(values.mean()), 0.0
     around = at - at.mean()

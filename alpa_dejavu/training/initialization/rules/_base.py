@@ -46,7 +46,7 @@ class Standing:
         return max(map(self.rung, self.waiting), default=-1)
 
     def waiting_best_first(self) -> tuple[int, ...]:
-        """Those waiting, all of whom have reached the last rung, in the judge's order."""
+        """Returns the waiting candidates, all of which must have reached the last rung, in the judge's order."""
         return self.best_first(self.last_rung, self.waiting)
 
     def best_first(self, rung: int, among: Iterable[int]) -> tuple[int, ...]:
@@ -71,7 +71,7 @@ class Child:
 @final
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Who goes on.
+    """A rule's decision: which candidates go on.
 
     Attributes:
         kept: of those waiting, the best first.

@@ -15,7 +15,7 @@ from alpa_dejavu.training.initialization.rules._checks import at_least_two
 @final
 @dataclasses.dataclass(frozen=True)
 class Evolution(Rule):
-    """At each rung one in eta goes on, and each of these has a child, which is trained on from where its parents are.
+    """A rule by which one in eta goes on at each rung, and has a child, which is trained on from where its parents are.
 
     At the last rung but one there are no more children. Waits for all at each rung.
 

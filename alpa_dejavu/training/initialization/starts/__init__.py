@@ -1,4 +1,4 @@
-"""Where to start: starts of one method, chosen by name."""
+"""The starts, which say where candidates begin; each has one method, and is chosen by name."""
 
 from __future__ import annotations
 

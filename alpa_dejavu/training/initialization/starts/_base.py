@@ -1,4 +1,4 @@
-"""The interface of starts: where candidates begin."""
+"""The interface of starts, which say where candidates begin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from alpa_dejavu.training.initialization._layout import Leaves, Tensor
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Started:
-    """Where a candidate begins.
+    """The weights with which a candidate begins.
 
     Attributes:
-        weights: its parameters, as the asked tensors.
-        point: the coordinates that it was made of, where there are such.
+        weights: its parameters, in the order and shapes of the tensors that were asked for.
+        point: the coordinates that these were made of, where there are such.
     """
 
     weights: Leaves
@@ -27,7 +27,7 @@ class Started:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tried:
-    """Where an earlier candidate began, and the loss that its curve promises."""
+    """An earlier candidate: where it began, and the loss that its curve promises."""
 
     started: Started
     promised: float
@@ -36,7 +36,7 @@ class Tried:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ask:
-    """What a start is asked for.
+    """The question to a start: which candidates are to begin, and what is known of earlier ones.
 
     Attributes:
         tensors: the model's parameters.
@@ -54,7 +54,7 @@ class Ask:
 
 
 class Start(abc.ABC):
-    """Says where candidates begin.
+    """A start, which says where candidates begin.
 
     Attributes:
         waves: the fractions of all candidates that begin together. Who learns from earlier candidates needs several:
@@ -65,4 +65,4 @@ class Start(abc.ABC):
 
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """One for each asked number; the same question always gets the same answer."""
+        """Returns the weights of each asked candidate; the same question always gets the same answer."""

@@ -11,7 +11,7 @@ from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
 @final
 @dataclasses.dataclass(frozen=True)
 class Own(Start):
-    """As the model begins by itself."""
+    """A start with the weights with which the model begins by itself."""
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
         return tuple(Started(ask.own(number)) for number in ask.numbers)
