@@ -70,3 +70,14 @@ def test_importing_the_package_loads_little():
     code = "import sys, alpa_dejavu; print({'numpy', 'jax', 'alpa', 'pydantic'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+def test_docstrings_are_understood_without_the_name_above_them():
+    found = [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if (ast.get_docstring(node) or "").startswith(("What ", "Of "))
+    ]
+    assert found == []

@@ -108,7 +108,7 @@ def calibrate(
 
 
 def _calibrated_before(output: pathlib.Path) -> Calibration | None:
-    """What is in the file, if plans can be made by it: what can't be read is replaced whole."""
+    """Reads the calibration of a file, if plans can be made by it: one that can't be read is replaced whole."""
     from alpa_dejavu.calibration import read_calibration
 
     try:

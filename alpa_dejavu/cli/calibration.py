@@ -147,7 +147,7 @@ def _figures(found: Calibration) -> Table:
 
 
 def _memory(residuals: MemoryResiduals) -> str:
-    """What was measured of memory, in a line."""
+    """Returns a line on the measured peaks of memory."""
     kinds = [
         f"{kind} {len(ratios)} times, {math.exp(min(ratios)):.2f} to {math.exp(max(ratios)):.2f} of the count"
         for kind, ratios in residuals.log_ratios.items()

@@ -69,7 +69,7 @@ def diff(
 
 
 def _said(first: Plan, second: Plan, costs: Sequence[float], refused: Sequence[str]) -> Iterator[str]:
-    """What the costs leave out, and where they aren't those of the files."""
+    """Returns sentences on what the costs leave out, and on where they aren't those of the files."""
     if refused:
         without = "costs are means over the orders without them" if costs else "no order is without them, so no costs"
         yield f"{counted(len(refused), 'plan')} in between can't be estimated, and {without}; the first: {refused[0]}"

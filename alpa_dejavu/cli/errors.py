@@ -94,7 +94,7 @@ def _files(error: BaseException) -> list[str]:
 
 
 def reported(error: Exception | SystemExit) -> click.ClickException:
-    """What to show: our own errors as they read, others with their traceback."""
+    """Returns the text to show: our own errors as they read, others with their traceback."""
     files = _files(error)
     ours = [n for n, file in enumerate(files) if file.startswith(_PACKAGE)]
     if isinstance(error, ModuleNotFoundError) and error.name is not None and ours and ours[-1] == len(files) - 1:

@@ -73,7 +73,7 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
 
 
 def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
-    """What saves most first; percents are of the step."""
+    """Returns the table of what a step depends on, what saves most first; percents are of the step."""
     table = new_table(
         ("what to speed up first",),
         ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),

@@ -1,4 +1,4 @@
-"""What files a command writes: their paths are tried before any work, and are written after all is printed."""
+"""The files that a command writes: their paths are tried before any work, and written after all is printed."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _try(path: pathlib.Path) -> None:
 
 
 def _mode(path: pathlib.Path) -> int | None:
-    """Of what is there; None: nothing is, or a link that leads to nothing.
+    """Returns the mode of what is there; None: nothing is, or a link that leads to nothing.
 
     Raises:
         OSError: a link that leads back to itself, or a name that can't be one.

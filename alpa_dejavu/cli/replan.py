@@ -87,7 +87,7 @@ def replan(
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
-    """Of so many hosts, or as many as before; a cluster's file says how many it has."""
+    """Returns the cluster with so many hosts, or as many as before; a cluster's file says how many it has."""
     from alpa_dejavu.clusters import named_cluster
     from alpa_dejavu.clusters.cluster_file import is_cluster_file
 
@@ -95,7 +95,7 @@ def _named(cluster: str, hosts: int | None, before: int) -> Cluster:
 
 
 def _factor(given: str) -> tuple[str, float]:
-    """Of "HOST=FACTOR"."""
+    """Returns the host and the factor of a "HOST=FACTOR"."""
     host, _, factor = given.rpartition("=")
     try:
         return host, float(factor)

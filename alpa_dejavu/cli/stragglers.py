@@ -1,4 +1,4 @@
-"""What `alpa-dejavu profile` says of hosts that are slow."""
+"""The lines that `alpa-dejavu profile` prints on hosts that are slow."""
 
 from __future__ import annotations
 

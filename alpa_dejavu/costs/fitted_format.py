@@ -122,7 +122,7 @@ class KernelsData(TypedDict):
 
 
 class SharedLayersData(TypedDict):
-    """What layers have in common on all GPUs."""
+    """The parameters that layers have in common on all GPUs."""
 
     floor_s: _LogSeconds
     block_products: _LogRatio

@@ -63,8 +63,9 @@ class ShardingTable:
 
     Attributes:
         meshes: the layers on each mesh.
-        num_bytes: shape (L, M, phases, kinds, axes): bytes on one device of all collectives of a phase (`PHASES`), a
-            kind (`COLLECTIVE_KINDS`) and a mesh axis, of the stage of all layers (see `stages`).
+        num_bytes: shape (L, M, phases, kinds, axes): bytes on one device of all collectives of a phase
+            (`COLLECTIVE_PHASES`), a kind (`COLLECTIVE_KINDS`) and a mesh axis, of the stage of all layers (see
+            `stages`).
         counts: the same shape: how many collectives these are.
         memory: shape (L, M, 6): bytes on one device of each of `MEMORY`; all but the last, the temporaries, add up.
         layers: for each layer, for each mesh, the layer's sharding in the stage of all layers.
