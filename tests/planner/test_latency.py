@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from alpa_dejavu.clusters import cpu_probe
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
-from alpa_dejavu.costs.latency import AnalyticLatency, _measure, latency_model
+from alpa_dejavu.costs.latency import AnalyticLatency, latency_model
 from alpa_dejavu.problem import Device, Operator, Operators, SmallProducts, StridedReads
 from alpa_dejavu.testing import check_latency_model
 
@@ -36,11 +37,11 @@ def test_roofline_by_hand(operator, seconds):
 def made_up_core(monkeypatch):
     """What a core of this machine, which has two, is said to do, in place of a measurement."""
     seconds = iter([1e-3, 1e-3, 0.5, 2e-3, 1e-2, 1e-3, 1e-3, 1.0])
-    monkeypatch.setattr(_measure, "core_seconds", lambda run: (run(), next(seconds))[1])
-    core = _measure._peaks()
+    monkeypatch.setattr(cpu_probe, "core_seconds", lambda run: (run(), next(seconds))[1])
+    core = cpu_probe._peaks()
     assert list(seconds) == [], "each of them is measured once"
-    monkeypatch.setattr(_measure, "_core", lambda: core)
-    monkeypatch.setattr(_measure.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(cpu_probe, "_core", lambda: core)
+    monkeypatch.setattr(cpu_probe.os, "cpu_count", lambda: 2)
     return core
 
 
@@ -73,7 +74,7 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
         nonlocal cpu_s, wall_s, runs
         runs, cpu_s, wall_s = runs + 1, cpu_s + next(took_s), wall_s + 0.005
 
-    found = _measure.core_seconds(run, lambda: cpu_s, lambda: wall_s)
+    found = cpu_probe.core_seconds(run, lambda: cpu_s, lambda: wall_s)
     # One run compiles; of the others, which take 100 to 89 seconds in 60 milliseconds, the second tenth's end counts.
     assert 12 <= runs - 1 <= 13
     assert found == pytest.approx(90.6, abs=1.0)
@@ -83,7 +84,7 @@ def test_seconds_of_a_core_are_a_low_quantile_of_the_cpus_within_a_budget():
         runs, wall_s = runs + 1, wall_s + 1.0
 
     runs = 0
-    assert _measure.core_seconds(slow, lambda: 0.0, lambda: wall_s) == 1e-9
+    assert cpu_probe.core_seconds(slow, lambda: 0.0, lambda: wall_s) == 1e-9
     assert runs == 6, "five at least, however long they take"
 
 

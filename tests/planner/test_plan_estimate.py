@@ -9,7 +9,7 @@ from models import chain
 from plans import example_plan, hardware, stage, whole_plan
 from unlike import two_and_two
 
-from alpa_dejavu import clusters, layers
+from alpa_dejavu import clusters, layers, sharding
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.clusters.changed_cluster import slowed, without
 from alpa_dejavu.clusters.host_classes import summary_of
@@ -34,7 +34,7 @@ def traced(monkeypatch):
         return Traced(name=model)
 
     monkeypatch.setattr(layers, "trace", trace)
-    monkeypatch.setattr(layers, "model_of_step", lambda traced, num_layers: MODEL)
+    monkeypatch.setattr(sharding, "model_of_step", lambda traced, num_layers: MODEL)
     monkeypatch.setattr(layers, "step_digest", lambda traced: traced.name)
     return asked
 

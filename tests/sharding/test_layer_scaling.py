@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
-from alpa_dejavu.sharding.layers import COLLECTIVE_KINDS, MEMORY, PHASES, sharded_layers
+from alpa_dejavu.sharding.layers import COLLECTIVE_KINDS, COLLECTIVE_PHASES, MEMORY, sharded_layers
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
 BETA = (1.0, 0.1)
@@ -106,6 +106,6 @@ def test_an_axis_of_one_device_sends_nothing():
     assert alone.collectives
     assert not [sent for sent in alone.collectives if sent.axis == 0]
     num_bytes, _ = alone.communicated()
-    assert num_bytes.shape == (len(PHASES), len(COLLECTIVE_KINDS), 2)
+    assert num_bytes.shape == (len(COLLECTIVE_PHASES), len(COLLECTIVE_KINDS), 2)
     with pytest.raises(ValueError, match="solve for length 2"):
         alone.on(2)
