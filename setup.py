@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 
 # What Alpa 0.2.3 and the patches run with. Alpa itself isn't named: its metadata asks for jax==0.3.22 from a fork that
-# is gone, so it is installed with --no-deps (README.md, Install).
+# is gone, so it is installed with --no-deps (docs/guides/install.md).
 ALPA_NEEDS = [
     "jax==0.4.30",
     "jaxlib==0.4.30",
