@@ -55,7 +55,8 @@ class ShapeSearch:
         layers: numbers of layers, the fewest first.
         micro_batches: numbers of micro-batches, ascending.
         begin: a shape that is known to be good; None: none is known.
-        thorough: whether all numbers of micro-batches are tried, and all numbers of stages with the best shapes.
+        thorough: whether all numbers of micro-batches and of layers are tried, and all numbers of stages with the best
+            shapes.
 
     >>> search = ShapeSearch([4], [1, 2])
     >>> while (shape := search.ask()) is not None:
@@ -100,7 +101,7 @@ class ShapeSearch:
             idle = idle + 1 if least > best * (1 - _GAIN) else 0
             if least < best:
                 counts, best = self._best_counts(number)[: _COUNTS - 1], least
-            if idle == _IDLE:
+            if idle == _IDLE and not self._thorough:
                 break
 
     def _with_layers(self, number: int) -> Iterator[Shape]:

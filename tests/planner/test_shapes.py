@@ -109,6 +109,14 @@ def test_a_thorough_search_leaves_no_number_out():
     assert {shape.stages for shape in asked if shape.micro_batches == 8} == {0, 1, 3}
 
 
+def test_a_thorough_search_tries_more_layers_even_where_two_numbers_gain_nothing():
+    steps = {16: 1.0, 24: 1.1, 32: 1.1, 48: 0.9}
+    asked = searched(ShapeSearch(list(steps), [8], thorough=True), lambda shape: steps[shape.layers])
+    assert 48 in {shape.layers for shape in asked}
+    asked = searched(ShapeSearch(list(steps), [8]), lambda shape: steps[shape.layers])
+    assert 48 not in {shape.layers for shape in asked}
+
+
 @given(st.data(), st.booleans())
 def test_every_search_ends_with_no_worse_than_what_it_began_with(data, thorough):
     steps = st.one_of(st.just(math.inf), st.floats(0.1, 10.0))
