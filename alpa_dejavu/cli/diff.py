@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alpa_dejavu.cli.effort import announce, comparing_s
 from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.tables import counted, new_table
@@ -41,7 +42,9 @@ def diff(
     """
     first, second = read_plan(first_path), read_plan(second_path)
     refused: list[str] = []
-    with progress().status("estimating the plans in between"):
+    asked = "estimating the plans in between"
+    announce(asked, comparing_s(first, second))
+    with progress().status(asked):
         estimators = _estimators(first, second, model, trust_model, cluster)
         found = differences(first, second, functools.partial(_step_s, estimators, refused))
     to = console()

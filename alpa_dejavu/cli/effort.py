@@ -2,33 +2,97 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
+from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.layers.models import known_models
+from alpa_dejavu.plans.difference import priced_plans
+from alpa_dejavu.problem import Plan
 
 _SAID_S = 10.0
 _KNOWN_S, _CONVOLUTIONS_S, _OWN_S = 6.0, 40.0, 8.0
 """Tracing, cutting and sharding a known model, one of convolutions, and a function of the user's."""
-_HOST_S, _HOSTS_S = 0.3, 0.015
+_GIVEN_S = 2.0
+"""Tracing a model, and sharding it as one plan has it."""
+_HOST_S, _HOSTS_S = 1.0, 0.005
 """The search for each host, and for each pair of hosts."""
 _MICRO_BATCH_S = 1e-4
 _MOST_LAYERS = 48
 """Of the numbers that are tried by themselves; with more, tables grow by the square, and each entry by the layers."""
-_SLICERS = {"exhaustive": 5.0, "gradient": 10.0, "mcmc": 10.0}
+_SLICERS = {"gradient": 5.0, "mcmc": 2.0}
 """So many times as long as the dynamic slicer."""
+_EXHAUSTIVE_S, _EXHAUSTIVE_LAYERS = 0.03, 5
+"""All slicings on a host, which are eight times as many with each layer, up to so many layers: more are refused."""
+_KEPT_S, _EXPONENT = 0.7, 0.6
+"""One search of 48 layers that are kept, on a host, and how it grows with hosts."""
+_ONE_MICRO_BATCH = 0.2
+"""The share of that where nothing is to be pipelined."""
+_COUNTS, _UPGRADES = 5, 9
+"""So many numbers of micro-batches are searched when planning again, and so many upgrades to explain a plan."""
+_PRICED_S, _CELL_S = 0.01, 1e-6
+"""Pricing a plan whose model is there, and what each stage of a micro-batch adds; to simulate that takes a tenth."""
 
 
 def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: int, slicer: str) -> float:
-    """Seconds that planning takes on one core that does nothing else, to about a factor of three.
+    """Seconds that planning takes on one core that does nothing else, to about a factor of three, as all below.
 
     >>> planning_s("gpt-125m", 1, None, 32, "dynamic") < 10 < planning_s("gpt-125m", 64, None, 1024, "dynamic")
     True
     """
     known = model.lower() in known_models()
     made_s = (_CONVOLUTIONS_S if model.lower().startswith("wresnet") else _KNOWN_S) if known else _OWN_S
-    deep = max(1.0, (layers or _MOST_LAYERS) / _MOST_LAYERS)
-    search_s = (_HOST_S * num_hosts + _HOSTS_S * num_hosts**2) * deep**3 * _SLICERS.get(slicer, 1.0)
+    deep = _deep(layers or _MOST_LAYERS)
+    if slicer == "exhaustive":
+        slicings = 8.0**layers if layers is not None and layers <= _EXHAUSTIVE_LAYERS else 0.0
+        search_s = _EXHAUSTIVE_S * slicings * num_hosts
+    else:
+        search_s = (_HOST_S * num_hosts + _HOSTS_S * num_hosts**2) * deep**3 * _SLICERS.get(slicer, 1.0)
     return made_s * deep + search_s + _MICRO_BATCH_S * micro_batches
+
+
+def estimating_s(plan: Plan, plans: int = 1, models: int = 1) -> float:
+    """Seconds that it takes to estimate so many plans like one, for so many micro-batches or ways of pricing."""
+    return models * _GIVEN_S * _deep(plan.num_layers) + plans * (_PRICED_S + _CELL_S * _cells(plan))
+
+
+def comparing_s(first: Plan, second: Plan) -> float:
+    """Seconds that it takes to say what each difference of two plans costs."""
+    samples = {plan.batch // plan.num_micro_batches for plan in (first, second) if plan.batch}
+    ways = {plan.priced_by and dataclasses.astuple(plan.priced_by)[:3] for plan in (first, second)}
+    larger = max((first, second), key=_cells)
+    number = priced_plans(first, second)
+    return estimating_s(larger, number, len(samples) * len(ways)) if number else 0.0
+
+
+def replanning_s(plan: Plan, num_hosts: int | None, slicer: str) -> float:
+    """Seconds that planning again takes, for as many hosts as a plan is for (None) or others, from what is kept."""
+    asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
+    return (1 if asked else _COUNTS) * _kept_search_s(plan, num_hosts) * _SLICERS.get(slicer, 1.0)
+
+
+def explaining_s(plan: Plan, kept: bool) -> float:
+    """Seconds that it takes to explain a plan, with what is kept of it or without."""
+    figures = 3 * len(plan.stages) + (plan.num_layers if kept else 0)
+    own_s = figures * _cells(plan) * _CELL_S / 10
+    if not kept:
+        return own_s
+    pipelined = 1.0 if plan.num_micro_batches > 1 else _ONE_MICRO_BATCH
+    return own_s + _UPGRADES * pipelined * _kept_search_s(plan)
+
+
+def _kept_search_s(plan: Plan, num_hosts: int | None = None) -> float:
+    hosts = num_hosts or len((plan.hardware or hosts_by_names(plan)).hosts)
+    return _KEPT_S * plan.num_layers / _MOST_LAYERS * float(hosts) ** _EXPONENT
+
+
+def _deep(layers: int) -> float:
+    return max(1.0, layers / _MOST_LAYERS)
+
+
+def _cells(plan: Plan) -> int:
+    return len(plan.stages) * plan.num_micro_batches
 
 
 def announce(what: str, expected_s: float) -> None:

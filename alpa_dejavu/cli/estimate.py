@@ -7,6 +7,7 @@ import pathlib
 import click
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.cli.effort import announce, estimating_s
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
 from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
@@ -40,7 +41,9 @@ def estimate(
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     given = read_plan(plan_path)
-    with progress().status(f"estimating {plan_path}"):
+    asked = f"estimating {plan_path}"
+    announce(asked, estimating_s(given))
+    with progress().status(asked):
         from alpa_dejavu.planning.plan_estimate import PlanEstimator
 
         estimator = PlanEstimator(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from alpa_dejavu.cli.effort import announce, explaining_s
 from alpa_dejavu.cli.output import console, progress, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.tables import new_table, print_plan, print_said
@@ -32,8 +33,12 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
 
     With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
     """
+    from alpa_dejavu.planning.kept import kept_path
+
     given = read_plan(plan_path)
-    with progress().status(f"explaining {plan_path}"):
+    asked = f"explaining {plan_path}"
+    announce(asked, explaining_s(given, kept_path(plan_path).exists()))
+    with progress().status(asked):
         found, lacking = _explained(given, plan_path, calibration)
     plan, to = found.plan, console()
     print_plan(plan, to)

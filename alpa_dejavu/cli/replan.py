@@ -6,6 +6,7 @@ import pathlib
 
 import click
 
+from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
 from alpa_dejavu.cli.output import console, gibibytes, seconds
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
@@ -37,7 +38,7 @@ def replan(
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
-    """Plans again for a cluster that has changed, in less than a second, and says what moves.
+    """Plans again for a cluster that has changed, without tracing the model, and says what moves.
 
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
     contingency, unless another slicer or memory margin is asked for, which may take longer, too.
@@ -57,6 +58,7 @@ def replan(
     else:
         kept = read_kept(path)
         named = None if cluster is None else _named(cluster, hosts, len(kept.cluster.hosts))
+        announce(f"planning {path} again", replanning_s(before, None if named is None else len(named.hosts), slicer))
         made = plan_again(
             before, kept, without=without, cluster=named, slow=slower, slicing=slicer, calibration=calibration,
             memory_margin=memory_margin,

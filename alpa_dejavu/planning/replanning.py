@@ -1,6 +1,6 @@
 """Plans again for a cluster that has changed: from the plan's contingencies, or from what was kept beside it.
 
-Nothing is traced, and no mesh is solved again, so that it takes less than a second.
+Nothing is traced, and no mesh is solved again, so that it takes a second on a few hosts.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import final
 
-from alpa_dejavu._util.shapley import shapley
+from alpa_dejavu._util.shapley import most_asked, shapley
 from alpa_dejavu.plans.plan_changes import between, changes, stages_text
 from alpa_dejavu.problem import NoPlanError, Plan
 
-__all__ = ["Difference", "differences", "stages_text"]
+__all__ = ["Difference", "differences", "priced_plans", "stages_text"]
 
 
 @final
@@ -61,6 +61,12 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
 
     costs = shapley(len(found), seconds)
     return tuple(found) if costs is None else tuple(map(_costing, found, costs))
+
+
+def priced_plans(first: Plan, second: Plan) -> int:
+    """How many plans `differences` has priced at most."""
+    found = len(list(changes(first, second)))
+    return most_asked(found) if found and not any(_of_problem(first, second)) else 0
 
 
 def _costing(one: Difference, cost_s: float) -> Difference:
