@@ -8,6 +8,8 @@ __all__ = ["VARIABLE", "most_bytes"]
 
 VARIABLE = "ALPA_DEJAVU_FILE_MIB"
 """The environment variable that sets these limits, in MiB."""
+_MOST_MIB = 2.0**40
+"""More MiB than any machine has."""
 UNPACKED_MIB = 1024.0
 """The MiB that a file may take once it is unpacked, where the environment says nothing."""
 
@@ -16,15 +18,16 @@ def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
     """Returns the limit that the environment sets in ALPA_DEJAVU_FILE_MIB, in bytes, else the default.
 
     Raises:
-        ValueError: that is no number above 0.
+        ValueError: that is no number above 0, or one that no machine has.
     """
     given = os.environ.get(VARIABLE) or str(default_mib)
     try:
         mib = float(given)
     except ValueError:
         mib = 0.0
-    if not 0 < mib < float("inf"):
+    if not 0 < mib <= _MOST_MIB:
         raise ValueError(
-            f"{VARIABLE} is {given!r}, but must be a number of MiB above 0; unset it for {default_mib:.0f}"
+            f"{VARIABLE} is {given!r}, but must be a number of MiB above 0, and at most {_MOST_MIB:.0f}; unset it for "
+            f"{default_mib:.0f}"
         )
     return mib * 2**20

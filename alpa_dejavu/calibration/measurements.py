@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
 from alpa_dejavu.calibration.operators import Program
@@ -205,11 +206,10 @@ def _measurement(path: pathlib.Path, number: int, line: str, devices: list[str])
 
 def _object(path: pathlib.Path, number: int, line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number}: this isn't JSON: {error.msg}; take the line out, or begin anew without --resume"
-        ) from None
+        row = strict_json(line, finite=False)
+    except ValueError as error:
+        why = f"this isn't JSON: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise ValueError(f"{path}, line {number}: {why}; take the line out, or begin anew without --resume") from None
     if not isinstance(row, dict):
         raise ValueError(
             f"{path}, line {number}: is {line[:40]!r}, but must be an object; take the line out, or begin anew without "

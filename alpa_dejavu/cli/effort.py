@@ -45,7 +45,8 @@ def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: in
     made_s = (_CONVOLUTIONS_S if model.lower().startswith("wresnet") else _KNOWN_S) if known else _OWN_S
     deep = _deep(layers or _MOST_LAYERS)
     if slicer == "exhaustive":
-        slicings = 8.0**layers if layers is not None and layers <= _EXHAUSTIVE_LAYERS else 0.0
+        number = _EXHAUSTIVE_LAYERS if layers is None else layers
+        slicings = 8.0**number if number <= _EXHAUSTIVE_LAYERS else 0.0
         search_s = _EXHAUSTIVE_S * slicings * num_hosts
     else:
         search_s = (_HOST_S * num_hosts + _HOSTS_S * num_hosts**2) * deep**3 * _SLICERS.get(slicer, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any, TextIO, final
 
@@ -13,6 +14,8 @@ from rich.text import Text
 from alpa_dejavu.cli.streams import printable, to_stdout
 
 _WIDTH = 160
+_SIZES, _DIGITS = ("COLUMNS", "LINES"), 5
+"""The variables that set a terminal's size, and the most digits that it has."""
 
 
 @final
@@ -52,7 +55,9 @@ def progress() -> Console:
 
 
 def _of(stream: TextIO, width: int | None = None) -> Console:
-    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
+    # What isn't a size of a terminal is as good as none.
+    sane = {name: value for name, value in os.environ.items() if name not in _SIZES or len(value) <= _DIGITS}
+    return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width, _environ=sane)
 
 
 def seconds(value: float) -> str:

@@ -116,7 +116,8 @@ def _said_wrong(example: Example, ended: Ended) -> Iterator[str]:
         yield "traceback"
     elif ended.code in (1, 2) and not ended.stderr.strip() and example.arguments[0] != "doctor":
         yield "no word on stderr"
-    if _CONTROL.search(printed):
+    # A page or a document that is asked for on standard output is data, which a terminal isn't meant for.
+    if _CONTROL.search(ended.stderr if "-" in example.arguments else printed):
         yield "control characters on the terminal"
 
 

@@ -99,7 +99,11 @@ def test_what_is_too_large_before_it_is_unpacked_is_not_read(cache, caplog, monk
     assert "it has 1099511627776 bytes, but must have at most 67108864; if that is meant, set ALPA_" in caplog.text
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "much")
     assert cache.read(KEY, same) is None
-    assert "ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0; unset it for 1024" in caplog.text
+    assert "ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0, and at most " in caplog.text
+    assert "; unset it for 1024" in caplog.text
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1e308")
+    assert cache.read(KEY, same) is None
+    assert "ALPA_DEJAVU_FILE_MIB is '1e308'" in caplog.text
 
 
 def test_a_folder_in_the_place_of_an_entry_is_no_entry(cache, caplog):

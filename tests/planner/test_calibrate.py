@@ -263,6 +263,7 @@ LINE = {"what": "programs", "where": "test", "probe": {"name": "add", "sizes": [
     ("line", "said"),
     [
         ("{", "line 2: this isn't JSON"),
+        ("[" * 100_000, "line 2: lists in lists more than 100 deep; take the line out"),
         ("[]", "line 2: is '\\[\\]', but must be an object"),
         (LINE | {"seconds": {"run_s": -0.5}}, "run_s is -0.5, but must be a finite number above 0"),
         (LINE | {"seconds": {"run_s": float("nan")}}, "run_s is nan"),

@@ -86,7 +86,8 @@ def test_explanations_by_what_is_kept_for_many_hosts_are_announced(said, tmp_pat
 
 
 def test_planning_again_for_many_hosts_is_announced(said, tmp_path, monkeypatch):
-    monkeypatch.setattr("alpa_dejavu.planning.kept.read_kept", lambda _: types.SimpleNamespace(cluster=example_cluster(2)))
+    kept = types.SimpleNamespace(cluster=example_cluster(2))
+    monkeypatch.setattr("alpa_dejavu.planning.kept.read_kept", lambda _: kept)
     path, slow = tmp_path / "plan.json", ("--slow", "p3.16xlarge-0=2")
     line = f"planning {path} again takes about 40 seconds; Ctrl-C ends it"
     assert said("replan", plan_file(path), *slow) == []

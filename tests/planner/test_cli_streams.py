@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from plans import example_plan, stage
 
 from alpa_dejavu.cli import main
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.streams import printable, printable_lines
 from alpa_dejavu.plans.plan_file import write_plan
 
@@ -130,3 +131,9 @@ def test_only_four_exit_codes(monkeypatch, tmp_path):
 
         monkeypatch.setattr("alpa_dejavu.cli.explain.read_plan", fails)
         assert command("explain", tmp_path / "plan.json").exit_code == 1
+
+
+def test_a_size_that_no_terminal_has_is_as_good_as_none(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "9" * 5000)
+    console().print("text")
+    assert capsys.readouterr().out == "text\n"
