@@ -50,7 +50,7 @@ def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list
 
 
 def most_asked(count: int) -> int:
-    """Of how many sets of changes `shapley` asks the value at most."""
+    """Returns the number of sets of changes whose value `shapley` asks for at most."""
     return 2**count if count <= MOST_EXACT else DRAWN * (count - 1) + 2
 
 

@@ -1,4 +1,4 @@
-"""Which layers Alpa's rule allows: enough products, and not too many operations."""
+"""The layers that Alpa's rule allows: they have enough products, and not too many operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAST_PRODUCTS = 3
 def allowed(
     heavy: NDArray[np.bool_], flop: NDArray[np.float64], num_layers: int, eps: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For a layer that starts at equation k: it may end before equation r for begins[k] <= r < ends[k].
+    """Returns begins and ends: a layer that starts at equation k may end before equation r if begins[k] <= r < ends[k].
 
     Args:
         heavy: which equations have products, of shape (number of equations,).

@@ -1,4 +1,4 @@
-"""What a model function returned, checked, with the batch cut to the size of a micro-batch."""
+"""The step and arguments that a model function returned, checked, with the batch cut to the size of a micro-batch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Arguments:
         )
 
     def calling(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the arrays alone: what isn't an array stays as it was given."""
+        """Returns a function of the arrays alone: what isn't an array stays as it was given."""
 
         def called(*leaves: Any) -> Any:
             rest = iter(leaves)

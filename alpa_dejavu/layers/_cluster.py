@@ -31,7 +31,7 @@ EPS = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class Clustering:
-    """Where layers end.
+    """The ends of layers, and the objective that they have.
 
     Attributes:
         ends: layer i is the equations ends[i-1]..ends[i]-1.
@@ -44,7 +44,7 @@ class Clustering:
 
 @final
 class Clusters:
-    """Answers how some equations are cut into any number of layers."""
+    """Some equations, with the way to cut them into any number of layers."""
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
         self._num = len(equations)
@@ -55,11 +55,11 @@ class Clusters:
 
     @property
     def products(self) -> list[int]:
-        """Which equations have products."""
+        """Returns the places of the equations that have products."""
         return [int(n) for n in np.flatnonzero(self._heavy)]
 
     def cut(self, num_layers: int) -> Clustering:
-        """The layers.
+        """Cuts the equations into so many layers.
 
         Raises:
             ValueError: there are fewer equations than layers, or no way was found.
@@ -81,7 +81,7 @@ class Clusters:
         return Clustering(tuple(reversed(cuts[:-1])), float(table.most[self._num, num_layers]))
 
     def _why_not(self, num_layers: int) -> str:
-        """What is wrong with a number of layers, and which near ones there can be."""
+        """Returns in words why there can't be so many layers, and which near numbers there can be."""
         near = sorted(range(1, self._num + 1), key=lambda n: abs(n - num_layers))[:7]
         possible = [str(n) for n in sorted(near) if self.possible(n)]
         return (
@@ -91,7 +91,7 @@ class Clusters:
         )
 
     def possible(self, num_layers: int) -> bool:
-        """Whether there is a way that keeps the rule."""
+        """Returns whether some way to cut so many layers keeps the rule."""
         return reachable(*self._allowed(num_layers), num_layers)
 
     def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,7 +100,7 @@ class Clusters:
         return self._known[num_layers]
 
     def best_number(self) -> int:
-        """Alpa's number of layers for "auto": the most that don't take more bytes than two layers do, by bisection."""
+        """Returns Alpa's number of layers for "auto": the most that take no more bytes than two do, by bisection."""
         least, most = 2, int(self._heavy.sum() / 3) + 1
         if self._num < 2:
             return 1
@@ -117,7 +117,7 @@ class Clusters:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Uses:
-    """Which equations make and take which values, as `alpa_dejavu.layers.cluster_search.search` takes it."""
+    """The values that equations make and take, as `alpa_dejavu.layers.cluster_search.search` takes them."""
 
     sizes: NDArray[np.float64]
     first_users: NDArray[np.int64]

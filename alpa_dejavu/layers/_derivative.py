@@ -58,7 +58,7 @@ class Linear:
 class Parts:
     """The forward and backward part of a layer.
 
-    What else their equations take are constants.
+    Whatever else their equations take is constant.
 
     Attributes:
         forward: results are the layer's, then the residuals.
@@ -79,7 +79,7 @@ class Parts:
 
 @functools.lru_cache(maxsize=1024)
 def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
-    """The layer's derivative by its active operands."""
+    """Returns the layer's derivative by its active operands."""
     saved: dict[str, Any] = {}
 
     def run(*operands: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
 
 @functools.lru_cache(maxsize=1024)
 def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
-    """The layer's parts, given which of its results have a cotangent."""
+    """Returns the layer's parts, given which of its results have a cotangent."""
     split = linear(layer, active)
     reached: list[bool] = []
     residuals = list(split.tangents.constvars)
@@ -131,7 +131,7 @@ def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], rema
 
 
 def _of_active(split: Linear, pulled: Sequence[bool]) -> list[bool]:
-    """Of the results that depend on active operands: which have a cotangent."""
+    """Returns, for each result that depends on active operands, whether it has a cotangent."""
     return [has for has, depends in zip(pulled, split.active, strict=True) if depends]
 
 

@@ -1,4 +1,4 @@
-"""What an equation of the loss counts when layers are balanced, by Alpa's rule.
+"""The operations that an equation of the loss counts for when layers are balanced, by Alpa's rule.
 
 Matrix products and convolutions count, by their operations; an equation that has a `jaxpr` (a jitted or rematerialised
 function, a scan) counts what is in it once; nothing else does, not even a product inside of a `custom_vjp` or a cond.
@@ -17,7 +17,7 @@ from alpa_dejavu.layers.features._products import convolution_flop, dot_flop
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which equations have products, and operations of each; both of shape (number of equations,)."""
+    """Returns which equations have products, and the operations of each; both of shape (number of equations,)."""
     known: dict[int, tuple[bool, float]] = {}
     counted = [_count(equation, known) for equation in equations]
     return np.array([c[0] for c in counted], dtype=np.bool_), np.array([c[1] for c in counted], dtype=np.float64)

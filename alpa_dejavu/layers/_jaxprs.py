@@ -11,7 +11,7 @@ MARKER = "pipeline_marker"
 
 
 def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
-    """Equations with all that they take from outside as operands, in the order in which they take it."""
+    """Returns equations as a jaxpr; all that they take from outside are its operands, in the order of taking."""
     made: set[core.Var] = set()
     taken: dict[core.Var, None] = {}
     effects: set[core.Effect] = set()
@@ -25,7 +25,7 @@ def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -
 
 
 def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
-    """Which equations make something that is wanted, or that another such equation takes, or have effects."""
+    """Returns which equations make something that is wanted, or that another such equation takes, or have effects."""
     needed = {atom for atom in wanted if isinstance(atom, core.Var)}
     alive = []
     for equation in reversed(equations):
@@ -36,7 +36,7 @@ def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Ato
 
 
 def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
-    """A jaxpr's equations on these operands, and its results: all that it makes gets new variables."""
+    """Returns a jaxpr's equations on these operands, and its results: all that it makes gets new variables."""
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:
@@ -47,7 +47,7 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
 
 
 def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
-    """What an atom is called, itself if it has no other name."""
+    """Returns the atom that `names` has for an atom; the atom itself if there is none."""
     return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
 
@@ -68,7 +68,7 @@ def inlined(
     names: dict[core.Var, core.Atom],
     wanted: Callable[[core.JaxprEqn], bool],
 ) -> list[core.JaxprEqn]:
-    """The equations with the wanted calls replaced by what they call, and without Alpa's markers.
+    """Returns the equations with the wanted calls replaced by what they call, and without Alpa's markers.
 
     `names` says how variables are called, and is told how the results of what was replaced are.
     """
@@ -89,7 +89,7 @@ def inlined(
 
 
 def body(equation: core.JaxprEqn) -> core.Jaxpr | None:
-    """What a jitted function's call runs on the call's operands, if the equation is such a call."""
+    """Returns the jaxpr that a jitted function's call runs on its operands; None if the equation is no such call."""
     if equation.primitive.name not in ("pjit", "closed_call", "core_call", "custom_jvp_call"):
         return None
     called = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")

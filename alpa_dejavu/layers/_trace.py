@@ -50,22 +50,22 @@ class TracedStep:
 
     @property
     def micro_batch(self) -> int:
-        """Samples in a micro-batch."""
+        """Returns the number of samples in a micro-batch."""
         return self.batch // self.num_micro_batches
 
     @cached_property
     def clusters(self) -> Clusters:
-        """How the loss is cut into any number of layers."""
+        """Returns the way to cut the loss into any number of layers."""
         return Clusters(self.loss.eqns)
 
     @cached_property
     def workshops(self) -> dict[Any, Any]:
-        """What the sharding engine has done for the step cut into one number of layers, for the next."""
+        """Returns the sharding engine's work on the step cut into one number of layers, kept for the next number."""
         return {}
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in what the loss takes besides the batch: trained and frozen ones."""
+        """Returns how many numbers the loss takes besides the batch: trained and frozen ones."""
         return sum(var.aval.size for var in self.loss.invars if var not in self.data and var.aval.ndim)
 
 

@@ -1,4 +1,4 @@
-"""What a step does after its gradients, divided among the layers.
+"""The division of an update, all that a step does after its gradients, among the layers.
 
 An equation belongs to the layer of its largest operand that belongs to one: of gradients and parameters, to begin with,
 then of what is made of them. What works up the optimizer's state before it meets a gradient belongs to the layer that
@@ -17,7 +17,7 @@ from alpa_dejavu.layers._jaxprs import MARKER, body, jaxpr_of, live_equations, n
 
 
 def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers: int) -> tuple[core.Jaxpr | None, ...]:
-    """Each layer's part, None where it has none.
+    """Divides an update into each layer's part, None where it has none.
 
     Args:
         update: what is divided.
@@ -81,7 +81,7 @@ class _Division:
         self.equations = [equation for equation, is_alive in zip(self.equations, alive, strict=True) if is_alive]
 
     def assign_rest(self) -> None:
-        """From the last equation on: what has no layer gets that of the first layer that takes its results.
+        """Gives equations without a layer, from the last one on, the first layer that takes their results.
 
         What no layer takes, such as a count of steps, is the first layer's that has a part at all.
         """

@@ -17,21 +17,24 @@ from numpy.typing import NDArray
 from alpa_dejavu.sharding._padded import FloatArray, Padded
 
 STEPS = 100
-"""Of the gradient, and of the temperature."""
+"""The number of steps of the gradient; the temperature falls at each."""
 COLDEST = 1e-4
-"""The last temperature, next to the first."""
+"""The last temperature, as a share of the first."""
 STRIDE = 0.5
-"""Of the way to where the gradient is zero if the neighbours stay as they are; all nodes go at once."""
+"""The share that is gone, at each step, of the way to where the gradient is zero if the neighbours stay as they are.
+
+All nodes go at once.
+"""
 NOISE = (0.0, 0.02, 0.05, 0.1)
 """How strong the noise on the logits of each start is: 1.0 would count as much as the temperature does."""
 PRESSURE = 0.1
-"""What a memory limit's price rises by in a step in which it is overstepped by all of it, next to the ceiling."""
+"""The share of the ceiling by which a memory limit's price rises in a step in which twice the limit is used."""
 
 
 def annealed(
     padded: Padded, moved: tuple[FloatArray, FloatArray], ceiling: float, seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Shares that are all but choices, and prices of the memory limits.
+    """Returns shares that are all but choices, and prices of the memory limits.
 
     A natural gradient's step is in the logits what the gradient is in the shares, so that no choice is lost because its
     share is small. Memory limits are kept by an augmented Lagrangian.
@@ -64,7 +67,7 @@ def annealed(
 
 
 def _from_neighbours(padded: Padded, matrices: FloatArray, shares: FloatArray) -> FloatArray:
-    """What each choice costs with the neighbours' shares, shape (N, K, S)."""
+    """Returns the cost of each choice with the neighbours' shares, shape (N, K, S)."""
     return padded.by_node(np.matmul(matrices, shares[padded.other]))
 
 

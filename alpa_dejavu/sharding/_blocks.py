@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Blocks:
-    """Steps from arrays to arrays, and what they gave."""
+    """A memory of steps from arrays to arrays, and of their results."""
 
     def __init__(self) -> None:
         self._known: dict[tuple, tuple] = {}
@@ -24,7 +24,7 @@ class Blocks:
         self.steps = 0
 
     def once(self, step: Callable[..., Result], *arrays: object) -> Result:
-        """What `step(*arrays)` gives; worked out only if it was not asked for these very arrays before.
+        """Returns `step(*arrays)`, which is computed only if it was not asked for with these very arrays before.
 
         Neither the arrays nor the result may be changed afterwards.
         """
@@ -38,11 +38,11 @@ class Blocks:
 
     @property
     def repeated(self) -> int:
-        """How many of the steps had been worked out before."""
+        """Returns how many of the steps had been worked out before."""
         return self.steps - len(self._known)
 
     def places(self, count: int) -> np.ndarray:
-        """0, 1, 2, ...: the same array whenever it is asked for."""
+        """Returns 0, 1, 2, ...: the same array whenever it is asked for."""
         if count not in self._places:
             self._places[count] = np.arange(count)
         return self._places[count]
@@ -75,17 +75,17 @@ def own(matrix: np.ndarray) -> np.ndarray:
 
 
 def affordable(costs: np.ndarray) -> np.ndarray:
-    """The same costs, with what costs INFINITY_COST or more forbidden."""
+    """Returns the costs with infinity in place of all that are INFINITY_COST or more."""
     return np.where(costs >= INFINITY_COST, np.inf, costs)
 
 
 def fold_into_one(cost: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """What a node with one neighbour costs at best, by the neighbour's choice."""
+    """Returns the least cost of a node and of its only edge, for each choice of the neighbour."""
     return np.asarray((cost[:, None] + matrix).min(axis=0))
 
 
 def fold_into_two(cost: np.ndarray, to_a: np.ndarray, to_b: np.ndarray) -> np.ndarray:
-    """What a node with two neighbours costs at best, by their choices."""
+    """Returns the least cost of a node and of its two edges, for each pair of choices of the two neighbours."""
     return np.asarray((cost[:, None, None] + to_a[:, :, None] + to_b[:, None, :]).min(axis=0))
 
 

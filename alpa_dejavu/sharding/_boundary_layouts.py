@@ -27,7 +27,7 @@ class BoundaryLayout:
     last: Axes = ()
 
     def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """How a tensor is cut; None where it has no batch dimension, or isn't divided evenly."""
+        """Returns the spec that the layout gives a tensor; None if it has no batch dimension, or isn't cut evenly."""
         if batch_dim is None:
             return None
         others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]
@@ -41,17 +41,17 @@ class BoundaryLayout:
         return spec if divides(spec, shape, mesh_shape) and fills(spec, shape, mesh_shape) else None
 
     def nearest(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """The same, or with the batch alone cut where the rest can't be."""
+        """Returns the layout's spec of a tensor, or the spec that cuts the batch alone where the rest can't be cut."""
         spec = self.spec(shape, batch_dim, mesh_shape)
         return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
 
 
 Layouts = tuple[BoundaryLayout, BoundaryLayout]
-"""Of the largest tensors that cross a boundary, and of the others."""
+"""The layout of the largest tensors that cross a boundary, and the layout of the others."""
 
 
 def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
-    """What is tried at boundaries.
+    """Returns the pairs of layouts that are tried at boundaries: one for the largest tensors, and one for the others.
 
     Where tensors of several sizes cross, such as what lies within a block and the sum that passes by it, the largest
     may be cut otherwise than the rest.

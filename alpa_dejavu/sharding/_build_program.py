@@ -53,7 +53,7 @@ class _Builder:
         self.values: dict[core.Var, Value] = {}
 
     def build(self) -> LayerProgram:
-        """Forward passes in order, backward passes in the other order, then the updates."""
+        """Reads the forward passes in order, the backward passes in the opposite order, then the updates."""
         writer = self.writer
         ahead, forward_records = self._passes([layer.forward for layer in self.layers])
         num_forward = len(writer.operators)
@@ -83,7 +83,7 @@ class _Builder:
         )
 
     def _known_batch(self, ahead: Sequence[_Pass]) -> tuple[tuple[int, int], ...]:
-        """Of what comes from outside of the forward passes."""
+        """Returns the operators that forward passes take from outside, each with its known batch dimension."""
         made = {var for one in ahead for var in results(one.jaxpr)}
         found = {
             self.writer.place(self.values[var]): self.batch_dims[var]
@@ -120,7 +120,10 @@ class _Builder:
         )
 
     def _crossing(self, ahead: Sequence[_Pass], back: Sequence[_Pass]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What crosses to the layers before and after: forward it comes from before, backward from after."""
+        """Returns the operators of what crosses the boundary before the layers, and of what crosses the boundary after.
+
+        The forward passes take from the layers before and give to those after; the backward passes do the opposite.
+        """
         shared = frozenset().union(*(layer.shared for layer in self.layers))
         sides: tuple[list[core.Var], list[core.Var]] = ([], [])
         known: set[core.Var] = set()
@@ -135,7 +138,7 @@ class _Builder:
         return self._places(received), self._places(sent)
 
     def _waiting(self) -> tuple[tuple[Lifetime, ...], tuple[Lifetime, ...]]:
-        """What the backward pass reads of what forward made, and of what it got."""
+        """Returns the values that wait for the backward passes: those that forward passes made, and those they took."""
         kept, inputs = [], []
         for layer in self.layers:
             if layer.backward is None:
@@ -148,7 +151,10 @@ class _Builder:
         return self._in_memory(kept, entered), entered
 
     def _in_memory(self, variables: Sequence[core.Var], but: Sequence[Lifetime] = ()) -> tuple[Lifetime, ...]:
-        """What variables take of memory: a reshape shares its operand's; parameters and constants are there anyway."""
+        """Returns the values that some variables hold in memory, without those of `but`.
+
+        A reshape shares its operand's memory. Parameters and constants are in memory anyway.
+        """
         writer = self.writer
         resident = {self.values[var] for layer in self.layers for var in layer.parameters if var in self.values}
         values = (self.values[var] for var in variables if var in self.values)

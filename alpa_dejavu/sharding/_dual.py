@@ -1,4 +1,4 @@
-"""What no choices of a cost graph's nodes cost less than.
+"""A lower bound on the cost of all choices of a cost graph's nodes.
 
 Costs are moved between a node and its edges, which changes the cost of no choices. Whatever has been moved, the sum of
 each node's and each edge's least cost is a lower bound; costs are moved along the program, back and forth, such that
@@ -85,7 +85,7 @@ class Dual:
         return found[:, None]
 
     def moved(self) -> tuple[FloatArray, FloatArray]:
-        """By what each node's and each edge's choices cost more than its cheapest, as they are now.
+        """Returns by how much each node's and each edge's choices cost more than its cheapest, as moved so far.
 
         Shapes (N, K) and (H, K, K), with an end's own choices in rows; zero for choices that a node doesn't have.
         """
@@ -117,11 +117,14 @@ class Dual:
         return float(self._has().min(axis=1).sum() + edges - self.prices.sum())
 
     def _has(self) -> FloatArray:
-        """What is left with each node, shape (N, K)."""
+        """Returns the costs of each node's choices, as moved so far, shape (N, K)."""
         return self._own + self._padded.by_node(self._into)
 
     def _left(self, ends: IntArray) -> FloatArray:
-        """What is left with some edges; own choices in columns, infinite for choices that a node doesn't have."""
+        """Returns the costs of some edges, as moved so far, with an end's own choices in columns.
+
+        They are infinite for choices that a node doesn't have.
+        """
         padded = self._padded
         others = padded.reverse[ends]
         left = self._matrices[ends] - self._into[others][:, :, None] - self._into[ends][:, None, :]

@@ -57,7 +57,7 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """What is left of a graph when nodes have been taken out of it.
+    """A graph from which nodes have been taken out, with what is needed to choose for those, too.
 
     Attributes:
         core: the graph that is left; equal to the whole one in its best cost, but for a constant.

@@ -1,4 +1,4 @@
-"""What is known of a program whatever the mesh."""
+"""The facts about a program that hold on every mesh."""
 
 import dataclasses
 from collections.abc import Hashable, Sequence
@@ -14,7 +14,7 @@ _numbers: dict[Hashable, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What the strategies of an operator depend on, besides those of its operands.
+    """The facts about an operator that its strategies depend on, besides its operands' strategies.
 
     Attributes:
         number: the same for operators that are alike in themselves, in their operands' shapes, and in all of this.
@@ -35,7 +35,7 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """What is known of a program whatever the mesh.
+    """The facts about a program that hold on every mesh.
 
     Attributes:
         operators: the program.
@@ -55,7 +55,7 @@ class Facts:
     def of(
         cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
     ) -> "Facts":
-        """Of some operators; `thorough` and `known_batch` are about batch dimensions (see `operator_batch_dims`)."""
+        """Returns the facts about operators; `operator_batch_dims` says what `thorough` and `known_batch` are."""
         batch_dims = operator_batch_dims(operators, thorough, known_batch)
         users: list[list[int]] = [[] for _ in operators]
         for index, operator in enumerate(operators):
@@ -72,7 +72,7 @@ class Facts:
 
     @cached_property
     def surroundings(self) -> list[Surroundings]:
-        """Of each operator."""
+        """Returns the surroundings of each operator."""
         return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
 
     def _surroundings(self, index: int, operator: Operator) -> Surroundings:

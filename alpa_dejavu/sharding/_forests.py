@@ -31,7 +31,7 @@ class Forest:
 
 
 def bettered(padded: Padded, choices: IntArray) -> IntArray:
-    """Choices that no other choices of the nodes of some forests make cheaper; every node is in one of these.
+    """Returns choices that no other choices of a forest's nodes make cheaper; the forests have all nodes among them.
 
     Args:
         padded: the graph.
@@ -116,7 +116,7 @@ def _anew(padded: Padded, forest: Forest, choices: IntArray) -> IntArray:
 
 
 def _beside(padded: Padded, forest: Forest, choices: IntArray) -> FloatArray:
-    """What each choice of the forest's nodes costs with the nodes outside, shape (N, S, K)."""
+    """Returns the cost of each choice of the forest's nodes, given the choices outside of it, shape (N, S, K)."""
     inside = np.zeros(len(padded.nodes), dtype=np.bool_)
     inside[list(forest.nodes)] = True
     owner = padded.owner

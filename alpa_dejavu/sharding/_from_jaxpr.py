@@ -21,7 +21,7 @@ _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 def read_steps(writer: Writer, steps: Sequence[Step]) -> None:
-    """Append what the steps compute, and which operator each step's result has."""
+    """Writes the operators that the steps compute, and notes which operator each step's result has."""
     for step in steps:
         if step.primitive in _RENAMES:
             _rename(writer, step)
@@ -58,7 +58,7 @@ def _read(writer: Writer, step: Step) -> None:
 
 
 def _computed(writer: Writer, step: Step) -> int:
-    """One operator, with siblings for further results."""
+    """Writes one operator for a step, with siblings for further results, and returns its place."""
     out, kind = step.outputs[0], kind_of_primitive(step)
     operands = [writer.place(value) for value in step.inputs]
     if kind in ("elementwise", "reduce") and all(map(writer.is_constant, operands)):
@@ -117,7 +117,7 @@ def _rename(writer: Writer, step: Step) -> None:
 
 
 def _carry(writer: Writer, end: int, start: int) -> None:
-    """What a trip leaves must be cut like what the next one begins with."""
+    """Ties the end of a loop's trip to its start: what a trip leaves must be cut like what the next one begins with."""
     if end == start or writer.operators[start].kind == "constant":
         return
     result = writer.operators[end]

@@ -15,12 +15,12 @@ Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
 
 
 def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
-    """Those of a jaxpr's operands or results that are no literals."""
+    """Returns the variables among a jaxpr's operands or results; the others are literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def results(jaxpr: core.Jaxpr) -> set[core.Var]:
-    """What a jaxpr makes; an operand that it only hands on isn't."""
+    """Returns the variables that a jaxpr makes; an operand that it only hands on is none of them."""
     return set(variables(jaxpr.outvars)).difference(jaxpr.invars)
 
 
@@ -74,7 +74,7 @@ def _groups(update: core.Jaxpr) -> list[list[int]]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Roles:
-    """What is known of the operands of all layers' updates.
+    """The roles that the operands of all layers' updates are known to have.
 
     Attributes:
         parameters: of the model.
@@ -92,7 +92,7 @@ class Roles:
 def pair_gradients(
     groups: Iterable[Sequence[core.Var]], roles: Roles, own: Iterable[core.Var], made: Collection[core.Var]
 ) -> Pairs:
-    """For each parameter of a layer that is trained its gradient and its state.
+    """Returns the gradient and the state of each parameter of a layer that is trained.
 
     Where an update works on several parameters as one, what they have is dealt out by shapes, in order.
 

@@ -36,7 +36,7 @@ class CostGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Followers:
-    """Which node decides for each operator, and how.
+    """The nodes that decide for operators, and how they do.
 
     Attributes:
         root: for each operator the operator whose choice decides.
@@ -71,7 +71,7 @@ def _followed(table: Table, leader: np.ndarray) -> np.ndarray:
 
 
 def _lookup(table: Table) -> np.ndarray:
-    """For each strategy of the followed operand the strategy that goes with it: its own, or else the cheapest.
+    """Returns for each strategy of the followed operand the strategy that goes with it: its own, or else the cheapest.
 
     Of equally cheap ones the last, since the one that keeps the tensor whole stands last.
     """

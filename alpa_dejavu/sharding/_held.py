@@ -41,7 +41,7 @@ class Held:
         return (*self.axes(place), *self._strategies[place].all_reduce) if place >= 0 else ()
 
     def parts(self, values: Iterable[Value]) -> FloatArray:
-        """What a device has of some values."""
+        """Returns the bytes that one device has of some values, in parts."""
         found = np.zeros((2, 2))
         for place, num_bytes, further in values:
             batched, divided, share = self._share(place, num_bytes, further)
@@ -49,7 +49,7 @@ class Held:
         return found
 
     def alive(self, lifetimes: Sequence[Lifetime]) -> FloatArray:
-        """What a device has of values at each moment, shape (moments, 2, 2)."""
+        """Returns the bytes that one device has of values at each moment, in parts, shape (moments, 2, 2)."""
         steps = np.zeros((max((one.last for one in lifetimes), default=-1) + 2, 2, 2))
         for one in lifetimes:
             batched, divided, share = self._share(one.operator, one.num_bytes, ())

@@ -1,4 +1,4 @@
-"""What kind of operator an HLO instruction is, and its dimensions."""
+"""The kind of operator that an HLO instruction is, and its dimensions."""
 
 from collections.abc import Sequence
 from typing import Any

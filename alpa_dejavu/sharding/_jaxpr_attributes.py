@@ -1,4 +1,4 @@
-"""What kind of operator a step of a jaxpr is, and its dimensions."""
+"""The kind of operator that a step of a jaxpr is, and its dimensions."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class LayerProgram:
 
     @cached_property
     def smaller(self) -> frozenset[int]:
-        """Of what crosses each boundary that which isn't the largest."""
+        """Returns the operators whose results cross a boundary, and are smaller than the largest that crosses it."""
         found: set[int] = set()
         for side in (self.received, self.sent):
             sizes = {place: math.prod(self.operators[place].shape) for place in side}
@@ -91,7 +91,7 @@ class LayerProgram:
 
     @cached_property
     def facts(self) -> Facts:
-        """What the engine needs to know of the program on every mesh."""
+        """Returns the facts about the program that the engine needs on every mesh."""
         return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
 
     def phase(self, operator: int) -> str:

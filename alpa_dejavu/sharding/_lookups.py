@@ -50,7 +50,7 @@ def lookup_gradient(writer: Writer, step: Step) -> int:
 
 
 def _added(writer: Writer, place: int, update: int, out: Value, repeats: float) -> int:
-    """What is added to zeros needs no addition."""
+    """Returns the operator of a sum; what is added to a constant, which stands for zeros, is the sum itself."""
     if writer.is_constant(place):
         return update
     return writer.add("elementwise", (place, update), out, "add", repeats=repeats)
@@ -69,14 +69,14 @@ def _spread(writer: Writer, place: int, like: Value, repeats: float) -> int:
 
 
 def _rows_looked_up(table: Shape, indices: Shape, rows: Shape) -> int | None:
-    """How many dimensions of indices there are, if whole rows of a table are looked up one by one; else None."""
+    """Returns the number of dimensions of indices if whole rows of a table are looked up one by one; else None."""
     rank = len(indices) - 1
     looked_up = indices[-1:] == (1,) and len(table) > 1 and rows == (*indices[:-1], *table[1:])
     return rank if rank >= 1 and looked_up else None
 
 
 def _leading(table: Shape, rows: Shape) -> int:
-    """How many leading dimensions two shapes have in common, less than all of the first."""
+    """Returns how many leading dimensions two shapes have in common, less than all of the first."""
     common = 0
     while common < min(len(table) - 1, len(rows)) and table[common] == rows[common]:
         common += 1

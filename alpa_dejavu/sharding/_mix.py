@@ -29,7 +29,7 @@ def mixed(padded: Padded, choices: IntArray) -> IntArray:
 
 
 def _best(padded: Padded, one: IntArray, two: IntArray) -> IntArray:
-    """Where they differ, each node takes the one or the other."""
+    """Returns the best mix of two choices: where they differ, each node takes the one or the other."""
     graph = _differences(padded, one, two)
     if not graph.costs:
         return one

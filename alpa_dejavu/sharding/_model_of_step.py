@@ -1,4 +1,4 @@
-"""From a traced step to the model that is planned for."""
+"""The model that is planned for, made from a traced step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpa_dejavu.sharding.solved import SolvedLayers
 
 
 def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none") -> Model:
-    """The layers of a traced step, described; see `cut_into_layers`.
+    """Cuts a traced step into layers, and returns the model that they make up; see `cut_into_layers`.
 
     How logical meshes divide them is solved by the sharding engine, on each mesh when it is first asked for.
 
@@ -28,7 +28,7 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
 
 
 def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
-    """What `model_of_step` gives a model to be sharded by, without the rest."""
+    """Returns the solver by which `model_of_step` has a model sharded, without the model."""
     return _solver(cut_into_layers(traced, num_layers), traced)
 
 

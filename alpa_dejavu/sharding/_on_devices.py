@@ -1,4 +1,4 @@
-"""What each device computes and keeps of a program whose strategies are chosen."""
+"""Each device's share of a program whose strategies are chosen: its operators, its collectives and its memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
 
 
 def _staying(held: Held, further: dict[int, tuple[int, ...]], zero: int) -> list[FloatArray]:
-    """Bytes of each of `MEMORY` but the temporaries, in parts."""
+    """Returns the bytes of each role of `MEMORY` but the temporaries, in parts."""
     program = held.program
     sharded = further if zero >= 3 else {}
     parameters = [(place, held.whole(place), sharded.get(place, ())) for place in program.parameters]
@@ -68,7 +68,7 @@ def _staying(held: Held, further: dict[int, tuple[int, ...]], zero: int) -> list
 
 
 def _cuts(held: Held, places: Sequence[int]) -> NDArray[np.bool_]:
-    """Which axes divide the work of some operators: partial sums are divided too."""
+    """Returns which axes divide the work of some operators: partial sums are divided too."""
     return _marked([held.working_axes(place) for place in places], len(held.mesh_shape))
 
 

@@ -16,7 +16,7 @@ from alpa_dejavu.sharding._table import Strategy
 
 @final
 class OneDevice:
-    """What `BoundarySolver` would find."""
+    """A solver for one device, with the interface of `BoundarySolver`: there is one solution, and it is free."""
 
     def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
         self.program, self.mesh = program, mesh
@@ -24,15 +24,15 @@ class OneDevice:
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Everything whole."""
+        """Returns strategies that leave every result whole."""
         ranks = [operator.rank for operator in self.program.operators]
         whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
         return tuple(whole[rank] for rank in ranks)
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """A whole tensor."""
+        """Returns the spec of a whole tensor."""
         return replicated(self.program.operators[place].rank)
 
     def objective(self, received: int, sent: int) -> float:
-        """Nothing is sent."""
+        """Returns zero: one device sends nothing."""
         return 0.0

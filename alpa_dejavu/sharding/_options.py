@@ -1,11 +1,11 @@
-"""What the user may ask of the sharding engine."""
+"""The options that the user may give the sharding engine."""
 
 import dataclasses
 
 INFINITY_COST = 1e13
 """The cost of what is not wanted: it may be chosen only where nothing else is possible."""
 SOLVERS = ("ilp", "relaxed")
-"""The exact one, and a relaxation with its gradient."""
+"""The names of the solvers: the exact one, and a relaxation with its gradient."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from alpa_dejavu.sharding._options import INFINITY_COST
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 _FULL = 1.0 + 1e-12
-"""Of a memory limit: sums of bytes are rounded."""
+"""The share of a memory limit that may be used; it is above 1 because sums of bytes are rounded."""
 
 
 @final
@@ -87,7 +87,7 @@ class Padded:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Which choices nodes have, shape (N, K)."""
+        """Returns which choices nodes have, shape (N, K)."""
         found: NDArray[np.bool_] = np.arange(self.costs.shape[1]) < self.sizes[:, None]
         return found
 
@@ -114,7 +114,7 @@ class Padded:
         return dataclasses.replace(self, costs=costs, use=self.use[:0])
 
     def penalty(self, use: FloatArray) -> FloatArray:
-        """What overstepping the limits counts as, given the share of each that is used, shape (R, ...)."""
+        """Returns the cost of overstepping the limits, given the share of each that is used, shape (R, ...)."""
         found: FloatArray = self.dear * len(self.nodes) * np.maximum(use - _FULL, 0.0).sum(axis=0)
         return found
 
@@ -145,6 +145,6 @@ def _largest(costs: FloatArray) -> float:
 
 
 def _capped(costs: FloatArray, dear: float, impossible: float) -> FloatArray:
-    """Never more than the costs are: what is found to cost no less than some bound with these, doesn't with those."""
+    """Returns the costs with large ones lowered, so that a lower bound with these is one with the true costs, too."""
     capped = np.where(costs >= INFINITY_COST, np.minimum(costs, dear), costs)
     return np.where(np.isinf(costs), impossible, capped)

@@ -1,4 +1,4 @@
-"""What the strategies of an operator are made from: the mesh, the options, and the tables of its operands."""
+"""The site where an operator's strategies are made, from the mesh, the options and the tables of its operands."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

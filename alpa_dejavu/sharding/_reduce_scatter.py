@@ -23,7 +23,7 @@ _FEWEST = 5
 
 @dataclasses.dataclass(frozen=True)
 class Recut:
-    """What is cut otherwise than the solver decided.
+    """The results that are cut otherwise than the solver decided.
 
     Attributes:
         specs: the new spec of each such operator's result.
@@ -94,7 +94,7 @@ def _is_worth_it(program: Program, region: Region) -> bool:
 
 
 def _scattered(operators: Sequence[Operator], index: int, strategy: Strategy, mesh_shape: Shape) -> Spec | None:
-    """How the sum is cut when each device keeps a part: along the first dimension that is free for it."""
+    """Returns how the sum is cut when each device keeps a part: along the first dimension that is free for it."""
     operator = operators[index]
     spec = list(strategy.output)
     if operator.kind == "reduce":

@@ -33,7 +33,7 @@ class Program:
 
     @cached_property
     def replaces(self) -> dict[int, int]:
-        """For each operator whose result takes over a parameter's memory, that parameter."""
+        """Returns for each operator whose result takes over a parameter's memory, that parameter."""
         found = {}
         for operator in self.operators:
             if operator.kind == "output" and operator.alias is not None:

@@ -20,19 +20,19 @@ from alpa_dejavu.sharding._settle import one_hot, settled
 CEILINGS = (0.5, 0.25, 0.75, 0.95)
 """Shares of the moved costs above zero that are below the ceilings which these are annealed with, in turns."""
 TURNS = 8
-"""Each raises the bound; it anneals, too, where that won something the last time, or the bound rises no more."""
+"""The number of turns. Each raises the bound; it anneals, too, if that won something before, or the bound stalls."""
 ROUNDS = 100
-"""Of the bound's rise in the end; there are two in the first turn, and twice as many in each turn as before."""
+"""The rounds of the bound's rise in the end; the first turn has two, and each later turn twice as many as before."""
 PRICINGS = 10
-"""So often memory gets other prices in the end."""
+"""The number of times that memory gets other prices in the end."""
 FACTORS = (1.0, 3.0)
-"""Of the prices that choices are bettered with before they are within the limits."""
+"""The factors of memory's prices with which choices are bettered first, before they are bettered within the limits."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxed:
-    """What was found, and how far from the best it is at most.
+    """The choices that were found, with a bound on how far from the best they are.
 
     Attributes:
         choice: of each node.
@@ -46,7 +46,7 @@ class Relaxed:
 
     @property
     def slack(self) -> float:
-        """By what the best choices are cheaper, at most."""
+        """Returns by how much the best choices are cheaper, at most."""
         return self.cost - self.lower_bound
 
 
@@ -108,7 +108,7 @@ class _Search:
         return self.dual.reaches(self.cost)
 
     def anneal(self, share: float, seed: int) -> bool:
-        """With the ceiling that so large a share of the moved costs is below, and no more than may be gained.
+        """Anneals with a ceiling that so large a share of the moved costs is below, and no more than may be gained.
 
         Returns:
             Whether the choices are cheaper now.

@@ -1,4 +1,4 @@
-"""What it costs to turn one sharding of a tensor into another."""
+"""The costs of turning one sharding of a tensor into another."""
 
 from functools import lru_cache
 

@@ -19,7 +19,7 @@ from alpa_dejavu.sharding._table import Strategy
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """How each operator is computed on the mesh.
+    """The strategies by which operators are computed on the mesh.
 
     Attributes:
         strategies: the chosen strategy of each operator.

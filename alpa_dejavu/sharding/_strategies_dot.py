@@ -21,7 +21,7 @@ Cut = tuple[str, int, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class _Places:
-    """Where the dimensions of each role lie: in the left operand, the right operand and the result."""
+    """The places of the dimensions of each role: in the left operand, the right operand and the result."""
 
     lhs: dict[str, tuple[int | None, ...]]
     rhs: dict[str, tuple[int | None, ...]]

@@ -5,7 +5,7 @@ from alpa_dejavu.sharding._spec import replicated
 from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
 PARTIAL_CUT = 0.8
-"""What of the replication penalty a parameter pays that uses only one of two axes."""
+"""The share of the replication penalty that a parameter pays if it uses only one of two axes."""
 WHOLE_IOTA = 5.0
 """An iota kept whole drags what reads it along, so its penalty is that much higher."""
 

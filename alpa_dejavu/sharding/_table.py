@@ -60,7 +60,7 @@ class Table:
 
     @property
     def contents(self) -> tuple:
-        """What two tables that are equal have in common; cost matrices are one and the same array where equal."""
+        """Returns a tuple that two tables share if they are equal; equal cost matrices are one and the same array."""
         return (
             self.strategies, self.memory.tobytes(), tuple(id(edge) for edge in self.edges), self.follow, self.sources,
             self.max_tiles,

@@ -10,7 +10,7 @@ from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 
 
 def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
-    """For each operator record of a layer's update the parameter that it is about, None where it is about none.
+    """Returns for each operator record of a layer's update the parameter that it is about, None where it is about none.
 
     Parameters, gradients and states are about themselves; what is made of them is about the first operand's of the same
     shape.

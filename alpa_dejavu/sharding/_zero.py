@@ -30,7 +30,7 @@ class Zero:
 def zero_divisions(
     program: LayerProgram, strategies: Sequence[Strategy], mesh_shape: Shape, level: int
 ) -> dict[int, Zero]:
-    """For each trained parameter (by its operator) that can be divided further, how; nothing below level 2."""
+    """Returns how trained parameters, by their operators, can be divided further; nothing below level 2."""
     found = {}
     for trained in program.trained if level >= 2 else ():
         spec = strategies[trained.parameter].output

@@ -27,15 +27,15 @@ from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy
 
 Penalties = dict[int, NDArray[np.float64]]
-"""For nodes of the graph, what each of their choices costs more."""
+"""The cost that is added to each choice of some nodes of the graph."""
 Choice = Callable[[], dict[int, int]]
-"""Gives the choices of what is left of the graph."""
+"""A function that returns the choices of what is left of the graph."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workshop:
-    """What programs have in common on one mesh, done for the first of them.
+    """The work that programs share on one mesh; it is done for the first of them.
 
     Attributes:
         mixed: whether tensors of several sizes cross a boundary of any of them.
@@ -49,12 +49,12 @@ class Workshop:
 
 
 Workshops: TypeAlias = dict[tuple[LogicalMesh, ShardingOptions, bool], Workshop]
-"""By the mesh, the options, and whether tensors of several sizes cross a boundary."""
+"""Workshops by the mesh, the options, and whether tensors of several sizes cross a boundary."""
 
 
 @final
 class BoundarySolver:
-    """One program on one mesh.
+    """The solver of one program on one mesh, for each pair of layouts at its boundaries.
 
     Attributes:
         layouts: those that are tried at either boundary; K of them, the same for all programs of a workshop.
@@ -99,7 +99,7 @@ class BoundarySolver:
         return self._reduced.complete(self._choices[received, sent]())
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """How an operator's result is cut by a layout; None where the layout doesn't say."""
+        """Returns how an operator's result is cut by a layout; None where the layout doesn't say."""
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
         return wanted.nearest(operator.shape, self._batch_dims[place], self.mesh.shape)
@@ -118,7 +118,7 @@ class BoundarySolver:
         return reduce_graph(capped, self._blocks, self._nodes)
 
     def _penalties(self, places: tuple[int, ...]) -> list[Penalties]:
-        """For each layout what it costs the nodes that decide how the results at a boundary are cut."""
+        """Returns the penalties of each layout, for the nodes that decide how the results at a boundary are cut."""
         found = []
         for layout in range(len(self.layouts)):
             penalties: Penalties = {}
@@ -131,7 +131,10 @@ class BoundarySolver:
         return found
 
     def _penalty(self, place: int, wanted: Spec) -> NDArray[np.float64]:
-        """A tensor is cut as the layout says where the engine knows that cut of it; else it is brought there."""
+        """Returns the penalty of each choice of an operator's node: the cost of bringing its result to the wanted spec.
+
+        Where some choice has that spec, all choices that don't are forbidden instead.
+        """
         operator, outputs = self.program.operators[place], self._tables[place].outputs
         cost = np.array([0.0 if spec == wanted else np.inf for spec in outputs])
         if not np.isfinite(cost).any():
@@ -160,7 +163,7 @@ class BoundarySolver:
         return found
 
     def _reachable(self) -> dict[int, NDArray[np.int64]]:
-        """For each node at a boundary its choices that some layout allows."""
+        """Returns for each node at a boundary its choices that some layout allows."""
         found = {}
         for node in self._nodes:
             sides = [[layout[node] for layout in side if node in layout] for side in self._sides]
@@ -172,7 +175,7 @@ class BoundarySolver:
         return found
 
     def _first_alike(self, places: tuple[int, ...]) -> list[int]:
-        """For each layout the first one that cuts everything at a boundary in the same way."""
+        """Returns for each layout the first one that cuts everything at a boundary in the same way."""
         found: dict[tuple[Spec | None, ...], int] = {}
         return [
             found.setdefault(tuple(self.spec(place, layout) for place in places), layout)
@@ -190,7 +193,7 @@ class BoundarySolver:
         return self._by_itself(core, penalties)
 
     def _by_itself(self, core: CostGraph, penalties: list[tuple[int, NDArray[np.float64]]]) -> tuple[float, Choice]:
-        """One pair of layouts, where what is left of the graph hangs together too closely for all at once."""
+        """Solves for one pair of layouts, where the rest of the graph hangs together too closely for all at once."""
         costs = dict(core.costs)
         for node, penalty in penalties:
             costs[node] = costs[node] + penalty

@@ -1,4 +1,4 @@
-"""What a sharded layer computes, sends and keeps on each device."""
+"""A sharded layer: its computation, its collectives and its memory on each device."""
 
 from __future__ import annotations
 
@@ -91,24 +91,24 @@ class LayerSharding:
 
     @property
     def forward_shares(self) -> FloatArray:
-        """Which share of each forward record one device computes, shape (records,)."""
+        """Returns which share of each forward record one device computes, shape (records,)."""
         return self._shares(self.forward_cuts)
 
     @property
     def backward_shares(self) -> FloatArray:
-        """Which share of each backward record one device computes, shape (records,)."""
+        """Returns which share of each backward record one device computes, shape (records,)."""
         return self._shares(self.backward_cuts)
 
     @property
     def update_shares(self) -> FloatArray:
-        """Which share of each record of the update one device computes, shape (records,)."""
+        """Returns which share of each record of the update one device computes, shape (records,)."""
         return self._shares(self.update_cuts)
 
     def _shares(self, cuts: BoolArray) -> FloatArray:
         return 1 / np.where(cuts, np.array(self.mesh_shape, dtype=np.float64), 1.0).prod(axis=1)
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
-        """The same choices with mesh axis 0 of another length, and micro-batches so many times as large.
+        """Returns the same choices with mesh axis 0 of another length, and micro-batches so many times as large.
 
         Bytes follow; the engine's objective stays as it was. Axis 0 must have been longer than 1, or nothing is known
         of how it would cut.

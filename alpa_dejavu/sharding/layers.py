@@ -44,7 +44,7 @@ __all__ = [
 def shard_layer(
     layer: LayerJaxprs | Sequence[LayerJaxprs], mesh: LogicalMesh, options: ShardingOptions, zero: int = 0
 ) -> LayerSharding:
-    """How a layer is cut over a mesh when it stands alone.
+    """Returns how a layer is cut over a mesh when it stands alone.
 
     Args:
         layer: the layer, or several in a row that are cut as one: a stage.
@@ -121,7 +121,7 @@ def solvers_on(
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
-    """For each layer which program it is, and all unlike programs."""
+    """Returns for each layer which program it is, and all unlike programs."""
     kinds, programs, _ = _read(layers)
     return kinds, programs
 

@@ -22,7 +22,7 @@ from alpa_dejavu.sharding.sharding_table import StageLayers
 __all__ = ["ModelSharding", "Solved", "solved_for"]
 
 Solved = Callable[[int, int, bool], Sequence[StageLayers]]
-"""From lengths of the axes, and whether the batch is forced onto the first, to the layers at each of `ZERO`."""
+"""A function from axes' lengths, and whether the batch is forced onto the first, to the layers at each of `ZERO`."""
 ZERO = (0, 2, 3)
 _ALONE = (1, 1, True)
 _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradient", "update")}
@@ -42,7 +42,7 @@ class ModelSharding:
     batch_ratio: float = 1.0
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
-        """On one mesh, at one ZeRO level."""
+        """Returns the layers as they are divided on one mesh, at one ZeRO level."""
         solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
         return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
 
@@ -55,17 +55,17 @@ class ModelSharding:
         return solved.mapped(lambda layer: layer.on(length, self.batch_ratio))
 
     def with_micro_batch(self, ratio: float) -> ModelSharding:
-        """For a micro-batch that is `ratio` times as large."""
+        """Returns the sharding for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, batch_ratio=self.batch_ratio * ratio)
 
     @cached_property
     def whole(self) -> FloatArray:
-        """What one device alone keeps of layers i..j, shape (L, L, roles of `MEMORY`)."""
+        """Returns the bytes that one device alone keeps of layers i..j, shape (L, L, roles of `MEMORY`)."""
         return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
-        """Operators that were divided before: layers that are alike share theirs."""
+        """Returns the operators that were divided before: layers that are alike share theirs."""
         return {}
 
 
@@ -78,7 +78,7 @@ def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardedDivision:
-    """The layers on one mesh."""
+    """The layers of a model as they are divided on one mesh."""
 
     sharding: ModelSharding
     whole: tuple[Layer, ...]
@@ -86,16 +86,16 @@ class ShardedDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """Those that any stage has."""
+        """Returns the layer of each variant that some stage has."""
         return self.layers.numbers
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """As the layers' boundaries within a stage are best cut."""
+        """Returns the variant of each layer in each stage: the one whose boundaries within the stage are best cut."""
         return self.layers.of_stages
 
     def operators(self, variant: int, phase: str) -> Operators:
-        """What one device computes of a layer: records divided by the axes that cut them."""
+        """Returns the records that one device computes of a layer, divided by the axes that cut them."""
         name = "update" if phase == "step" else phase
         whole, cut = getattr(self.whole[self.variants[variant]], name), self.layers.variants[variant]
         key = id(whole), id(cut), phase
@@ -116,7 +116,7 @@ class ShardedDivision:
         return self.sharding.divided[key]
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Collectives of activations: one waits for the other."""
+        """Returns a layer's collectives of activations, each of which waits for the one before."""
         return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
@@ -143,7 +143,7 @@ class ShardedDivision:
         ]
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Collectives of parameters and gradients: the runtime combines those of a stage."""
+        """Returns the collectives of parameters and gradients; the runtime combines those of a stage."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
             for one in layer.collectives:
@@ -154,7 +154,7 @@ class ShardedDivision:
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
-        """By what the layers keep on this mesh, over what they keep on one device."""
+        """Returns the shares of memory: what the layers keep on this mesh, over what they keep on one device."""
         return self._memory
 
     @cached_property

@@ -79,7 +79,7 @@ class ShardingTable:
 
     @classmethod
     def of(cls, meshes: Sequence[StageLayers]) -> ShardingTable:
-        """From the layers on all meshes."""
+        """Returns the table of the layers on all meshes."""
         layers = tuple(zip(*(mesh.whole for mesh in meshes), strict=True))
         known: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
         for row in layers:

@@ -17,7 +17,7 @@ from alpa_dejavu.sharding.sharded import ZERO
 from alpa_dejavu.sharding.sharding_table import StageLayers
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
-"""What Alpa's pass assumes of the axes of every logical mesh: the second is ten times as fast."""
+"""The alpha and beta that Alpa's pass assumes for the axes of every logical mesh: the second is ten times as fast."""
 
 
 @final
@@ -35,7 +35,7 @@ class SolvedLayers:
         self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
-        """The layers at each ZeRO level; they are one where there is nobody to share with."""
+        """Returns the layers at each ZeRO level; all levels are one where there is nobody to share with."""
         key = data_parallel, tensor_parallel, batch_forced
         if key not in self._known:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)

@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 
 
 def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Starts and ends, each of shape (N,), where nobody slows down anybody: a task starts when those before it ended.
+    """Returns starts and ends, shape (N,), where nobody slows down anybody: a task starts when those before it ended.
 
     Args:
         program: of N tasks.
@@ -25,13 +25,13 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """The last end of `own_devices` alone."""
+    """Returns the last end of `own_devices` alone."""
     return float(_ends(program.waits, seconds).max())
 
 
 @compiled("(i8[:, ::1], f8[::1])")
 def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
-    """Of each task, and 0 at last, which is what -1, nothing to wait for, stands for."""
+    """Returns the end of each task, and 0 as the last entry: the one that -1, nothing to wait for, looks up."""
     ends = np.zeros(len(seconds) + 1)
     for n in range(len(seconds)):
         ends[n] = max(ends[waits[0, n]], ends[waits[1, n]], ends[waits[2, n]]) + seconds[n]
@@ -41,7 +41,7 @@ def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
 def shared_cores(
     program: Program, seconds: FloatArray, devices: NDArray[np.int64], cores: float
 ) -> tuple[FloatArray, FloatArray]:
-    """As `own_devices`, where all computations together have so many cores: each device gets an even share of them.
+    """Returns the same as `own_devices` where all computations share so many cores: each device gets an even part.
 
     A stage of d devices counts d times, and goes at most at the speed that its seconds are for: with c cores and n
     devices computing, at min(1, c / n). Transfers and starts take their time

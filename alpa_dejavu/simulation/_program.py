@@ -28,11 +28,11 @@ __all__ = [
 SENDS = ("blocking", "buffered", "overlapped")
 FORWARD, BACKWARD, FORWARD_SEND, BACKWARD_SEND, UPDATE, RECEIVE, START = range(7)
 POSTS = (7, 8)
-"""What a task is; up to UPDATE in the order in which a `Timeline` has them. `POSTS`
-hold up a sender that goes on at once."""
+"""The kinds of tasks; those up to UPDATE are in the order in which a `Timeline` has them. `POSTS` hold up a sender
+that goes on at once."""
 _BLOCKING, _BUFFERED, _OVERLAPPED = range(len(SENDS))
 _ARRIVES, _COMPUTES, _DEPARTS = range(3)
-"""What happens in a tick, one after the other on all stages."""
+"""The phases of a tick, one after the other on all stages."""
 
 
 @final

@@ -41,6 +41,6 @@ def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.floa
 
 
 def task_entries(tasks: Program, num_micro_batches: int) -> NDArray[np.int64]:
-    """Which entry of `stage_seconds` each task takes, shape (N,)."""
+    """Returns which entry of `stage_seconds` each task takes, shape (N,)."""
     last = (tasks.kind == BACKWARD) & (tasks.micro_batch == num_micro_batches - 1)
     return np.asarray(tasks.stage * (_LAST_BACKWARD + 1) + np.where(last, _LAST_BACKWARD, tasks.kind), dtype=np.int64)

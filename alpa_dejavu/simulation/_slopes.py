@@ -14,11 +14,11 @@ FloatArray = NDArray[np.float64]
 _TIE = 1e-9
 """Paths whose lengths differ by no more than this share of the longest are equally long: additions round."""
 _AT_A_TIME = 1 << 24
-"""So many numbers are kept at a time."""
+"""The number of numbers that are kept at a time."""
 
 
 def slopes(tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray) -> FloatArray:
-    """Of the end of all tasks, along each of K directions, shape (K,).
+    """Returns how fast the end of all tasks moves along each of K directions, shape (K,).
 
     The end is the length of the longest path through the graph. Where several are equally long, the one that grows
     most, or shrinks least, decides: the derivative holds for going along the direction, not for going back.
@@ -39,7 +39,7 @@ def slopes(tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, chan
 
 
 def _critical(tasks: Program, starts: FloatArray, ends: FloatArray) -> list[tuple[int, list[int], bool]]:
-    """The tasks on critical paths, in order: which it is, those on them that it comes right after, and if it ends."""
+    """Returns the tasks on critical paths, in order: its number, those it comes right after, and if it is an end."""
     last = float(ends.max())
     slack = _TIE * last
     is_end = (ends >= last - slack).tolist()
@@ -56,7 +56,7 @@ def _critical(tasks: Program, starts: FloatArray, ends: FloatArray) -> list[tupl
 
 
 def _longest(critical: list[tuple[int, list[int], bool]], rows: list[int], changes: FloatArray) -> FloatArray:
-    """The largest change of a critical path, for each column of `changes`."""
+    """Returns the largest change of a critical path, for each column of `changes`."""
     reached: dict[int, FloatArray] = {}
     best = np.full(changes.shape[1], -np.inf)
     nothing = np.zeros(changes.shape[1])

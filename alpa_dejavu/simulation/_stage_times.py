@@ -1,4 +1,4 @@
-"""What the simulation needs to know of a stage."""
+"""The times and bytes of a stage that the simulation needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of a simulation: who did what when, and what lay in memory."""
+"""The outcome of a simulation: who did what when, and what lay in memory."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Timeline:
 
     @property
     def num_stages(self) -> int:
-        """S."""
+        """Returns the number of stages, S."""
         return len(self.stages)
 
     @functools.cached_property
@@ -124,7 +124,7 @@ class Timeline:
         return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
     def collective_shares(self, kind: str) -> FloatArray:
-        """Which part of each "forward" or "backward" is collectives, shape (S, B)."""
+        """Returns which part of each "forward" or "backward" is collectives, shape (S, B)."""
         share = np.zeros((self.num_stages, self.num_micro_batches))
         for i, stage in enumerate(self.stages):
             whole, part = (
@@ -139,7 +139,7 @@ class Timeline:
 
     @functools.cached_property
     def _occupied(self) -> tuple[FloatArray, ...]:
-        """For each stage when it computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
+        """Returns when each stage computes, or is held up by a transfer: shape (number, 2), by start, disjoint."""
         spans = []
         for i in range(self.num_stages):
             parts = [self.forward_s[i], self.backward_s[i], self.update_s[i : i + 1]]
@@ -153,7 +153,7 @@ class Timeline:
         return tuple(spans)
 
     def _idle(self) -> list[FloatArray]:
-        """For each stage the gaps between what occupies it, shape (number, 2)."""
+        """Returns for each stage the gaps between what occupies it, shape (number, 2)."""
         gaps = []
         for busy in self._occupied:
             edges = np.concatenate([[0.0], busy.ravel(), [self.step_s]]).reshape(-1, 2)
@@ -175,13 +175,16 @@ class Timeline:
 
     @functools.cached_property
     def peak_in_flight(self) -> IntArray:
-        """How many micro-batches each stage keeps at most between forward and backward, shape (S,); inference: 0."""
+        """Returns the most micro-batches that each stage keeps between forward and backward, (S,); 0 in inference."""
         if self.schedule == "inference":
             return np.zeros(self.num_stages, dtype=np.int64)
         return np.array([int(self._in_flight(i)[1].max()) for i in range(self.num_stages)])
 
     def _in_flight(self, stage: int) -> tuple[FloatArray, IntArray]:
-        """From each time on, so many micro-batches. What ends at a time is gone before what starts then comes."""
+        """Returns times, and how many micro-batches are in flight from each on.
+
+        What ends at a time is gone before what starts then comes.
+        """
         starts, ends = self.forward_s[stage, :, 0], self.backward_s[stage, :, 1]
         if self.schedule == "inference":
             return np.zeros(1), np.zeros(1, dtype=np.int64)

@@ -9,11 +9,11 @@ from alpa_dejavu.problem import Plan
 __all__ = ["PARTS", "breakdown", "why_slower"]
 
 PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
-"""What a device does during a step; "idle" is the pipeline's bubble."""
+"""The things that a device does during a step; "idle" is the pipeline's bubble."""
 
 
 def breakdown(plan: Plan) -> Mapping[str, float]:
-    """Seconds of each of `PARTS` for the average device of a plan."""
+    """Returns the seconds of each of `PARTS` for the average device of a plan."""
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
         share = stage.submesh.num_devices / plan.num_devices
@@ -26,7 +26,7 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
-    """In a few words, why a plan takes longer than the best one: what it has more of, the most first."""
+    """Returns in a few words why a plan takes longer than the best one: what it has more of, the most first."""
     more = {part: seconds - breakdown(best)[part] for part, seconds in breakdown(plan).items()}
     slower = plan.step_s - best.step_s
     reasons = [

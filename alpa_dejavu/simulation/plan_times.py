@@ -17,7 +17,7 @@ from alpa_dejavu.simulation.step import StageTimes, step_seconds
 __all__ = ["PlanStep", "Times", "plan_times", "scaled", "shortened"]
 
 Times: TypeAlias = tuple[StageTimes, ...]
-"""Of all stages."""
+"""The times of all stages, in their order."""
 
 
 @final
@@ -31,7 +31,7 @@ class PlanStep:
     Args:
         plan: whose step it is.
         times: of its stages; None: as the plan has them.
-        factor: what the seconds of the plan are of those of the times.
+        factor: the plan's seconds over those of the times.
     """
 
     def __init__(self, plan: Plan, times: Times | None = None, factor: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class PlanStep:
         self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
 
     def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:
-        """Of a step whose stages take other times, in another number of micro-batches if one is given."""
+        """Returns the seconds of a step with other times of its stages, and other numbers of micro-batches if given."""
         count, step_s = num_micro_batches or self._plan.num_micro_batches, self._plan.step_s
         if self._shared or self._now <= 0:
             saved = self._work(self.times, self._plan.num_micro_batches) - self._work(times, count)
@@ -49,7 +49,7 @@ class PlanStep:
         return step_s * self._simulated(times, count) / self._now
 
     def slopes(self, changed: Sequence[Times]) -> FloatArray:
-        """How the seconds begin to change on the way to each of K other times, shape (K,): see `step_slopes`."""
+        """Returns how the seconds begin to change on the way to each of K other times, (K,): see `step_slopes`."""
         plan = self._plan
         if self._shared or self._now <= 0:
             return np.array([self.seconds(times) - plan.step_s for times in changed])
@@ -60,7 +60,7 @@ class PlanStep:
         return step_seconds(times, count, self._plan.schedule)
 
     def _work(self, times: Times, count: int) -> float:
-        """Seconds of the average device."""
+        """Returns the seconds that the average device works."""
         total = 0.0
         for n, stage in enumerate(times):
             taken = times[n - 1].forward_send_s if n else 0.0
@@ -71,7 +71,7 @@ class PlanStep:
 
 
 def plan_times(plan: Plan) -> Times:
-    """What the simulation needs of each stage; it sends what its neighbours take in."""
+    """Returns the times of each stage as the simulation needs them; a stage sends what its neighbours take in."""
     return tuple(_times(plan.stages, n) for n in range(len(plan.stages)))
 
 
@@ -102,7 +102,7 @@ def scaled(
     sends: tuple[float, float] = (1.0, 1.0),
     once: float | None = None,
 ) -> StageTimes:
-    """The stage with its parts taking these shares of their time.
+    """Returns the stage with its parts taking these shares of their time.
 
     Args:
         times: of the stage.
@@ -128,7 +128,7 @@ def scaled(
 
 
 def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: float) -> StageTimes:
-    """The stage with so much less to compute; what is negative is more."""
+    """Returns the stage with so much less to compute; what is negative is more."""
     return dataclasses.replace(
         times,
         forward_s=max(times.forward_s - forward_s, times.forward_collective_s),

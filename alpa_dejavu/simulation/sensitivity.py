@@ -1,4 +1,4 @@
-"""What a step depends on: its derivative by the speed of devices and links and the cost of layers, at a plan."""
+"""The sensitivity of a step: its derivative by the speed of devices and links and the cost of layers, at a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpa_dejavu.simulation.step import StageTimes
 __all__ = ["LEVERS", "Figure", "Sensitivity", "derivatives", "ranked", "sensitivities"]
 
 LEVERS = ("devices", "links", "layers")
-"""What figures are of."""
+"""The things that a figure may be about."""
 _NOTHING = 1e-6
 """A figure that moves a step by no more than this share of it isn't listed."""
 _Taking: TypeAlias = Callable[[Times, Sequence[int], float], Times]
@@ -23,7 +23,7 @@ _Taking: TypeAlias = Callable[[Times, Sequence[int], float], Times]
 @final
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-    """How a step depends on one figure.
+    """The dependence of a step on one figure.
 
     The step is convex and piecewise linear in its tasks' seconds. Where several ways through the schedule are equally
     long, as with stages alike, a better figure saves less than a worse one costs.
@@ -50,17 +50,17 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """By how many percent a step gets shorter for each percent that the figure gets better."""
+        """Returns by how many percent a step gets shorter for each percent that the figure gets better."""
         return self.saved_s / self.step_s
 
     @property
     def worse_elasticity(self) -> float:
-        """By how many percent a step gets longer for each percent that the figure gets worse."""
+        """Returns by how many percent a step gets longer for each percent that the figure gets worse."""
         return self.cost_s / self.step_s
 
     @property
     def gained_s(self) -> float:
-        """What twice the figure saves of a step, by the best plan that is known then."""
+        """Returns the seconds of a step that twice the figure saves, by the best plan that is known then."""
         return self.step_s - min(self.twice_s, self.twice_s if self.best_s is None else self.best_s)
 
 
@@ -85,7 +85,7 @@ class Figure:
 
 
 def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
-    """The derivatives by the figures that a plan itself tells apart, what helps most first.
+    """Returns the derivatives by the figures that a plan itself tells apart, what helps most first.
 
     That is: computing, collectives and transfers of all stages and of each, and the devices of each host. Links count
     with their latency: the plan doesn't tell what of a collective is bytes. What doesn't matter isn't listed.
@@ -95,7 +95,7 @@ def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
 
 
 def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[Sensitivity]:
-    """By some figures, in their order."""
+    """Returns the derivatives of a step by some figures, in their order."""
     asked = list(figures)
     slopes = step.slopes([times for figure in asked for times in (figure.better, figure.worse)]).reshape(-1, 2)
     found = []
@@ -109,13 +109,13 @@ def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[S
 
 
 def ranked(found: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """What helps most first, without what doesn't matter."""
+    """Returns the derivatives by what helps most first, without those that don't matter."""
     matter = [one for one in found if max(one.saved_s, one.cost_s, one.gained_s) > _NOTHING * one.step_s]
     return tuple(sorted(matter, key=lambda one: (-one.gained_s, -one.saved_s, -one.cost_s)))
 
 
 def _figures(plan: Plan, times: Times) -> Iterator[Figure]:
-    """Those that a plan itself tells apart, by the times of its stages."""
+    """Yields the figures that a plan itself tells apart, by the times of its stages."""
     everywhere = range(len(times))
     yield _figure("all devices", "devices", times, everywhere, _computing)
     yield _figure("all links within stages", "links", times, everywhere, _links)
@@ -142,13 +142,13 @@ def _hosts(names: Sequence[str], joined: str = " ") -> str:
 
 
 def _figure(what: str, part: str, times: Times, stages: Sequence[int], taking: _Taking) -> Figure:
-    """Of what takes seconds by 1 / speed in some stages."""
+    """Returns the figure of something that takes seconds by 1 / speed in some stages."""
     better, worse, twice = (taking(times, stages, share) for share in (0.0, 2.0, 0.5))
     return Figure(what, part, better, worse, twice)
 
 
 def _host_figures(stages: Sequence[StagePlan], times: Times) -> Iterator[Figure]:
-    """Of the devices of one host; those that have the same stages are told together.
+    """Yields figures of the devices of one host each; hosts that have the same stages are told together.
 
     A stage waits for its slowest host: faster devices of one help its own stages alone, slower ones hold up all.
     """
@@ -180,7 +180,7 @@ def _links(times: Times, stages: Sequence[int], share: float) -> Times:
 
 
 def _sends(times: Times, stages: Sequence[int], share: float) -> Times:
-    """Of what goes from some stages to the next, and back."""
+    """Returns the times where transfers from some stages to the next, and back, take a share of their time."""
     ahead = set(stages)
     back = {n + 1 for n in ahead}
     each = {n: (share if n in ahead else 1.0, share if n in back else 1.0) for n in range(len(times))}

@@ -22,7 +22,7 @@ def step_slopes(
     changed: Sequence[Sequence[StageTimes]],
     sends: str | None = None,
 ) -> NDArray[np.float64]:
-    """How fast the seconds of a step begin to change when its stages go towards others.
+    """Returns how fast the seconds of a step begin to change when its stages go towards others.
 
     A step is the longest path through the graph of its tasks, so it is convex and piecewise linear in their seconds,
     and its derivative along a direction is what that changes on the critical path. Stages that are alike make many

@@ -71,7 +71,7 @@ def simulate(
 def step_seconds(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> float:
-    """The seconds alone, of which a timeline takes twice as long; arguments and errors are those of `simulate`."""
+    """Returns a step's seconds alone; a timeline takes twice as long. Arguments and errors are those of `simulate`."""
     stages = tuple(stages)
     tasks = step_program(stages, num_micro_batches, schedule, sends)
     return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
@@ -80,7 +80,7 @@ def step_seconds(
 def step_program(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> Program:
-    """The graph of a step's tasks: who waits for whom. Arguments and errors are those of `simulate`."""
+    """Returns the graph of a step's tasks: who waits for whom. Arguments and errors are those of `simulate`."""
     Run(num_micro_batches, schedule)
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
@@ -92,14 +92,14 @@ def step_program(
 
 
 def sending(schedule: str) -> str:
-    """How transfers go in a schedule where nothing else is said: "overlapped" or "blocking" (see `simulate`)."""
+    """Returns how transfers go in a schedule if nothing else is said: "overlapped" or "blocking" (see `simulate`)."""
     return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
 
 
 def _run(
     tasks: Program, stages: tuple[StageTimes, ...], seconds: NDArray[np.float64], cores: float | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Starts and ends of the tasks, each of shape (N,)."""
+    """Returns starts and ends of the tasks, each of shape (N,)."""
     if cores is None:
         return own_devices(tasks, seconds)
     checks.positive("simulate", "cores", cores)
@@ -107,7 +107,7 @@ def _run(
 
 
 def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArray[np.float64]:
-    """Of each task, shape (N,)."""
+    """Returns the seconds of each task, shape (N,)."""
     trains = bool((tasks.kind == BACKWARD).any())
     return np.asarray(stage_seconds(stages, trains)[task_entries(tasks, size)])
 
@@ -115,7 +115,7 @@ def _seconds(tasks: Program, stages: tuple[StageTimes, ...], size: int) -> NDArr
 def _spans(
     tasks: Program, kind: int, num_stages: int, size: int, starts: NDArray[np.float64], ends: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
+    """Returns start and end of the tasks of a kind, shape (S, B, 2); NaN where there is none."""
     spans = np.full((num_stages, size, 2), np.nan)
     chosen = tasks.kind == kind
     where = tasks.stage[chosen], tasks.micro_batch[chosen]

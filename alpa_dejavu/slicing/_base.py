@@ -26,11 +26,11 @@ class Slicer(abc.ABC):
 
     @abc.abstractmethod
     def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
-        """The stages (none if there are none), what no slicing costs less than, and how many rounds it took."""
+        """Returns the stages (none if there are none), a lower bound on all slicings, and how many rounds it took."""
 
 
 def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
-    """For slicers that build on what the named objectives are made of.
+    """Checks that a slicer's recurrence covers the objective: it builds on what the named objectives are made of.
 
     Raises:
         ValueError: the problem's objective is another.

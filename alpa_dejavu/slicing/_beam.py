@@ -26,7 +26,7 @@ PAIRS, LAYER = 100, 1000
 """So many pairs of a beginning and a next stage are compared, and so many beginnings made, in the time of one and of a
 layer without any."""
 CHUNK = 4_000_000
-"""Pairs that are compared at a time."""
+"""The number of pairs that are compared at a time."""
 
 
 @final
@@ -48,7 +48,7 @@ class Beam:
         self.work = 0.0
 
     def run(self) -> Answer:
-        """What no sum below what was asked for is below, and the slicing with the least sum that was found."""
+        """Returns a lower bound on all sums below what was asked for, and the slicing with the least sum found."""
         choices = self._choices
         self._arrived[0].append(
             Labels(
@@ -75,7 +75,7 @@ class Beam:
         return min(float(ends.weight[best]), self._lost), self._stages(ends, best)
 
     def _narrowed(self, labels: Labels) -> Labels:
-        """The most promising ones."""
+        """Returns the most promising beginnings, as many as the beam is wide."""
         if len(labels) <= self._width:
             return labels
         order = np.argsort(labels.bound, kind="stable")
@@ -83,7 +83,7 @@ class Beam:
         return labels.of(order[: self._width])
 
     def _leave(self, layer: int, labels: Labels) -> None:
-        """Every next stage for the beginnings at a layer."""
+        """Makes new beginnings from those at a layer, with every next stage."""
         groups, row = np.unique(labels.group, return_inverse=True)
         lengths, classes, ways, weights, dearer = self._next_stages(layer, groups, labels)
         self.work += LAYER + len(labels) * len(lengths) / PAIRS
@@ -113,7 +113,7 @@ class Beam:
     def _promising(
         self, bounds: FloatArray, row: IntArray, dearer: FloatArray
     ) -> tuple[IntArray, IntArray, FloatArray]:
-        """Pairs of a beginning and a stage that are below what is asked for, and their bounds; the best if very many.
+        """Returns pairs of a beginning and a stage below what is asked for, and their bounds; the best if very many.
 
         Beginning n has bounds[n], and a stage makes it dearer by what is in dearer[row[n]].
         """
@@ -136,7 +136,7 @@ class Beam:
         return np.concatenate(labels), np.concatenate(stages), np.concatenate(found)
 
     def _next_stages(self, layer: int, groups: IntArray, labels: Labels) -> tuple[Any, ...]:
-        """N stages that begin with a layer, and make a slicing dearer by less than is asked for.
+        """Returns N stages that begin with a layer, and make a slicing dearer by less than is asked for.
 
         How many layers follow the first, class and way, each of shape (N,); weight after a stage of each group, and by
         how much dearer it makes the slicing (inf where it isn't one to take), of shape (groups, N).
@@ -156,7 +156,7 @@ class Beam:
         return lengths[cells], classes[cells], ways, weights[:, cells, ways], dearer[:, cells, ways]
 
     def _stages(self, labels: Labels, index: int) -> tuple[StageChoice, ...]:
-        """The slicing that ends with a label."""
+        """Returns the slicing that ends with a label."""
         stages: list[StageChoice] = []
         last = self._choices.num_layers - 1
         while last >= 0:
@@ -167,7 +167,7 @@ class Beam:
 
 
 def _sensible(weights: FloatArray, room: IntArray) -> NDArray[np.bool_]:
-    """Of (groups, N, P) ways, with room (N, P), those of finite weight that no other of the P beats in both."""
+    """Returns which ways have a finite weight, (groups, N, P), that no other beats with as much room, (N, P)."""
     sensible = np.isfinite(weights)
     for way in range(weights.shape[2]):
         other, its_room = weights[:, :, way, None], room[:, way, None]

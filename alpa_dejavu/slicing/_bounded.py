@@ -1,8 +1,9 @@
 """The least sum of stage weights when no stage costs more than a bound.
 
-First what no sum is below, by a price on each device; then by dynamic programming, over the stages that this leaves.
-How many stages may follow one for memory's sake, and from what stage it takes in, is left aside until a slicing breaks
-the former rule or pays more for the latter: then it is looked for in a graph that has these details in its nodes.
+First a lower bound on all sums is found, by a price on each device; then the least sum, by dynamic programming, over
+the stages that this leaves. How many stages may follow one for memory's sake, and from what stage it takes in, is left
+aside until a slicing breaks the former rule or pays more for the latter: then it is looked for in a graph that has
+these details in its nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LITTLE = 10_000_000
 @final
 @dataclasses.dataclass(frozen=True)
 class Details:
-    """Of what counts in a slicing, what is in the nodes of a graph beside their layers.
+    """The details of a slicing that are in the nodes of a graph beside their layers.
 
     Attributes:
         followers: how many stages there are from a layer on, for their memory's sake, or since so many are asked for.
@@ -49,7 +50,7 @@ class Details:
 
 @final
 class BoundedSearch:
-    """Answers for any bound; `bounds` are those that make a difference, ascending; `is_little` if prices don't pay."""
+    """A search for any bound; `bounds` are those that make a difference, ascending; `is_little` if prices don't pay."""
 
     def __init__(self, problem: SlicingProblem) -> None:
         self._stages = stages = stages_of(problem)
@@ -74,7 +75,7 @@ class BoundedSearch:
         self._price, self._detailed_price = 0.0, 0.0
 
     def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
-        """What no sum within the bound is below, as far as prices tell: up to about `enough`.
+        """Returns a lower bound on all sums within the bound, as good as prices find it: up to about `enough`.
 
         If memory or what crosses has been in the way, it counts here too, as far as sums below `below` go.
         """
@@ -88,9 +89,9 @@ class BoundedSearch:
         return least
 
     def solve(self, bound: float, below: float) -> Answer:
-        """The least sum within the bound and its slicing, if it is below `below`; if not, what no sum is below.
+        """Returns the least sum within the bound and its slicing, if it is below `below`; if not, a lower bound alone.
 
-        That is less than `below` only where a graph with all details or a table would be too large.
+        The bound is less than `below` only where a graph with all details or a table would be too large.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:
@@ -120,7 +121,7 @@ class BoundedSearch:
     def _solve_detailed(
         self, graph: Graph, bound: float, least: float, below: float, details: Details
     ) -> tuple[float, Graph | None, IntArray]:
-        """The least sum with some details in a graph that is left within a bound, or what no sum is below; its arcs."""
+        """Returns the least sum within a bound by a graph with details, or a lower bound; the graph and the arcs."""
         nothing = np.zeros(0, dtype=np.int64)
         detailed = self._detailed(graph, bound, details)
         if detailed is None:
@@ -148,7 +149,7 @@ class BoundedSearch:
         return self._graph if bound >= self.bounds[-1] else self._graph.of(self._stages.cost_s <= bound)
 
     def _detailed(self, graph: Graph, bound: float, details: Details) -> Graph | None:
-        """A graph of layers with some details in its nodes; None if that would be too large."""
+        """Returns a graph of layers with some details in its nodes; None if that would be too large."""
         stages, found = self._stages, graph
         if details.before:
             own = graph.stage
@@ -168,17 +169,17 @@ class BoundedSearch:
         return by_count(found, stages.covered[found.stage], stages.room[found.stage], self._num_stages)
 
     def _detailed_bound(self, graph: Graph, below: float) -> float:
-        """What no sum in a graph with details is below, up to `below`: others may have been left out."""
+        """Returns a lower bound on all sums in a graph with details, at most `below`: it may lack dearer ways."""
         least, price = best_price(graph, self._num_devices, self._exactly, self._detailed_price, below)
         self._detailed_price = price
         return min(least, below)
 
     def _narrowed(self, whole: Corridor, price: float, below: float) -> Corridor:
-        """Where sums below `below` may be, as far as it pays to know."""
+        """Returns the corridor where sums below `below` may be, as far as it pays to know."""
         return whole.narrowed(price, below) if len(whole.graph) * (self._num_devices + 1) > LITTLE else whole
 
     def _missed(self, graph: Graph, arcs: IntArray) -> Details:
-        """What a way doesn't keep to: memory for as many stages as follow each, or the price of what comes to each."""
+        """Returns the details that a way ignores: memory for the stages that follow each, or transfers to each."""
         stages = self._stages
         own = graph.stage[arcs]
         sending = stages.transfers.group[stages.submeshes(own)]
@@ -193,7 +194,7 @@ class BoundedSearch:
 
 
 def _different_costs(stages: Stages) -> FloatArray:
-    """What stages cost after stages of any group, ascending."""
+    """Returns all different costs of stages after stages of any group, ascending."""
     every = np.arange(len(stages.own_s))
     groups = range(stages.transfers.seconds.shape[1])
     return np.unique(np.concatenate([stages.after(every, np.full_like(every, group)) for group in groups]))

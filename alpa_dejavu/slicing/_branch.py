@@ -25,7 +25,7 @@ Solve = Callable[[float, float, float], Answer]
 
 
 def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
-    """What no slicing costs less than whose largest stage costs `bound` at least and whose weights sum to `least`."""
+    """Returns the least cost of slicings whose largest stage costs `bound` or more and whose weights sum to `least`."""
     if problem.objective == "inference":
         return least * bound
     if problem.objective == "work":
@@ -34,7 +34,7 @@ def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
 
 
 def spare(problem: SlicingProblem, bound: float, total: float) -> float:
-    """The sum of weights from which on no slicing whose largest stage costs `bound` at least is below a total."""
+    """Returns the sum of weights from which on no slicing with a largest stage of at least `bound` is below a total."""
     if problem.objective == "inference":
         return total / bound if bound > 0 else math.inf
     if problem.objective == "work":
@@ -44,11 +44,11 @@ def spare(problem: SlicingProblem, bound: float, total: float) -> float:
 
 @final
 class BranchAndBound:
-    """Best-first over intervals of bounds, by what nothing inside costs less than.
+    """A best-first search over intervals of bounds, each with a lower bound on all slicings inside.
 
     `solve` gets a bound, the sum of stage weights from which on a slicing is of no use, and the same for slicings with
-    a stage that costs as much as the bound. It answers with what no sum of a slicing within the bound is below, and a
-    slicing if it found one. `bounds` are ascending; where they stand for more stage costs than one each, `floors` has
+    a stage that costs as much as the bound. It answers with a lower bound on the sums of slicings within the bound, and
+    a slicing if it found one. `bounds` are ascending; where they stand for more stage costs than one each, `floors` has
     the least of those. What costs `limit_s` or more isn't looked for, nor what is less than a fraction `slack` better
     than the best, or than what a bound has left open. If it is `relaxed`, `solve` never finds a slicing.
     """
@@ -70,7 +70,7 @@ class BranchAndBound:
         self._rounds = 0
 
     def run(self, go_on: Callable[[], bool] = lambda: True) -> tuple[tuple[StageChoice, ...], float, int]:
-        """The best slicing, what none costs less than, and how many bounds were solved; until it may not `go_on`."""
+        """Returns the best slicing, a lower bound, and how many bounds were solved; until it may not `go_on`."""
         top = len(self._bounds) - 1
         least = self._solve(top, 0)
         intervals = [(self._floor(0, least), 0, top - 1, least)] if top and math.isfinite(least) else []
@@ -85,7 +85,7 @@ class BranchAndBound:
         return self._best, self._best_s if certain >= self._best_s * (1 - ROUNDING) else certain, self._rounds
 
     def _useless(self, low: int) -> float:
-        """The sum from which on nothing from bound `low` on is better than the best so far."""
+        """Returns the sum from which on nothing from bound `low` on is better than the best so far."""
         enough_s = min(self._best_s, self._open_s) if self._relaxed else self._best_s
         return spare(self._problem, float(self._floors[low]), enough_s)
 
@@ -93,7 +93,7 @@ class BranchAndBound:
         return at_least_s(self._problem, float(self._floors[low]), least)
 
     def _solve(self, index: int, low: int) -> float:
-        """F at a bound, or less; keeps the slicing that it belongs to if it is the best so far."""
+        """Returns F at a bound, or less; keeps the slicing that it belongs to if it is the best so far."""
         self._rounds += 1
         least, stages = self._solver(float(self._bounds[index]), self._useless(low), self._useless(index))
         if stages:

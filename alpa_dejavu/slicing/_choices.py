@@ -1,4 +1,4 @@
-"""What a placed search chooses from: the problem's arrays by classes of sites, with what is the same left out."""
+"""The choices of a placed search: the problem's arrays by classes of sites, each class of equal sites once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_l
 MOST_BOUNDS = 2_000_000
 """With more different stage costs than that, neighbours are taken together."""
 BUCKETS_PER_E = 10_000
-"""How many of them come to a factor of e then: each is 0.01 % wide."""
+"""The number of intervals to a factor of e in which neighbours are taken together then: each is 0.01 % wide."""
 
 
 @final
@@ -75,24 +75,24 @@ class Choices:
             self.crossing_weights = problem.num_micro_batches * self.crossing_s
 
     def _regrouped(self, table: NDArray[Any], filler: float) -> NDArray[Any]:
-        """(L, L, S, C) as (L, L, Q, P)."""
+        """Returns an array of shape (L, L, S, C) in shape (L, L, Q, P), filled up where a class has fewer sites."""
         num_layers, num_classes = self.num_layers, len(self._members)
         taken = table[:, :, self._members]
         taken[:, :, self._members < 0] = filler
         return np.ascontiguousarray(taken.reshape(num_layers, num_layers, num_classes, -1))
 
     def reach(self, bound: float) -> IntArray:
-        """How many layers a stage within a bound has at most, if it begins with each; at least one. Shape (L,)."""
+        """Returns the most layers of a stage within a bound that begins with each layer; at least one. Shape (L,)."""
         fits = self._cheapest_s <= bound
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
-        """A choice in the problem's own numbers."""
+        """Returns a choice in the problem's own numbers."""
         member, config = divmod(way, self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
     def bounds(self) -> tuple[FloatArray, FloatArray]:
-        """The different stage costs, ascending: the greatest and the least of each few that are taken together."""
+        """Returns the different stage costs, ascending: the greatest and the least of each few taken together."""
         values, count, most = [np.zeros(0)], 0, MOST_BOUNDS
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
             costs = self.costs_s[layer, layer:, of_class]

@@ -41,17 +41,17 @@ class Corridor:
 
     @classmethod
     def whole(cls, graph: Graph, num_devices: int, exactly: bool) -> Corridor:
-        """Any number, but none behind the last layer, and all at the first one if `exactly` so many are used."""
+        """Returns a corridor of any number, but none behind the last layer, and all at the first one if `exactly`."""
         fewest = np.zeros(len(graph.layers), dtype=np.int64)
         fewest[: graph.num_starts] = num_devices if exactly else 0
         return cls(graph, num_devices, fewest, np.where(graph.layers == graph.num_layers, 0, num_devices))
 
     def of(self, graph: Graph) -> Corridor:
-        """The same numbers at the same nodes, with some of the arcs."""
+        """Returns the same numbers at the same nodes, with some of the arcs."""
         return Corridor(graph, self.num_devices, self.fewest, self.most)
 
     def narrowed(self, price: float, below: float) -> Corridor:
-        """Only what a way with a sum below `below` may have; around a price at which devices are about used up."""
+        """Returns what a way with a sum below `below` may have; around a price at which devices are about used up."""
         if not price or math.isinf(below):
             return self
         graph, prices, lines = self.graph, [share * price for share in SHARES], []
@@ -71,7 +71,7 @@ class Corridor:
         )
 
     def _within(self, fewest: IntArray, most: IntArray) -> Corridor:
-        """Without arcs whose ends don't have numbers that suit each other."""
+        """Returns the corridor without arcs whose ends don't have numbers that suit each other."""
         graph = self.graph
         tail, head, size = graph.tail, graph.head, graph.size
         meet = np.maximum(fewest[tail], fewest[head] + size) <= np.minimum(most[tail], most[head] + size)

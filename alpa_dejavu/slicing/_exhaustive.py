@@ -49,7 +49,7 @@ class Exhaustive(Slicer):
 
 
 def _count(problem: SlicingProblem, uses: NDArray[np.int64], available: NDArray[np.int64]) -> int:
-    """How many slicings `_slicings` makes."""
+    """Returns how many slicings `_slicings` makes."""
     choices = np.isfinite(problem.costs_s).sum(axis=-1)
 
     @functools.cache

@@ -61,12 +61,12 @@ class Graph:
 
     @functools.cached_property
     def num_starts(self) -> int:
-        """How many nodes are at the first layer; they come first."""
+        """Returns how many nodes are at the first layer; they come first."""
         return int(np.searchsorted(self.layers, 1))
 
     @functools.cached_property
     def leaving(self) -> list[int]:
-        """Where each node's arcs begin, and behind the last one's; N + 1 of them."""
+        """Returns where each node's arcs begin, and behind the last one's; N + 1 of them."""
         return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
 
     def rest(self, keys: FloatArray) -> FloatArray:
@@ -107,7 +107,7 @@ class Graph:
         return self._parts(self.head, changes)
 
     def _parts(self, nodes: IntArray, changes: NDArray[np.bool_]) -> _Parts:
-        """For each layer that arcs leave: which, the nodes of each run of them, and where in the part it begins."""
+        """Returns each layer that arcs leave: which, the nodes of each run of them, and where in the part it begins."""
         starts = np.flatnonzero(changes)
         arcs = np.searchsorted(self.layers[self.tail], np.arange(self.num_layers + 1))
         runs = np.searchsorted(starts, arcs).tolist()

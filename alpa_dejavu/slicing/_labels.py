@@ -14,7 +14,7 @@ from alpa_dejavu.slicing._choices import FloatArray, IntArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """N beginnings, by arrays.
+    """N beginnings of slicings, as arrays.
 
     Attributes:
         used: shape (N, R), of each resource.
@@ -38,7 +38,7 @@ class Labels:
         return len(self.weight)
 
     def of(self, which: IntArray | slice) -> Labels:
-        """Some of them."""
+        """Returns some of the beginnings."""
         return Labels(*(getattr(self, name)[which] for name in _NAMES))
 
 
@@ -46,12 +46,12 @@ _NAMES = tuple(field.name for field in dataclasses.fields(Labels))
 
 
 def joined(parts: list[Labels]) -> Labels:
-    """All in one."""
+    """Returns the beginnings of all parts as one."""
     return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 def undominated(labels: Labels, available: IntArray) -> Labels:
-    """Of those that end on the same group with the same resources used: the cheapest, and the dearer with more room."""
+    """Returns the cheapest beginning of each group and use of resources, and dearer ones if they leave more room."""
     words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
     order = np.lexsort((-labels.may_follow, labels.weight, *words))
     new = np.zeros(len(order), dtype=np.bool_)

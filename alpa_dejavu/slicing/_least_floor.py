@@ -19,18 +19,18 @@ FloatArray = NDArray[np.float64]
 CLOSE = 1e-6
 """The threshold is found to this fraction."""
 MOST_WORK = 30_000_000
-"""What takes more sums than that for a threshold is left out; so many take less than a second."""
+"""The most sums for one threshold: less than a second's work. A distinction that would take more is left out."""
 MOST_PLACES = 5_000
 """With more ways than that to have devices of each kind of host in use, kinds are told apart by their weight only."""
 WEIGHTS = (4, 2, 1)
-"""How finely: the slowest kind's weight."""
+"""The slowest kind's weight, which says how fine the others' are; the first one is taken that isn't too much work."""
 _ROUNDING = 1e-12
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Occupied:
-    """How long a stage, or the link to it, has work at least from when its first micro-batch sets out to it.
+    """The least time that a stage, or the link to it, has work from when its first micro-batch sets out to it.
 
     Attributes:
         num_micro_batches: B.
@@ -48,7 +48,7 @@ class Occupied:
         return not self.ahead_only
 
     def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
-        """From what a micro-batch takes on the stage and on the way to it, there and back; arrays of one shape."""
+        """Returns that time, from a micro-batch's seconds on the stage and on the way to it, there and back."""
         size = self.num_micro_batches
         if self.blocking:
             return np.asarray(size * (np.asarray(cost_s) + crossed_s))
@@ -58,7 +58,7 @@ class Occupied:
 
 @final
 class LeastFloor:
-    """The search for one problem.
+    """The search for the least floor of one problem's plans.
 
     States are (layer, group of the stage before, devices in use); heads are the least sums of stages before them.
     """
@@ -89,7 +89,7 @@ class LeastFloor:
         self._cheapest: dict[int, FloatArray] = {}
 
     def find(self) -> float:
-        """The least floor, or less; infinite if there is no plan."""
+        """Returns the least floor, or less; infinite if there is no plan."""
         if self._most < (self._problem.num_stages or 1):
             return math.inf
         low = self._least_sum(math.inf)
@@ -105,7 +105,7 @@ class LeastFloor:
         return low * (1 - _ROUNDING)
 
     def _places(self, choices: Choices) -> None:
-        """Which states of use a stage of each class may come to, and which it leads to."""
+        """Sets which states of use a stage of each class may come to, and which it leads to."""
         sizes = choices.available + 1
         self._num_states = math.prod(sizes.tolist())
         strides = np.append(np.cumprod(sizes[::-1])[-2::-1], 1)
@@ -139,7 +139,7 @@ class LeastFloor:
         return float(whole.min())
 
     def _begin(self, heads: FloatArray, threshold: float, successors: int) -> None:
-        """First stages, which so many others may follow at least; they alone count what comes once a step."""
+        """Adds first stages that so many others may follow at least; they alone count what comes once a step."""
         choices = self._choices
         costs = np.where(choices.room[0] >= successors, choices.costs_s[0], np.inf)
         fits = self._occupied.seconds(costs, 0.0) + self._once <= threshold
@@ -152,7 +152,7 @@ class LeastFloor:
     def _go_on(
         self, heads: FloatArray, after: FloatArray, threshold: float, ends: NDArray[np.int64], successors: int
     ) -> None:
-        """Next stages, which so many others may follow at least; by layers, so `after` may be the heads themselves."""
+        """Adds next stages that so many others may follow at least; by layers, so `after` may be `heads` itself."""
         costs = self._least_costs(successors)
         for layer in range(1, len(costs)):
             if np.isinf(heads[layer]).all():
@@ -170,7 +170,7 @@ class LeastFloor:
                 place[:, to] = np.minimum(place[:, to], sums.min(axis=0))
 
     def _least_costs(self, successors: int) -> FloatArray:
-        """Of each first and last layer and class; shape (L, L, Q)."""
+        """Returns the least cost of each first layer, last layer and class with so much room; shape (L, L, Q)."""
         if successors not in self._cheapest:
             allowed = self._choices.room >= successors
             self._cheapest[successors] = np.where(allowed, self._choices.costs_s, np.inf).min(axis=3)
@@ -178,10 +178,11 @@ class LeastFloor:
 
 
 def _with_places(problem: SlicingProblem) -> tuple[SlicingProblem, Sites]:
-    """Where devices are, by the kind of host if that isn't too much; anywhere, if the problem doesn't say.
+    """Returns a problem and sites by which its devices are counted; without sites of its own, they are all of one kind.
 
-    Of very many, a weighted sum over the kinds is all that is counted: with any weights, stages don't take more than
-    there is. What does more work has more weight, so that fast devices aren't had for the number of slow ones.
+    Devices are counted by the kind of host. Where that is too much, only a weighted sum over the kinds is counted: with
+    any weights, stages don't take more than there is. What does more work has more weight, so that fast devices aren't
+    had for the number of slow ones.
     """
     sizes, sites = problem.submesh_sizes, problem.sites
     if sites is None:
@@ -206,7 +207,7 @@ def _with_places(problem: SlicingProblem) -> tuple[SlicingProblem, Sites]:
 
 
 def _rates(problem: SlicingProblem, sites: Sites) -> FloatArray:
-    """How fast each kind's devices are, next to the slowest kind's; 1 where that can't be told. Shape (K,)."""
+    """Returns the speed of each kind's devices, next to the slowest kind's; 1 where that can't be told. Shape (K,)."""
     seconds = problem.costs_s.min(axis=3) * problem.submesh_sizes
     offered = np.isfinite(seconds) & (seconds > 0)
     fastest = np.where(offered, seconds, np.inf).min(axis=2, keepdims=True)

@@ -18,13 +18,13 @@ from alpa_dejavu.slicing._random_moves import RandomMoves, Stages
 from alpa_dejavu.slicing._uniform import Uniform
 
 Energy = tuple[int, float]
-"""What a plan breaks of the rules, then what it costs."""
+"""The number of rules that a plan breaks, then its cost."""
 COLDEST = 1e-4
 """At the end, what is worse by this fraction of the best is taken once in e times."""
 PER_VIOLATION = 0.25
 """One more rule broken counts as this fraction of the best. What is allowed can lie scattered in what isn't."""
 MOST_KNOWN = 20_000
-"""So many plans are remembered with what they cost."""
+"""The number of plans that are remembered with their costs."""
 
 
 @final
@@ -84,7 +84,7 @@ class Mcmc(Slicer):
 
 @final
 class _Budget:
-    """A chain's: how much of it is gone."""
+    """A chain's budget of proposals or seconds, and how much of it is gone."""
 
     def __init__(self, proposals: int, seconds: float | None, clock: Callable[[], float]) -> None:
         self._proposals, self._seconds, self._clock = proposals, seconds, clock
@@ -92,12 +92,12 @@ class _Budget:
 
     @classmethod
     def part(cls, whole: Mcmc, chain: int) -> _Budget:
-        """One chain's part; a few of them have one proposal more."""
+        """Returns one chain's part of the budget; a few chains have one proposal more."""
         proposals = len(range(chain, whole.proposals, whole.chains))
         return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains, whole.clock)
 
     def progress(self) -> float:
-        """Before each step, from 0 up; 1: it is all gone."""
+        """Returns the share of the budget that is gone, from 0 to 1; it is asked for before each step."""
         if self._seconds is not None:
             return (self._clock() - self._started) / self._seconds
         self._done += 1
@@ -106,7 +106,7 @@ class _Budget:
 
 @final
 class _Walk:
-    """Where the walk is, the best plan that it came by (nothing if none was allowed), and how many steps it took."""
+    """A walk: the plan that it is at, the best plan that it came by (nothing if none was allowed), and its steps."""
 
     def __init__(self, problem: SlicingProblem, moves: RandomMoves, rng: random.Random) -> None:
         self._problem, self._moves, self._rng = problem, moves, rng
@@ -118,7 +118,7 @@ class _Walk:
         self.steps = 0
 
     def begin(self, stages: Stages) -> bool:
-        """Goes to a plan, or to any if there is none; whether there is one."""
+        """Goes to a plan, or to any if none is given; returns whether there is one."""
         self._here = stages or self._moves.plan()
         if self._here:
             self._energy = self._of(self._here)
@@ -135,7 +135,7 @@ class _Walk:
             self._keep()
 
     def _chance(self, energy: Energy, temperature: float) -> float:
-        """Of what is worse to be taken."""
+        """Returns the chance that a worse plan is taken."""
         violations, cost_s = energy
         if violations:
             worse = PER_VIOLATION * (violations - self._energy[0])

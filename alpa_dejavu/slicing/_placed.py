@@ -22,9 +22,9 @@ from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
 LITTLE = 100_000
 """With so few combinations of used devices, last site and next stage nothing is left out, and prices don't pay."""
 NOT_FAR = (1.1, 2.0, math.inf)
-"""First a slicing is looked for that costs at most so much more than the relaxed problem."""
+"""A slicing is first looked for that costs at most so many times as much as the relaxed problem."""
 SHARE = 0.25
-"""Of the effort, for each of these but the last, which goes on until there is a slicing."""
+"""The share of the effort for the relaxed problem, and for each of these but the last, which may take all of it."""
 CLOSE = 5e-3
 """The wider beams' business is what is less than this fraction better."""
 
@@ -32,7 +32,7 @@ CLOSE = 5e-3
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How far a placed search goes; counted, not timed, so that the same problem always gets the same answer.
+    """The effort of a placed search; counted, not timed, so that the same problem always gets the same answer.
 
     Attributes:
         widths: of the beams: one search after the other, while there is something to win.
@@ -47,7 +47,7 @@ class Effort:
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
-    """The best slicing found, what none costs less than, and how many bounds were looked at."""
+    """Returns the best slicing found, a lower bound on all, and how many bounds were looked at."""
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds()
     if not len(bounds):
@@ -81,7 +81,7 @@ def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple
 
 @final
 class _Search:
-    """Answers for one bound, first by prices, then by a beam; what it learns of prices it keeps."""
+    """A search within one bound, first by prices, then by a beam; what it learns of prices it keeps."""
 
     def __init__(self, choices: Choices, effort: Effort) -> None:
         self._choices, self._effort = choices, effort
@@ -92,7 +92,7 @@ class _Search:
         self.begin(0, math.inf)
 
     def begin(self, width: int, work: float) -> None:
-        """Another search, with beams so wide (0: none), and so much work at most."""
+        """Begins another search, with beams so wide (0: none), and so much work at most."""
         self._width, self._enough = width, self.spent + work
 
     def may_go_on(self) -> bool:
@@ -100,7 +100,7 @@ class _Search:
         return self.spent < self._enough
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
-        """What no sum within the bound is below, and a slicing if one was found that is below what is asked for."""
+        """Returns a lower bound on all sums within the bound, and a slicing if one is found below what is asked for."""
         self.rounds += 1
         steps = 0 if self.is_little else self._effort.steps
         relaxation = Relaxation(self._choices, bound)

@@ -1,4 +1,4 @@
-"""A price on each device in place of their number: what no slicing's sum is below, and which stages that rules out.
+"""A price on each device in place of their number: it gives a lower bound on all sums, and rules out stages.
 
 A way through the graph may use any number of devices, but pays for each, and gets the price of all that there are. With
 exactly that many it costs what it did: the least sum over all ways is a bound for any price, and the best price gives
@@ -16,7 +16,7 @@ from alpa_dejavu.slicing._branch import ROUNDING
 from alpa_dejavu.slicing._graph import Graph
 
 STEPS = 16
-"""Prices that are tried at most."""
+"""The number of prices that are tried at most."""
 TIGHT = 1e-4
 """A bound is good enough if no price is known to give one that is better by more than this fraction."""
 FIRST, FARTHER = 0.05, 4.0
@@ -26,7 +26,7 @@ FIRST, FARTHER = 0.05, 4.0
 def best_price(
     graph: Graph, num_devices: int, exactly: bool, price: float = 0.0, enough: float = math.inf
 ) -> tuple[float, float]:
-    """What no sum is below, and the price of a device that it was found with.
+    """Returns a lower bound on all sums, and the price of a device that it was found with.
 
     It begins with the given price and ends with the first one whose bound is `enough`. If devices needn't be used up
     exactly, no price is below zero.
@@ -70,7 +70,7 @@ def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
 
 
 def affordable(graph: Graph, num_devices: int, price: float, below: float) -> tuple[float, Graph]:
-    """What no sum is below, and the graph without arcs that no way with a sum below `below` has."""
+    """Returns a lower bound on all sums, and the graph without arcs that no way with a sum below `below` has."""
     keys = graph.weight + price * graph.size
     rest, refund = graph.rest(keys), price * num_devices
     through = graph.since(keys)[graph.tail] + keys + rest[graph.head] - refund

@@ -23,7 +23,10 @@ MOST_REMADE = 3
 
 @final
 class RandomMoves:
-    """Of one problem. Each plan covers the layers and has the devices that it should have; a stage may be infinite."""
+    """Random plans of one problem. Each covers the layers and takes the devices that it should.
+
+    A stage's cost may be infinite, where no config is offered for it.
+    """
 
     def __init__(self, problem: SlicingProblem, rng: random.Random) -> None:
         self._problem, self._rng = problem, rng
@@ -35,7 +38,7 @@ class RandomMoves:
         self._offered: dict[tuple[int, int, int], list[int]] = {}
 
     def plan(self) -> Stages:
-        """Any number of stages that is allowed, cut anywhere, on any submeshes; nothing if none was found."""
+        """Returns a plan of any number of stages, cut anywhere, on any submeshes; nothing if none was found."""
         problem, rng = self._problem, self._rng
         most = min(problem.num_layers, problem.num_devices // int(problem.submesh_sizes.min()))
         counts = range(1, most + 1) if problem.num_stages is None else range(problem.num_stages, problem.num_stages + 1)
@@ -46,7 +49,7 @@ class RandomMoves:
         return ()
 
     def moved(self, stages: Stages) -> Stages:
-        """The plan after one move; the same plan if that move can't be made."""
+        """Returns the plan after one move; the same plan if that move can't be made."""
         kind, several = self._rng.random(), len(stages) > 1
         if kind < CUT and several:
             return self._cut(stages)
@@ -57,7 +60,7 @@ class RandomMoves:
         return self._remade(stages)
 
     def violations(self, stages: Stages) -> int:
-        """How many stages aren't offered, and how many stages too many follow some for their memory's sake."""
+        """Returns how many stages aren't offered, plus how many too many follow each stage for its memory's sake."""
         costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
         total = 0
         for n, stage in enumerate(stages):
@@ -67,7 +70,7 @@ class RandomMoves:
         return total
 
     def _cut(self, stages: Stages) -> Stages:
-        """A boundary goes by one layer, or anywhere between its neighbours."""
+        """Moves a boundary by one layer, or anywhere between its neighbours."""
         rng, n = self._rng, self._rng.randrange(1, len(stages))
         before, after = stages[n - 1], stages[n]
         low, high = before.first + 1, after.last
@@ -91,7 +94,7 @@ class RandomMoves:
         return tuple(changed)
 
     def _remade(self, stages: Stages) -> Stages:
-        """A few neighbours become as many, one more or one less, on other submeshes with the same devices."""
+        """Turns a few neighbours into as many, one more or one less, on other submeshes with the same devices."""
         rng, num = self._rng, len(stages)
         width = rng.randint(1, min(MOST_REMADE, num))
         start = rng.randrange(num - width + 1)
@@ -109,20 +112,20 @@ class RandomMoves:
         return (*stages[:start], *self._made(first, end, submeshes, cuts), *stages[start + width :])
 
     def _made(self, first: int, end: int, submeshes: Sequence[int], cuts: Sequence[int] | None = None) -> Stages:
-        """Stages on these submeshes with any configs, cut there, or anywhere."""
+        """Returns stages on these submeshes with any configs, cut at `cuts`, or anywhere."""
         if cuts is None:
             cuts = sorted(self._rng.sample(range(first + 1, end), len(submeshes) - 1))
         places = zip([first, *cuts], [*cuts, end], submeshes, strict=True)
         return tuple(StageChoice(a, b - 1, submesh, self._config(a, b - 1, submesh)) for a, b, submesh in places)
 
     def _kept(self, stage: StageChoice, first: int, last: int) -> StageChoice:
-        """These layers on the stage's submesh, with its config if that is offered."""
+        """Returns these layers on the stage's submesh, with its config if that is offered."""
         if stage.config in self._configs(first, last, stage.submesh):
             return StageChoice(first, last, stage.submesh, stage.config)
         return StageChoice(first, last, stage.submesh, self._config(first, last, stage.submesh))
 
     def _config(self, first: int, last: int, submesh: int) -> int:
-        """One that is offered, if any is."""
+        """Returns a random config that is offered, or 0 if none is."""
         configs = self._configs(first, last, submesh)
         return self._rng.choice(configs) if configs else 0
 

@@ -1,4 +1,4 @@
-"""What no slicing within a bound costs less than, by prices for the devices of each kind of host.
+"""A lower bound on all slicings within a bound, by prices for the devices of each kind of host.
 
 A slicing that takes what there is costs no less when each device that it takes is charged a price and the price of all
 that there are is paid out. So the cheapest slicing at any prices, with any number of devices, is a lower bound; the
@@ -75,7 +75,7 @@ class Relaxation:
         self.work = 0
 
     def at(self, prices: FloatArray) -> Prices:
-        """The bound that some prices give."""
+        """Returns the bound that some prices give."""
         choices = self._choices
         self.work += len(self._cheapest)
         # Products and sums in their order, not a library's: a bound's last bits may decide which of equals is found.
@@ -88,7 +88,7 @@ class Relaxation:
         return Prices(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
-        """The best bound of some steps from where one starts; it may stop when it is no longer `below` something."""
+        """Returns the best bound of some steps from `start`; it may stop when that is no longer `below` something."""
         best = self.at(start)
         if steps == 0 or best.value >= below:
             return best
@@ -109,7 +109,7 @@ class Relaxation:
         return best
 
     def _used(self, at: Prices) -> FloatArray:
-        """What the cheapest slicing at some prices takes of each resource."""
+        """Returns how much the cheapest slicing at some prices takes of each resource."""
         choices = self._choices
         used = np.zeros(len(choices.available))
         layer, group = 0, 0
@@ -133,7 +133,7 @@ def _cheapest(
     bound: float,
     found: FloatArray,
 ) -> None:
-    """The least weight of a stage by its first layer, the group before it, its last layer, below `ends`, and class."""
+    """Sets the least weight of a stage by its first layer, the group before, its last layer below `ends`, and class."""
     num_layers, num_groups, num_classes = entry.shape
     n = 0
     for layer in range(num_layers):
@@ -176,7 +176,7 @@ def _sum_up(
 
 @final
 class _Model:
-    """What the slicings seen so far say of all prices.
+    """A linear program of the slicings seen so far: they limit the bound that any prices can give.
 
     The linear program's unit of seconds is `unit_s`, and its prices are of all that there is of a resource.
     """
@@ -199,14 +199,14 @@ class _Model:
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
     def add(self, at: Prices, used: FloatArray) -> None:
-        """The cheapest slicing at some prices: at others it costs what it costs there."""
+        """Adds the cheapest slicing at some prices: the bound of other prices is no more than its cost at those."""
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
         limit = (at.value - float((over * at.prices).sum())) / self._unit_s
         self._solver.addRow(-self._no_limit, limit, len(row), self._places, row)
 
     def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float]:
-        """The most promising prices not farther away than a width, and what they promise."""
+        """Returns the most promising prices not farther away than a width, and the bound that they promise."""
         middle, width = around * self._scale / self._unit_s, width / self._unit_s
         low, high = np.clip([middle - width, middle + width], self._lowest, HIGHEST)
         for place, limits in enumerate(zip(low, high, strict=True)):

@@ -1,6 +1,6 @@
 """The stages that a slicing may be made of, without those that another one beats in everything.
 
-What comes to a stage from the one before counts at its least; `Stages.more_s` says how much more it is after each.
+What comes to a stage from the one before counts at its least; `Stages.after` says what a stage costs after each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IntArray = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
-    """A stages, ordered by their layers.
+    """The A stages that a slicing may be made of, ordered by their layers.
 
     Attributes:
         first: shape (A,), the first layer.
@@ -61,12 +61,12 @@ class Stages:
         return self.choice[stages] // self.num_configs
 
     def after(self, stages: IntArray, before: IntArray) -> FloatArray:
-        """What some stages cost after stages of some groups, exactly as the problem has it."""
+        """Returns the costs of some stages after stages of some groups, exactly as the problem has them."""
         of_class = self.transfers.of_class[self.submeshes(stages)]
         return self.own_s[stages] + self.transfers.seconds[self.first[stages], before, of_class]
 
     def chosen(self, stage: int) -> StageChoice:
-        """A stage in the problem's own numbers."""
+        """Returns a stage in the problem's own numbers."""
         submesh, config = divmod(int(self.choice[stage]), self.num_configs)
         return StageChoice(int(self.first[stage]), int(self.last[stage]), submesh, config)
 
@@ -114,7 +114,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transfers:
-    """What comes to a stage from the one before, by G groups of submeshes that send and Q classes that take in.
+    """The transfers to a stage from the one before, by G groups of submeshes that send and Q classes that take in.
 
     Attributes:
         group: shape (S,), of each submesh.
@@ -128,7 +128,7 @@ class Transfers:
 
     @classmethod
     def of(cls, problem: SlicingProblem) -> Transfers:
-        """By a problem's sites; without them nothing comes."""
+        """Returns the transfers by a problem's sites; without sites they take no time."""
         nowhere = np.zeros(len(problem.submesh_sizes), dtype=np.int64)
         if problem.sites is None:
             return cls(nowhere, nowhere, np.zeros((problem.num_layers, 1, 1)))
@@ -141,7 +141,7 @@ class Transfers:
 
     @property
     def least(self) -> FloatArray:
-        """After the best group, shape (L, Q)."""
+        """Returns the seconds after the best group, shape (L, Q)."""
         return np.asarray(self.seconds.min(axis=1))
 
 
@@ -160,9 +160,11 @@ def numbered(rows: NDArray[Any]) -> IntArray:
 def _unbeaten(
     costs: FloatArray, weights: FloatArray, rooms: IntArray, sizes: IntArray, columns: IntArray, num_devices: int
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, FloatArray, IntArray, IntArray, IntArray, bool]:
-    """The unbeaten ones by layers, size and cost, from tables of layers, layers and choices; whether room matters.
+    """Returns the unbeaten stages by layers, size and cost, and whether room matters.
 
-    Of each: first layer, last layer, size, cost, weight, room, what room is covered, choice.
+    Costs, weights and rooms are tables by first layer, last layer and choice.
+
+    The arrays say of each stage: first layer, last layer, size, cost, weight, room, what room is covered, choice.
     """
     num_layers = len(costs)
     most_stages = num_layers * (num_layers + 1) // 2 * columns.size
@@ -208,7 +210,7 @@ def _unbeaten(
 
 
 def _by_size(problem: SlicingProblem, transfers: Transfers) -> tuple[IntArray, IntArray]:
-    """Numbers of devices, ascending, and the choices of each that send and take in alike, filled up with -1.
+    """Returns numbers of devices, ascending, and the choices of each that send and take in alike, filled up with -1.
 
     The latter's shape is (rows, most).
     """

@@ -43,7 +43,7 @@ class Uniform(Slicer):
 
 
 def num_equal_stages(problem: SlicingProblem, size: int) -> int:
-    """How many stages with so many devices each: as many as there are devices for, or as are asked for.
+    """Returns how many stages with so many devices each: as many as there are devices for, or as are asked for.
 
     0 if there are too few devices or layers for that, or devices would be left that have to be used.
     """
@@ -54,15 +54,15 @@ def num_equal_stages(problem: SlicingProblem, size: int) -> int:
 
 
 def _rows(problem: SlicingProblem) -> list[list[int]]:
-    """For each submesh that suits, as many of it as there are devices for, or as are asked for."""
+    """Returns rows of one submesh each, as many of it as there are devices for, or as are asked for."""
     counts = [num_equal_stages(problem, size) for size in problem.submesh_sizes.tolist()]
     return [[s] * count for s, count in enumerate(counts) if count]
 
 
 def _site_rows(sites: Sites, num_stages: int | None) -> list[list[int]]:
-    """For each number of devices, as many sites with that many as there are devices for, or as are asked for.
+    """Returns rows of sites with one number of devices each, as many as there are devices for, or as are asked for.
 
-    Kind by kind.
+    They stand kind by kind.
     """
     sizes = sites.uses.sum(axis=1)
     rows = []

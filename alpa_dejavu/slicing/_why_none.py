@@ -1,4 +1,4 @@
-"""Which of a problem's constraints leaves it without a slicing."""
+"""The reason why a problem has no slicing: one of its constraints, several, or the choices themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ __all__ = ["why_none"]
 
 
 def why_none(problem: SlicingProblem) -> str:
-    """What forbids every slicing, and would not if it were lifted; empty if there is one, or none was forbidden.
+    """Returns in words why there is no slicing: a constraint which, if lifted, lets one be, or a lack of choices.
+
+    It is empty if there is a slicing.
 
     >>> why_none(SlicingProblem(np.ones((2, 2, 1, 1)), np.array([2]), num_devices=3, num_micro_batches=4))
     'no slicing takes exactly 3 devices; with devices="at most" there is one'
@@ -39,7 +41,7 @@ def _solved(problem: SlicingProblem) -> bool:
 
 
 def _constraints(problem: SlicingProblem) -> list[tuple[str, dict[str, Any]]]:
-    """What forbids slicings, in words, and the change that lifts it."""
+    """Returns the constraints that may forbid slicings, in words, each with the change that lifts it."""
     found: list[tuple[str, dict[str, Any]]] = []
     if problem.num_stages is not None:
         said = f"no slicing has num_stages={problem.num_stages}; with any number of stages there is one"
@@ -57,7 +59,7 @@ def _constraints(problem: SlicingProblem) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _not_offered(problem: SlicingProblem) -> str:
-    """What is missing among the choices themselves."""
+    """Returns in words what is missing among the choices themselves."""
     fits = problem.submesh_sizes <= problem.num_devices
     if not fits.any():
         return f"the smallest submesh has {problem.submesh_sizes.min()} devices, but there are {problem.num_devices}"

@@ -32,7 +32,7 @@ VARIANTS = ("paper", "released")
 @final
 @dataclasses.dataclass(frozen=True)
 class AmpPipe(Slicer):
-    """Of all pipelines of equal submeshes with one config, the one that AMP's program cuts best.
+    """A slicer that takes, of all pipelines of equal submeshes with one config, the one that AMP's program cuts best.
 
     On hosts of unlike kinds the stages take the devices kind after kind, as AMP numbers its ranks. AMP knows no limit
     of memory; here a stage that doesn't fit where it stands is left out. What comes once a step isn't looked at, but
@@ -72,7 +72,7 @@ class AmpPipe(Slicer):
 
 
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
-    """AMP's seconds of a pipeline whose stages begin with these layers; arrays as `amp_starts` takes them."""
+    """Returns AMP's seconds of a pipeline whose stages begin with these layers; arrays as `amp_starts` takes them."""
     stages = _stages_s(starts, stage_s)
     if math.isinf(max(stages)):
         return math.inf
@@ -83,7 +83,7 @@ def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, nu
 def amp_starts(
     stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int, variant: str = "paper"
 ) -> tuple[int, ...]:
-    """The first layer of each stage.
+    """Cuts a pipeline of K stages by AMP's program.
 
     Args:
         stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k; inf where that
@@ -96,7 +96,7 @@ def amp_starts(
             with one micro-batch it doesn't search, but gives all stages equally many layers, the first ones one more.
 
     Returns:
-        K ascending layers; nothing if there is no pipeline.
+        The first layer of each stage, K ascending layers; nothing if there is no pipeline.
     """
     checks.one_of("amp_pipe", "variant", variant, VARIANTS)
     num_stages, num_layers = stage_s.shape[:2]
@@ -190,7 +190,7 @@ def _stages_s(starts: Sequence[int], stage_s: FloatArray) -> list[float]:
 
 
 def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
-    """The submesh of each stage: all of one size, and all of one shape where hosts are alike."""
+    """Yields rows with the submesh of each stage: all of one size, and all of one shape where hosts are alike."""
     sizes = problem.submesh_sizes.tolist()
     for size in sorted(set(sizes)):
         count = num_equal_stages(problem, size)
@@ -211,7 +211,7 @@ def _rows(problem: SlicingProblem) -> Iterator[list[int]]:
 
 
 def _costs(problem: SlicingProblem, submeshes: Sequence[int], config: int) -> tuple[FloatArray, FloatArray]:
-    """Stages and boundaries as `amp_starts` takes them."""
+    """Returns the seconds of stages and of boundaries as `amp_starts` takes them."""
     count, num_layers = len(submeshes), problem.num_layers
     stage_s = problem.costs_s[:, :, submeshes, config].transpose(2, 0, 1)
     if problem.max_n_succ_stages is not None:

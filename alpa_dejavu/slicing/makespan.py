@@ -1,4 +1,4 @@
-"""The simulated time of a pipeline's step as what a slicing is measured by, and what no plan's step can be under.
+"""The simulated time of a pipeline's step as the objective of a slicing, and lower bounds on it.
 
 The closed form, all stages plus (B - 1) times the largest, is exact for stages that are alike and transfers that take
 nothing. Elsewhere it may be over the step as well as under it, so it is no lower bound; `makespan_floor` is one.
@@ -64,11 +64,11 @@ class Makespan(Objective):
         return f"Makespan(schedule={self.schedule!r}, sends={self.sends!r})"
 
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """The simulated step."""
+        """Returns the simulated seconds of a step."""
         return step_seconds(self.stage_times(problem, stages), problem.num_micro_batches, self.schedule, self.sends)
 
     def stage_times(self, problem: SlicingProblem, stages: Sequence[StageChoice]) -> tuple[StageTimes, ...]:
-        """What is simulated.
+        """Returns the times of the stages that are simulated.
 
         Raises:
             ValueError: `forward_s` doesn't suit the problem.
@@ -89,7 +89,7 @@ class Makespan(Objective):
         )
 
     def _parts(self, problem: SlicingProblem, stage: StageChoice) -> tuple[float, float]:
-        """Seconds forward and backward."""
+        """Returns a stage's seconds forward and backward."""
         forward, cost = float(self.forward_s[stage.entry]), float(problem.costs_s[stage.entry])
         said = f"makespan: forward_s{stage.entry} is {forward}, but costs_s there is {cost}"
         if forward > cost * (1 + _ROUNDING):
@@ -100,7 +100,7 @@ class Makespan(Objective):
 
 
 def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> float:
-    """What no schedule's step is under: the most, over stages, of the stages before one and B times the one itself.
+    """Returns a lower bound on any schedule's step: the most, over stages, of those before one plus B times the one.
 
     Before a stage begins, a micro-batch has gone ahead through all stages before it, and after it ends one has to go
     back through them. Meanwhile it works on each of B micro-batches, one after the other. What crosses to a stage
@@ -126,7 +126,7 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
 
 
 def least_makespan_floor(problem: SlicingProblem) -> float:
-    """What no plan's step is under: the least `makespan_floor` of all plans, or a little less.
+    """Returns a lower bound on any plan's step: the least `makespan_floor` of all plans, or a little less.
 
     It is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps, for
     each layer and number of devices left, the least sum of stages before. That is as exact as 1e-6, unless there are
@@ -141,7 +141,7 @@ def least_makespan_floor(problem: SlicingProblem) -> float:
 
 
 def _occupied(problem: SlicingProblem) -> Occupied:
-    """As the problem's makespan has it; else what holds for every way of sending."""
+    """Returns the rule of the problem's makespan; if it has none, one that holds for every way of sending."""
     objective = problem.objective
     if isinstance(objective, Makespan):
         blocking, ahead_only = objective.sends == "blocking", objective.schedule == "inference"
@@ -150,7 +150,7 @@ def _occupied(problem: SlicingProblem) -> Occupied:
 
 
 def _crossed(problem: SlicingProblem, stages: Sequence[StageChoice]) -> list[float]:
-    """What it takes to each stage from the one before, there and back."""
+    """Returns the seconds of the way to each stage from the one before, there and back."""
     if problem.sites is None:
         return [0.0] * len(stages)
     pairs = itertools.pairwise(stages)

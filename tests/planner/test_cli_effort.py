@@ -58,7 +58,10 @@ def said(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    for place in ("replan.replan", "kept.read_kept", "explanation.explain", "plan_estimate.PlanEstimator"):
+    for place in (
+        "planning.replanning.replan", "planning.kept.read_kept", "report.explanation.explain",
+        "planning.plan_estimate.PlanEstimator",
+    ):  # fmt: skip
         monkeypatch.setattr(f"alpa_dejavu.{place}", interrupted)
 
     def run(*words):

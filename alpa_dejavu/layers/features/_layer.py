@@ -19,7 +19,7 @@ from alpa_dejavu.problem import Operator, Operators
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerFeatures:
-    """What one jaxpr computes.
+    """The features of one jaxpr: what it computes, needs for a while, and exchanges.
 
     Attributes:
         operators: of one run; what only renames a value has no record.

@@ -29,7 +29,7 @@ def describe(
     micro_batch: int | None = None,
     data: Collection[core.Var] | None = None,
 ) -> Model:
-    """The model that the layers make up.
+    """Describes the model that the layers make up.
 
     Args:
         forward: the L layers' jaxprs, in order.
@@ -82,7 +82,7 @@ class _Alike:
         self._known: dict[Hashable, LayerFeatures] = {}
 
     def of(self, jaxpr: core.Jaxpr | None) -> LayerFeatures:
-        """What the jaxpr computes; nothing if there is none."""
+        """Returns the features of a jaxpr; empty ones if there is none."""
         if jaxpr is None:
             return _NOTHING
         parameters, accumulators, gradients = self._chosen
@@ -104,7 +104,7 @@ def _roles(
     micro_batch: int | None,
     data: Collection[core.Var] | None,
 ) -> Mapping[core.Var, str]:
-    """The role of everything that the layers take from outside of the chain."""
+    """Returns the role of everything that the layers take from outside of the chain."""
     made: set[core.Var] = set()
     roles: dict[core.Var, str] = {}
     for jaxpr in chain:

@@ -1,4 +1,4 @@
-"""What XLA's CPU compiler reads against the order in which it lies in memory, element by element.
+"""The bytes that XLA's CPU compiler reads against the order in which they lie in memory, element by element.
 
 A product whose operands aren't matrices yet is made one of matrices: the first operand is brought into the order
 (batch, free, contracted), the second into (batch, contracted, free). Where that moves an operand's last dimension, the
@@ -24,7 +24,7 @@ _SMALL = 8
 
 @final
 class Strided:
-    """Answers how many bytes of a step's operands are read so."""
+    """The loops of some steps, which say how many bytes a step reads against their order in memory."""
 
     def __init__(self, steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion) -> None:
         self._fusion = fusion
@@ -39,7 +39,7 @@ class Strided:
                 self._note(step, kind)
 
     def bytes(self, step: Step, kind: str) -> float:
-        """Of one run of a step."""
+        """Returns the bytes that one run of a step reads against their order in memory."""
         if kind == "dot":
             moved = _moved(step.params, step.inputs[0].shape, step.inputs[1].shape)
             return sum(self._copied(value) for value, moves in zip(step.inputs[:2], moved, strict=True) if moves)
@@ -48,7 +48,7 @@ class Strided:
         return 0.0
 
     def _follow(self, step: Step) -> None:
-        """Renamed values: the last dimension of a transposed one lies elsewhere."""
+        """Notes whether a renamed value is transposed: then its last dimension lies elsewhere."""
         if step.primitive == "transpose":
             order = step.params["permutation"]
             if step.inputs[0].num_bytes and order[-1] != len(order) - 1:
@@ -57,7 +57,7 @@ class Strided:
             self._transposed.add(step.outputs[0])
 
     def _note(self, step: Step, kind: str) -> None:
-        """What the loop that makes a value reads."""
+        """Notes what the loop that makes a value reads."""
         group = self._fusion.group(step.outputs[0])
         self._made.update(step.outputs)
         read = self._read.setdefault(group, {})
@@ -66,7 +66,7 @@ class Strided:
             self._expensive.add(group)
 
     def _copied(self, operand: Value) -> float:
-        """What the copy of an operand reads: what its loop does, unless the compiler won't evaluate that again."""
+        """Returns the bytes that an operand's copy reads: its loop's, unless the compiler won't evaluate that again."""
         value = self._fusion.root(operand)
         group = self._fusion.group(value)
         if value not in self._made or group in self._expensive:

@@ -30,7 +30,7 @@ class Traffic:
 
 @final
 class Fusion:
-    """Answers what each step reads from memory and writes to it."""
+    """The loops that a compiler fuses, which say what each step reads from memory and writes to it."""
 
     def __init__(
         self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
@@ -55,17 +55,17 @@ class Fusion:
         self._seen: set[tuple[object, Value]] = set()
 
     def root(self, value: Value) -> Value:
-        """The value that another one only renames."""
+        """Returns the value that another one only renames."""
         while value in self._alias:
             value = self._alias[value]
         return value
 
     def group(self, value: Value) -> Value:
-        """What stands for all values of the loop that makes a value."""
+        """Returns the value that stands for all values of the loop that makes a value."""
         return self._groups.find(value)
 
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
-        """Bytes of one run, those of the values in `whole` apart too.
+        """Returns the bytes of one run of a step, those of the values in `whole` apart too.
 
         Call it for each step once, in order: a fused group reads a value once.
         """

@@ -1,4 +1,4 @@
-"""What kind each of jax's primitives is, and how many operations it takes: XLA's way of counting.
+"""The kind of each of jax's primitives, and the number of its operations: XLA's way of counting.
 
 References:
     XLA's `HloCostAnalysis`: two operations for a multiply-add, one for each element of an element-wise result, and
@@ -16,7 +16,7 @@ ALIASES = frozenset({
     MARKER, "reshape", "squeeze", "expand_dims", "transpose", "copy", "copy_p", "stop_gradient", "optimization_barrier",
     "name", "sharding_constraint", "bitcast_convert_type", "random_wrap", "random_unwrap",
 })  # fmt: skip
-"""What only renames a value or says how it lies in memory: products take their operands in any order of dimensions."""
+"""Primitives that only rename a value or say how it lies in memory: products take dimensions in any order."""
 
 _LAYOUT = ALIASES | {
     "broadcast_in_dim", "iota", "slice", "stack", "concatenate", "pad", "rev", "dynamic_slice", "convert_element_type",
@@ -37,7 +37,7 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 
 
 def kind_of(step: Step) -> str:
-    """One of `alpa_dejavu.problem._operators.OPERATOR_KINDS`."""
+    """Returns the kind of a step, one of `alpa_dejavu.problem._operators.KINDS`."""
     name = step.primitive
     if name == "dot_general":
         return "dot"
@@ -59,7 +59,7 @@ def kind_of(step: Step) -> str:
 
 
 def flop_of(step: Step, kind: str) -> tuple[float, float]:
-    """Operations and transcendental functions of one run of a step."""
+    """Returns the operations and transcendental functions of one run of a step."""
     size = float(step.outputs[0].size) if step.outputs else 0.0
     if kind == "dot":
         return dot_flop(step.params, step.inputs[0].shape, size), 0.0
@@ -81,7 +81,7 @@ def flop_of(step: Step, kind: str) -> tuple[float, float]:
 
 
 def _per_element(step: Step) -> tuple[float, float]:
-    """Operations and transcendental functions for each element of a result."""
+    """Returns the operations and transcendental functions for each element of a result."""
     if step.primitive in _EXPANDED:
         return _EXPANDED[step.primitive]
     if step.primitive in _TRANSCENDENTAL:

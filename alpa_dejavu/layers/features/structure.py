@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def structure(jaxpr: core.Jaxpr) -> int:
-    """A number that jaxprs have in common if, and only if, they are alike."""
+    """Returns a number that jaxprs have in common if, and only if, they are alike."""
     number = _known.get(jaxpr)
     if number is None:
         key = _key(jaxpr, structure)
@@ -34,7 +34,7 @@ def structure(jaxpr: core.Jaxpr) -> int:
 
 
 def stable_structure(jaxpr: core.Jaxpr) -> str:
-    """A digest that jaxprs have in common if they are alike, in this process and in others."""
+    """Returns a digest that jaxprs have in common if they are alike, in this process and in others."""
     digest = _digests.get(jaxpr)
     if digest is None:
         text = _ADDRESS.sub("", repr(_key(jaxpr, stable_structure)))
@@ -69,7 +69,7 @@ def _key(jaxpr: core.Jaxpr, inner: Callable[[core.Jaxpr], Hashable]) -> Hashable
 
 
 def _array(aval: Any) -> Hashable:
-    """What tells an array from others."""
+    """Returns a key that arrays share if they have the same shape and type."""
     if type(aval) is core.ShapedArray:
         return aval.shape, aval.dtype, aval.weak_type
     return aval.str_short(), getattr(aval, "weak_type", False)

@@ -1,4 +1,4 @@
-"""What makes models of a family differ: their sizes."""
+"""The sizes in which models of a family differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the passes on collectives share: what a collective does, and for whom."""
+"""The parts that all passes on collectives share: the operation that a collective does, and its groups."""
 
 from __future__ import annotations
 

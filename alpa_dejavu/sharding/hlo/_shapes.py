@@ -53,12 +53,12 @@ def is_tuple(shape: ShapeProto) -> bool:
 
 
 def num_elements(shape: ShapeProto) -> int:
-    """How many elements an array has."""
+    """Returns how many elements an array has."""
     return math.prod(shape.dimensions)
 
 
 def byte_size(shape: ShapeProto) -> int:
-    """How many bytes a value occupies, all parts of a tuple together."""
+    """Returns how many bytes a value occupies, all parts of a tuple together."""
     if is_tuple(shape):
         return sum(byte_size(part) for part in shape.tuple_shapes)
     return num_elements(shape) * _ITEM_BYTES.get(shape.element_type, 0)

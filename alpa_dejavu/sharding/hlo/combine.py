@@ -90,7 +90,7 @@ def _next_group(graph: Graph, opcode: str, threshold_bytes: int, done: set[int])
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """What collectives must have in common to be combined."""
+    """Returns a key that collectives must have in common to be combined."""
     return (
         node.shape.element_type, groups_of(node), reduction_of(graph.module, node) or node.id,
         bool(node.channel_id), node.use_global_device_ids, is_gradient(node), tuple(node.dimensions),

@@ -25,7 +25,7 @@ _MEASURED = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredCosts:
-    """What was measured on a mesh.
+    """The seconds that collectives and matrix products were measured to take on a mesh.
 
     Attributes:
         collectives: for each kind of collective, (groups, "f32" or "f16") -> pairs of elements of the whole value and
@@ -49,7 +49,7 @@ def estimate_cost(
     Args:
         module: one partition; loop bodies count once.
         costs: what was measured on the mesh.
-        num_partitions: of how many.
+        num_partitions: the number of partitions.
         num_micro_batches: the gradients' all-reduces are done once in that many runs.
         gradient_channels: which those are.
 

@@ -62,7 +62,7 @@ def _reduce_late(graph: Graph, total: HloInstructionProto, users: dict[int, list
 def _linear_chain(
     graph: Graph, node: HloInstructionProto, users: dict[int, list[HloInstructionProto]]
 ) -> list[HloInstructionProto]:
-    """From an instruction up to an all-reduce, through what may be done before it; empty where there is none."""
+    """Returns the instructions from one up to an all-reduce that may be done after them; none if it isn't there."""
     chain = [node]
     while len(users[node.id]) == 1:
         if node.opcode == "all-reduce":
@@ -77,7 +77,7 @@ def _linear_chain(
 
 
 def _linear_operand(graph: Graph, node: HloInstructionProto) -> HloInstructionProto | None:
-    """What an instruction scales by a constant or puts into another form; None for other instructions."""
+    """Returns the operand that an instruction scales by a constant or puts into another form; None for other ones."""
     if node.opcode in _FORM:
         return graph.operand(node, 0)
     if node.opcode in ("multiply", "divide") and scalar_value(graph, graph.operand(node, 1)) is not None:

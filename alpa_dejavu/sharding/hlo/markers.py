@@ -86,7 +86,7 @@ def _stage_name(marker: HloInstructionProto) -> str:
 
 
 def _cut(graph: Graph, start: HloInstructionProto, end: HloInstructionProto, index: int) -> HloModuleProto:
-    """A module of what lies between a pair of markers."""
+    """Returns a module of what lies between a pair of markers."""
     inside = _between(graph, start, end)
     copy = HloModuleProto.FromString(graph.module.SerializeToString())
     for field in ("input_output_alias", "buffer_donor", "spmd_parameters_shardings", "spmd_output_sharding"):
@@ -115,7 +115,7 @@ def _cut(graph: Graph, start: HloInstructionProto, end: HloInstructionProto, ind
 
 
 def _between(graph: Graph, start: HloInstructionProto, end: HloInstructionProto) -> list[HloInstructionProto]:
-    """What the end needs and the start doesn't give, each instruction after what it takes."""
+    """Returns the instructions that the end needs and the start doesn't give, each after what it takes."""
     needed: set[int] = set()
     stack = [i for i in _outputs(graph, end) if not _is_input(graph, i, start)]
     while stack:

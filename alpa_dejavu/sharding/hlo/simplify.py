@@ -53,7 +53,7 @@ def _apply_rules(graph: Graph) -> bool:
 
 
 def merge_equal(graph: Graph) -> bool:
-    """Common subexpressions computed once; scalar constants of equal value become one. Whether any were merged."""
+    """Merges instructions that compute the same, scalar constants included, and returns whether there were any."""
     seen: dict[bytes, HloInstructionProto] = {}
     changed = False
     for node in graph.order():
@@ -82,7 +82,7 @@ def _may_merge(node: HloInstructionProto) -> bool:
 
 
 def _key(node: HloInstructionProto) -> bytes:
-    """What two instructions have in common if and only if they compute the same."""
+    """Returns a key that two instructions have in common if and only if they compute the same."""
     bare = HloInstructionProto.FromString(node.SerializeToString())
     for field in ("name", "id", "metadata"):
         bare.ClearField(field)

@@ -17,12 +17,12 @@ BoolArray = NDArray[np.bool_]
 
 
 def firsts_of(ends: IntArray) -> IntArray:
-    """The first layer of each stage, from one past each stage's last; shape (N, K)."""
+    """Returns the first layer of each stage, from one past each stage's last; shape (N, K)."""
     return np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
 
 
 def there_of(ends: IntArray, count: IntArray) -> BoolArray:
-    """Which of K places have a stage, in plans of so many; shape (N, K)."""
+    """Returns which of K places have a stage, in plans of so many stages; shape (N, K)."""
     return np.asarray(np.arange(ends.shape[1]) < count[:, None])
 
 
@@ -47,7 +47,7 @@ class Batch:
 
     @classmethod
     def of(cls, plans: Sequence[Sequence[StageChoice]]) -> Batch:
-        """Of plans that are given as stages."""
+        """Returns a batch of plans that are given as stages."""
         width = max((len(plan) for plan in plans), default=1) or 1
         ends, submesh, config = (np.zeros((len(plans), width), dtype=np.int64) for _ in range(3))
         for n, plan in enumerate(plans):
@@ -63,25 +63,25 @@ class Batch:
 
     @property
     def there(self) -> BoolArray:
-        """Whether a plan has a stage; shape (N, K)."""
+        """Returns which places have a stage; shape (N, K)."""
         return there_of(self.ends, self.count)
 
     @property
     def counts_met(self) -> IntArray:
-        """Where each number of stages is first met; shape (up to N,)."""
+        """Returns the first plan of each number of stages; shape (up to N,)."""
         return np.sort(np.unique(self.count, return_index=True)[1])
 
     def stages(self, n: int) -> tuple[StageChoice, ...]:
-        """One of the plans."""
+        """Returns the stages of one plan."""
         rows = zip(self.firsts[n], self.ends[n] - 1, self.submesh[n], self.config[n], strict=True)
         return tuple(StageChoice(*map(int, row)) for row in list(rows)[: int(self.count[n])])
 
     def take(self, where: IntArray | BoolArray) -> Batch:
-        """Some of the plans."""
+        """Returns some of the plans."""
         return Batch(self.ends[where], self.submesh[where], self.config[where], self.count[where])
 
     def widened(self, width: int) -> Batch:
-        """With room for so many stages."""
+        """Returns the plans with places for so many stages."""
         more = max(width - self.ends.shape[1], 0)
         last = np.repeat(self.ends[:, -1:], more, axis=1)
         none = np.zeros((len(self), more), dtype=np.int64)
@@ -93,7 +93,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """One after the other."""
+        """Returns the plans of all batches as one batch, in order."""
         width = max(each.ends.shape[1] for each in batches)
         wide = [each.widened(width) for each in batches]
         ends, submesh, config, count = (
@@ -102,16 +102,16 @@ class Batch:
         return cls(ends, submesh, config, count)
 
     def distinct(self) -> Batch:
-        """Each plan once, in the order in which they are first met."""
+        """Returns each plan once, in the order in which they are first met."""
         return self.take(self._firsts_met())
 
     def once(self, totals: FloatArray) -> tuple[Batch, FloatArray]:
-        """Each plan once, with what it costs."""
+        """Returns each plan once, and its cost."""
         first = self._firsts_met()
         return self.take(first), totals[first]
 
     def key(self, n: int) -> bytes:
-        """What tells a plan from others, however many places there are."""
+        """Returns bytes that tell a plan from others, however many places there are."""
         count = int(self.count[n])
         return np.concatenate([part[n, :count] for part in (self.ends, self.submesh, self.config)]).tobytes()
 
@@ -140,20 +140,20 @@ class Table:
         return np.asarray(np.where(batch.there, found, 0.0))
 
     def costs_s(self, batch: Batch) -> FloatArray:
-        """Of each stage, without crossing; shape (N, K)."""
+        """Returns the cost of each stage, without crossing; shape (N, K)."""
         return self._of(self.problem.costs_s, batch)
 
     def once_s(self, batch: Batch) -> FloatArray:
-        """What each stage costs once a step; shape (N, K)."""
+        """Returns the cost of each stage that comes once a step; shape (N, K)."""
         per_step = self.problem.per_step_s
         return np.zeros(batch.ends.shape) if per_step is None else self._of(per_step, batch)
 
     def part_s(self, part: FloatArray, batch: Batch) -> FloatArray:
-        """Another array of shape (L, L, S, C), by stages; shape (N, K)."""
+        """Returns the entry of each stage in another array of shape (L, L, S, C); shape (N, K)."""
         return self._of(part, batch)
 
     def crossing_s(self, batch: Batch) -> FloatArray:
-        """What comes to each stage from the one before; shape (N, K)."""
+        """Returns the seconds of crossing to each stage from the one before; shape (N, K)."""
         crossed = np.zeros(batch.ends.shape)
         sites = self.problem.sites
         if sites is not None and crossed.shape[1] > 1:
@@ -163,22 +163,22 @@ class Table:
         return crossed
 
     def largest_s(self, batch: Batch) -> FloatArray:
-        """What the largest stage of each plan costs, with crossing; shape (N,)."""
+        """Returns the cost of the largest stage of each plan, with crossing; shape (N,)."""
         return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
 
     def devices(self, batch: Batch) -> FloatArray:
-        """Of each stage, the share of what there is; shape (N, K)."""
+        """Returns the share of all devices that each stage takes; shape (N, K)."""
         return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
-        """By how many stages memory is overrun; shape (N, K)."""
+        """Returns by how many stages memory is overrun; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
         return np.asarray(np.where(batch.there, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
 
     def allowed(self, batch: Batch) -> BoolArray:
-        """Which plans the problem allows; shape (N,)."""
+        """Returns which plans the problem allows; shape (N,)."""
         problem, there = self.problem, batch.there
         used = np.einsum("nk,nkr->nr", there.astype(np.int64), self._uses[batch.submesh])
         total = used if problem.devices == "exactly" else np.minimum(used, self._available)
@@ -191,7 +191,7 @@ class Table:
         return np.asarray(fits & whole & finite & (self.risk(batch) <= 0).all(axis=1))
 
     def totals_s(self, batch: Batch) -> FloatArray:
-        """The objective of each plan, if it has a name: shape (N,); infinite where it isn't allowed."""
+        """Returns the cost of each plan by a named objective; shape (N,), infinite where a plan isn't allowed."""
         problem, allowed = self.problem, self.allowed(batch)
         costs = np.where(allowed[:, None], self.costs_s(batch) + self.crossing_s(batch), 0.0)
         once = np.where(allowed[:, None], self.once_s(batch), 0.0).sum(axis=1)

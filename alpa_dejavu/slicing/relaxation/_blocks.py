@@ -20,7 +20,7 @@ MOST_STATES = 40_000_000
 
 
 def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray) -> Batch | None:
-    """Of N cuts of up to K stages, each with the choices that take what there is and cost least.
+    """Fills N cuts of up to K stages with the choices that take what there is and cost least.
 
     Args:
         lattice: of the problem.
@@ -50,7 +50,7 @@ def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
 def _least_by_class(
     lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
 ) -> tuple[FloatArray, IntArray]:
-    """What each stage costs with each class at best, and in which way; shape (N, K, Q)."""
+    """Returns the least cost of each stage with each class, and the way that has it; shape (N, K, Q)."""
     last = lattice.problem.num_layers - 1
     followed = count[:, None] - 1 - np.arange(ends.shape[1])
     cost = theta(lattice, np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last), followed, bounds[:, None])
@@ -61,7 +61,7 @@ def _least_by_class(
 def theta(
     lattice: Lattice, firsts: IntArray, lasts: IntArray, followed: IntArray, bounds: FloatArray
 ) -> FloatArray:
-    """What some stages cost with each class in each way, for a bound on the largest; (..., Q, P), in units.
+    """Returns the cost of some stages with each class in each way, for a bound on the largest; (..., Q, P), in units.
 
     What crosses to them counts as on the mean. Infinite where so many stages can't follow.
     """
@@ -74,20 +74,20 @@ def theta(
 
 
 def _in_units(lattice: Lattice, weights: FloatArray, costs: FloatArray) -> FloatArray:
-    """Weights; with the objective that counts stages, what the dearest of them costs."""
+    """Returns weights in units; with the objective that counts stages, the least that the dearest of them costs."""
     if lattice.problem.objective == "inference":
         return np.where(np.isfinite(costs), lattice.reference, np.inf)
     return np.asarray(weights / lattice.unit_s)
 
 
 def _over(lattice: Lattice, costs: FloatArray, bounds: FloatArray) -> FloatArray:
-    """What being over a bound costs, in units; nothing where a stage can't be."""
+    """Returns the cost of being over a bound, in units; zero where a stage can't be."""
     over = np.where(np.isfinite(costs), np.maximum(costs - bounds, 0.0), 0.0)
     return np.asarray(lattice.arrays.steepness * over)
 
 
 def _traced(taken: Any, state: IntArray, count: IntArray, offsets: IntArray) -> IntArray:
-    """The class of each stage, back from the last; shape (N, K)."""
+    """Returns the class of each stage, traced back from the last; shape (N, K)."""
     of_class = np.zeros((len(count), len(taken)), dtype=np.int64)
     rows = np.arange(len(count))
     for k in range(len(taken) - 1, -1, -1):
@@ -99,7 +99,7 @@ def _traced(taken: Any, state: IntArray, count: IntArray, offsets: IntArray) -> 
 
 
 def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
-    """Plans cut anew where that costs least, their submeshes as they are, configs as they come.
+    """Cuts plans anew where that costs least; submeshes stay as they are, configs are chosen with the cuts.
 
     Args:
         lattice: of the problem.
@@ -107,7 +107,7 @@ def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
         bounds: shape (N,), on the largest stage, in units.
 
     Returns:
-        Those for which there are cuts.
+        The plans for which there are cuts.
     """
     size = lattice.problem.num_layers
     num, width = batch.ends.shape
@@ -137,7 +137,7 @@ def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
 
 
 def _least_at(lattice: Lattice, batch: Batch, k: int, bounds: FloatArray) -> tuple[FloatArray, IntArray]:
-    """What stage k costs with its submesh from any layer to any other at best, and the config; shape (N, L, L)."""
+    """Returns the least cost of stage k with its submesh from any layer to any other, and the config; (N, L, L)."""
     problem = lattice.problem
     submesh = batch.submesh[:, k]
     costs = np.moveaxis(problem.costs_s[:, :, submesh], 2, 0) / lattice.unit_s

@@ -1,4 +1,4 @@
-"""What no plan costs less than, by the prices that the relaxation found and a few steps more."""
+"""A lower bound on the cost of all plans, by the prices that the relaxation found and a few steps more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS, MOST_BOUNDS, SLACK = 8, 16, 1e-3
 
 
 def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
-    """A lower bound on a named objective: the Lagrangian relaxation's, at bounds on the largest stage.
+    """Returns a lower bound on a named objective: the Lagrangian relaxation's, at bounds on the largest stage.
 
     Args:
         lattice: of the problem.
@@ -36,7 +36,7 @@ def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
 
 @final
 class _Priced:
-    """Answers for one bound; prices are kept from one to the next."""
+    """A search within one bound, by prices alone; they are kept from one bound to the next."""
 
     def __init__(self, lattice: Lattice, prices: FloatArray) -> None:
         self._choices = lattice.choices
@@ -46,7 +46,7 @@ class _Priced:
         self.solved = 0
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
-        """What no sum within the bound is below; no plan is looked for."""
+        """Returns a lower bound on all sums within the bound; no plan is looked for."""
         self.solved += 1
         found = Relaxation(self._choices, bound).tightened(below, self._prices, STEPS)
         if math.isfinite(found.value):

@@ -25,13 +25,13 @@ from alpa_dejavu.slicing.relaxation._lattice import DRAWN_AT, OVERRUN, Arrays
 __all__ = ["Chain", "Soft", "adam", "annealed", "soft", "softened", "softs"]
 
 MOMENTUM, SPREAD, TINY = 0.8, 0.95, 1e-8
-"""Of the steps: how much of the last gradient, and of its square, stays."""
+"""Adam's numbers: the shares of the mean gradient and of its mean square that stay, and what keeps divisors above 0."""
 FIRST_STEPS, LAST_STEPS = (0.05, 0.4), (0.01, 0.02)
-"""Of the bound's logarithm, and of the prices, which have to keep up with it."""
+"""The lengths of steps of the bound's logarithm, and of those of the prices, which have to keep up with it."""
 
 
 class Chain(NamedTuple):
-    """What is relaxed of a problem, for each start.
+    """The variables of a relaxed problem, for each start.
 
     Attributes:
         log_bound: the bound on the largest stage, in units.
@@ -43,7 +43,7 @@ class Chain(NamedTuple):
 
 
 class Soft(NamedTuple):
-    """What the program found.
+    """The results of the dynamic program.
 
     Attributes:
         rest: shape (L + 1, G), the soft minimum of what begins with layer l after a stage of group g.
@@ -55,7 +55,7 @@ class Soft(NamedTuple):
 
 
 def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
-    """The soft minimum for a bound and prices, layer by layer from the last."""
+    """Returns the soft minimum for a bound and prices, layer by layer from the last."""
     bound = jnp.exp(chain.log_bound)
     fixed = (arrays.uses @ chain.prices + arrays.per_stage * bound)[None, :]
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
@@ -84,7 +84,7 @@ def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
 
 
 def softened(values: Any, temperature: Any, axis: int) -> tuple[Any, Any, Any]:
-    """The soft minimum along an axis, and the shares that it is made of, with their sum."""
+    """Returns the soft minimum along an axis, and the shares that it is made of, with their sum."""
     low = lax.stop_gradient(values.min(axis=axis, keepdims=True))
     shares = jnp.exp((low - values) / temperature)
     total = shares.sum(axis=axis)
@@ -136,12 +136,12 @@ def _annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -
 
 @functools.partial(jax.jit, static_argnames=("limited",))
 def softs(arrays: Arrays, chains: Chain, temperatures: Any, limited: bool) -> Soft:
-    """The program for each of some bounds, prices and temperatures; all with a first axis T."""
+    """Runs the program for each of some bounds, prices and temperatures; all with a first axis T."""
     return jax.vmap(lambda chain, temperature: soft(arrays, chain, temperature, limited))(chains, temperatures)
 
 
 def adam(direction: Any) -> tuple[Any, Any]:
-    """Steps of Adam, up or down for each part: what to begin with, and the update."""
+    """Returns two functions for Adam's steps, up or down for each part: one for the first state, one for the update."""
     each = jax.tree_util.tree_map
 
     def begin(values: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ so many of their stages are recombined."""
 
 
 class Annealed(NamedTuple):
-    """Where the starts of one problem ended, and how they came there; as the chain has it, in NumPy's arrays."""
+    """The ends of one problem's starts, and how they came there; as the chain has it, in NumPy's arrays."""
 
     log_bound: Any
     prices: Any

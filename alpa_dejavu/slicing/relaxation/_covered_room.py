@@ -1,4 +1,4 @@
-"""What cheaper ways have room for: a way that offers no more is needed by no plan."""
+"""The room that cheaper ways leave: a way that leaves no more is needed by no plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["covered_room"]
 
 
 def covered_room(weights: NDArray[np.float64], room: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The most room of those before it that weigh no more, of each way, in the order of costs; -1 if there are none.
+    """Returns, for each way in the order of costs, the most room of those before it that weigh no more; -1 for none.
 
     Args:
         weights: shape (..., W), what a way adds to a sum.

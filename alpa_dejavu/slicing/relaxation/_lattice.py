@@ -17,7 +17,7 @@ from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, IntArray, firsts_of, there_of
 
 NEVER = 1e4
-"""In units: what isn't offered."""
+"""The weight, in units, of what isn't offered."""
 COUNTS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256)
 """Shapes are rounded up to one of these, or to a multiple of 64."""
 DRAWN_AT = (1.0, 10.0, 100.0)
@@ -26,13 +26,13 @@ WIDER, LEAST_RANGE = 1.5, 3.0
 """Bounds are looked for up to so many times what the largest of stages that are alike costs, and at least up to so many
 times what any plan's has to."""
 OVERRUN = 1.0
-"""In units: for each stage by which memory is expected to be overrun."""
+"""The penalty, in units, for each stage by which memory is expected to be overrun."""
 SMALL, FEWEST, GROUPS, RESOURCES = 8, 48, 8, 4
 """Problems of so few layers share a program if they have no more choices, groups and resources than that."""
 
 
 class Arrays(NamedTuple):
-    """What a program takes; L, Z, G and R are rounded up, Z choices are classes times ways.
+    """The arrays that a program takes; L, Z, G and R are rounded up, Z choices are classes times ways.
 
     Attributes:
         cost: shape (L, L, Z), what counts for the largest stage, in units.
@@ -66,7 +66,7 @@ class Arrays(NamedTuple):
 
 
 def rounded_up(count: int) -> int:
-    """To one of few numbers."""
+    """Returns the count rounded up to one of few numbers."""
     return next((known for known in COUNTS if known >= count), -(-count // 64) * 64)
 
 
@@ -115,16 +115,16 @@ class Lattice:
         return np.stack(picked, axis=-1)
 
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """A table by the choices' ways, (L, L, Q, P), as (L, L, Z)."""
+        """Returns a table by the choices' ways, (L, L, Q, P), with the ways that stayed, as (L, L, Z)."""
         found = np.take_along_axis(table, self.way, axis=3)
         return found.reshape(*found.shape[:2], -1)
 
     def by_ways(self, table: NDArray[Any]) -> NDArray[Any]:
-        """A table of the problem, (L, L, S, C), by classes and their ways: (L, L, Q, P)."""
+        """Returns a table of the problem, (L, L, S, C), by classes and their ways: (L, L, Q, P)."""
         return table[:, :, self._names[..., 0], self._names[..., 1]]
 
     def _even(self, costs: FloatArray) -> float:
-        """What a stage costs if each layer has the devices that it makes best use of, and all are busy."""
+        """Returns the cost of a stage if each layer has the devices that it makes best use of, and all are busy."""
         shares = self.choices.uses / np.maximum(self.choices.available, 1)
         taken = costs * shares.max(axis=1)[None, None, :, None]
         lengths = np.maximum(np.arange(len(costs))[None, :] - np.arange(len(costs))[:, None] + 1, 1)
@@ -133,7 +133,7 @@ class Lattice:
         return total if np.isfinite(total) else 0.0
 
     def _alike(self, costs: FloatArray) -> float:
-        """What the largest stage costs at least if all have as many layers, and devices of one class."""
+        """Returns the least cost of the largest stage if all have as many layers, and devices of one class."""
         found, size = np.inf, len(costs)
         for q, uses in enumerate(self.choices.uses):
             if (uses > self.choices.available).any():
@@ -188,7 +188,7 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Plans from ends and choices, both of shape (N, K), in the problem's numbers."""
+        """Returns plans from ends and choices, both of shape (N, K), in the problem's numbers."""
         of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
@@ -196,14 +196,14 @@ class Lattice:
         return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
-        """Plans from ends, classes and the ways that these have, in the problem's numbers."""
+        """Returns plans from ends, classes and the ways that these have, in the problem's numbers."""
         there = there_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
         return Batch(ends, np.where(there, submesh, 0), np.where(there, config, 0), count)
 
 
 def _names(choices: Choices) -> IntArray:
-    """Submesh and config of each way of each class; shape (Q, P, 2). What a class doesn't have is never taken."""
+    """Returns submesh and config of each way of each class, (Q, P, 2). What a class doesn't have is never taken."""
     of_class, ways = choices.costs_s.shape[2:]
     stages = [[choices.stage(0, 0, q, way) for way in range(ways)] for q in range(of_class)]
     return np.array([[(max(stage.submesh, 0), stage.config) for stage in row] for row in stages])
@@ -221,11 +221,11 @@ def _anywhere(problem: SlicingProblem) -> Sites:
 
 
 def _cheapest_around(each: FloatArray) -> FloatArray:
-    """For each layer, the least entry of a stage that has it; (L, L) to (L,)."""
+    """Returns for each layer the least entry of a stage that has it; (L, L) to (L,)."""
     least = np.minimum.accumulate(each, axis=0)
     return np.diagonal(np.minimum.accumulate(least[:, ::-1], axis=1)[:, ::-1])
 
 
 def _bottleneck(costs: FloatArray) -> float:
-    """What the largest stage of any plan costs at least."""
+    """Returns a lower bound on the cost of any plan's largest stage."""
     return float(_cheapest_around(costs.min(axis=(2, 3))).max())

@@ -1,4 +1,4 @@
-"""What whole plans cost, many at once: by the problem's objective, or by what the caller gives."""
+"""The costs of whole plans, many at once: by the problem's objective, or by a function that the caller gives."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from alpa_dejavu.slicing.relaxation._batch import Batch, FloatArray, Table
 from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
 
 FORWARD = 1 / 3
-"""Of a stage, where nothing says how much of it is forward."""
+"""The share of a stage that is forward, where nothing says how much is."""
 PLANS, PLACES, MICRO_BATCHES = 64, 8, 8
 """Shapes are rounded up to these times a power of two."""
 
 
 @final
 class Measure:
-    """Seconds of plans; infinite where they aren't allowed.
+    """A function from plans to their seconds; infinite where they aren't allowed.
 
     Attributes:
         table: of the problem.
@@ -43,7 +43,7 @@ class Measure:
             self.final = cost is None
 
     def __call__(self, plans: Batch) -> FloatArray:
-        """Of N plans, shape (N,)."""
+        """Returns the seconds of N plans, shape (N,)."""
         problem = self.table.problem
         if self.cost is None:
             if not isinstance(problem.objective, Objective):
@@ -60,7 +60,7 @@ class Measure:
         return totals
 
     def seen(self, plans: Batch) -> RelaxedPlan:
-        """Plans as a cost sees them, with first axes of at least so many plans."""
+        """Returns plans as a cost sees them, with first axes of at least so many plans."""
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)
 
@@ -80,7 +80,7 @@ class Measure:
         return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
 
     def settled(self, plans: Batch) -> int:
-        """Which of some plans is the best, by the objective itself if that isn't what the measure is."""
+        """Returns which of some plans is the best, by the objective itself if that isn't what the measure is."""
         if not self.final:
             return int(first_least(self(plans)))
         totals = [self.table.problem.total_s(plans.stages(n)) for n in range(len(plans))]
@@ -95,7 +95,7 @@ def _rounded(count: int, least: int) -> int:
 
 @functools.lru_cache
 def _pipeline(most_micro_batches: int) -> Cost:
-    """One function for each number, so that it is compiled once."""
+    """Returns the pipeline's cost for a number of micro-batches: one function each time, so it is compiled once."""
     from alpa_dejavu.slicing.relaxation.pipeline import pipeline_s
 
     return functools.partial(pipeline_s, most_micro_batches=most_micro_batches)

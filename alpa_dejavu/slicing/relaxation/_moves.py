@@ -12,7 +12,7 @@ from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray, Table
 
 
 def neighbours(table: Table, plan: Batch) -> Batch:
-    """Of a single plan; each once."""
+    """Returns the allowed plans that are one move away from a single plan; a plan may be there more than once."""
     count = int(plan.count[0])
     ends, submesh, config = (part[0, :count] for part in (plan.ends, plan.submesh, plan.config))
     rows = [_cuts(ends, submesh, config), _choices(table, ends, submesh, config), _swaps(ends, submesh, config)]
@@ -27,7 +27,7 @@ def _many(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
 
 
 def _cuts(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Each cut at each other place between its neighbours."""
+    """Returns plans with each cut moved to each other place between its neighbours."""
     bounds = np.concatenate([[0], ends])
     rows = []
     for k in range(len(ends) - 1):
@@ -41,7 +41,7 @@ def _cuts(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
 
 
 def _choices(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Each stage with each other submesh and config."""
+    """Returns plans with each stage on each submesh with each config, its own included."""
     num_submeshes, num_configs = table.problem.costs_s.shape[2:]
     stage, s, c = (each.ravel() for each in np.indices((len(ends), num_submeshes, num_configs)))
     submeshes, configs = np.tile(submesh, (len(stage), 1)), np.tile(config, (len(stage), 1))
@@ -51,7 +51,7 @@ def _choices(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) 
 
 
 def _swaps(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Each two stages with each other's choice."""
+    """Returns plans in which each two stages have each other's choice."""
     one, other = np.triu_indices(len(ends), 1)
     submeshes, configs = np.tile(submesh, (len(one), 1)), np.tile(config, (len(one), 1))
     rows = np.arange(len(one))
@@ -61,7 +61,7 @@ def _swaps(ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
 
 
 def _merges(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Each two neighbours as one stage, with each choice."""
+    """Returns plans with each two neighbours as one stage, with each choice."""
     num_submeshes, num_configs = table.problem.costs_s.shape[2:]
     if len(ends) == 1:
         return _many(*(np.zeros((0, 1), dtype=np.int64),) * 3)
@@ -74,7 +74,7 @@ def _merges(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -
 
 
 def _splits(table: Table, ends: IntArray, submesh: IntArray, config: IntArray) -> Batch:
-    """Each stage as two, at each place, with the submeshes that take what it took, and each config for both."""
+    """Returns plans with each stage cut in two, at each place, on submeshes that take as much, with each config."""
     sizes = table.problem.submesh_sizes
     firsts = np.concatenate([[0], ends[:-1]])
     rows = []

@@ -1,4 +1,4 @@
-"""What a cost gets to see of a relaxed plan."""
+"""The figures of a relaxed plan that a cost gets to see."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class RelaxedPlan(NamedTuple):
 
 
 Cost = Callable[[RelaxedPlan], Any]
-"""Seconds of a relaxed plan, from JAX operations that can be differentiated, batched and compiled."""
+"""A function from a relaxed plan to its seconds, of JAX operations that can be differentiated, batched and compiled."""

@@ -13,20 +13,20 @@ from alpa_dejavu.slicing.relaxation._moves import neighbours
 from alpa_dejavu.slicing.relaxation._recombine import recombined
 
 Measure = Callable[[Batch], FloatArray]
-"""What plans cost; shape (N,), infinite where one isn't allowed."""
+"""A function from plans to their costs; shape (N,), infinite where one isn't allowed."""
 BELOW = (1.0 - 1e-9, 0.95)
 """Bounds that are tried on the largest stage, next to what it is."""
 MOST_ROUNDS = 6
 AROUND = (-0.06, -0.035, -0.015, 0.0, 0.015)
 """Bounds that are tried around the largest stage, by their logarithms."""
 BOUND_ROUNDS, WORK = 4, 3e7
-"""So often, or until so many combinations were looked at."""
+"""The rounds of `by_bounds`, which ends earlier once so many combinations were looked at."""
 POOL, FAR = 64, 1.1
 """So many plans are kept, and moved from if they cost less than so many times the best."""
 
 
 def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
-    """Each plan with its cuts and its choices made anew in turn, as long as that is better; by a named objective."""
+    """Makes each plan's cuts and choices anew in turn, as long as that is better; by a named objective."""
     totals = table.totals_s(plans)
     for _ in range(MOST_ROUNDS):
         costs = table.largest_s(plans) / lattice.unit_s
@@ -46,7 +46,7 @@ def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
 
 
 def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) -> Batch:
-    """As many plans, put together anew at bounds around the largest stages of the best; by a named objective."""
+    """Returns as many plans, put together anew at bounds around the largest stages of the best; a named objective's."""
     tried: set[float] = set()
     work = WORK
     for _ in range(BOUND_ROUNDS):
@@ -70,7 +70,7 @@ def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) 
 
 
 def _nearly(plans: Batch, size: int) -> IntArray:
-    """The segments of plans, and those whose cuts are one layer off; shape (E, 2)."""
+    """Returns the segments of plans, and those whose cuts are one layer off; shape (E, 2)."""
     own = np.column_stack([plans.firsts[plans.there], plans.ends[plans.there]])
     near = own[:, None] + np.array([(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1)])
     cuts = np.where((own == 0)[:, None] | (own == size)[:, None], own[:, None], near).reshape(-1, 2)
@@ -79,7 +79,7 @@ def _nearly(plans: Batch, size: int) -> IntArray:
 
 
 def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together: int) -> Batch:
-    """Best first: of all plans met so far, those that nobody has moved from are, a few at a time.
+    """Searches best first: moves are made from the best plans met that none were made from yet, a few at a time.
 
     Args:
         table: of the problem.

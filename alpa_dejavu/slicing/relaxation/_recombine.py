@@ -15,7 +15,7 @@ from alpa_dejavu.slicing.relaxation.put_stages import put_before
 
 
 def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batch | None:
-    """One plan for each bound, of those segments of layers that are given.
+    """Puts together one plan for each bound, from given segments of layers.
 
     How many stages follow, for memory's sake, is known of the cheapest rest alone; a dearer one with fewer isn't kept.
 
@@ -43,12 +43,12 @@ def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batc
 
 
 STEEP, FAR = 8.0, 1.3
-"""With so many micro-batches, stages of so many times a bound aren't looked at."""
+"""If the bound's steepness is at least the first, stages that cost so many times a bound aren't looked at."""
 
 
 @final
 class _Suffixes:
-    """For each bound, first layer and devices used: the least sum, of how many stages, and which is the first."""
+    """The best ends of plans by bound, first layer and devices used: the least sum, the number of stages, the first."""
 
     def __init__(self, lattice: Lattice, bounds: FloatArray, states: States) -> None:
         self._lattice, self._bounds, self._back, self._holds = lattice, bounds, states.back, states.holds()
@@ -59,7 +59,7 @@ class _Suffixes:
         self.taken = np.full((3, len(bounds), size, states.count), -1, dtype=np.int16)
 
     def begin(self, layer: int, lasts: IntArray) -> None:
-        """All plans that begin with a layer, by the last layer of their first stage."""
+        """Adds all plans that begin with a layer, by the last layer of their first stage."""
         lattice = self._lattice
         ways = self._ways(layer, lasts)
         cost = theta(lattice, np.full_like(lasts, layer), lasts, np.zeros_like(lasts), self._bounds[:, None])
@@ -77,18 +77,18 @@ class _Suffixes:
         )  # fmt: skip
 
     def _ways(self, layer: int, lasts: IntArray) -> IntArray:
-        """Of each class, the cheapest first; shape (J, Q, W). All of them, where memory asks for ways in between."""
+        """Returns the ways of each class to try, the cheapest first; (J, Q, W). All are tried if memory matters."""
         if not self._lattice.limited:
             return self._lattice.way[layer, lasts]
         return self._lattice.choices.costs_s[layer, lasts].argsort(axis=-1, kind="stable")
 
     def _useless(self, layer: int, lasts: IntArray, ways: IntArray, room: IntArray) -> Any:
-        """Where a cheaper way has as much room, and doesn't weigh more; (J, Q, W)."""
+        """Returns where a cheaper way has as much room, and doesn't weigh more; (J, Q, W)."""
         weights = np.take_along_axis(self._lattice.choices.weights[layer, lasts], ways, axis=-1)
         return room <= covered_room(weights, room)
 
     def _far(self, layer: int, lasts: IntArray, ways: IntArray) -> Any:
-        """Where a stage is so far over a bound that a plan within another bound is better; (B, J, Q, W)."""
+        """Returns where a stage is so far over a bound that a plan within another bound is better; (B, J, Q, W)."""
         lattice = self._lattice
         if lattice.arrays.steepness < STEEP:
             return np.zeros((len(self._bounds), *ways.shape), dtype=np.bool_)
@@ -97,7 +97,7 @@ class _Suffixes:
 
 
 def _traced(lattice: Lattice, taken: Any, state: IntArray, offsets: IntArray) -> Batch:
-    """The plans, from their first layer on."""
+    """Returns the plans, traced from their first layer on."""
     size, rows = lattice.problem.num_layers, np.arange(len(state))
     layer, count = np.zeros_like(state), np.zeros_like(state)
     ends, classes, ways = [], [], []

@@ -12,7 +12,7 @@ from alpa_dejavu.slicing.relaxation._lattice import OVERRUN, Lattice
 
 @final
 class Policy:
-    """For each of N starts, what follows a layer with what probability.
+    """The probabilities, for each of N starts, of what follows a layer.
 
     Attributes:
         path: shape (N, L, L, Z), what a stage and what comes after it costs, in units, its own price included.

@@ -20,7 +20,7 @@ SAMPLES, NOISE = 16, 0.01
 
 
 class Placed(NamedTuple):
-    """Where N starts ended; arrays as `Leanings` and `annealed_slots` have them."""
+    """The ends of N starts; arrays as `Leanings` and `annealed_slots` have them."""
 
     choice: Any
     end: Any
@@ -90,7 +90,7 @@ def begin(lattice: Lattice, ended: Annealed, plans: Batch, starts: int, seed: in
 
 
 def _counts(lattice: Lattice, plans: Batch, starts: int, rng: np.random.Generator) -> IntArray:
-    """How many stages the starts have: as many as good plans have, or one more or less."""
+    """Returns how many stages the starts have: as many as good plans have, or one more or less."""
     most = min(lattice.problem.num_layers, MOST_PLACES)
     if lattice.problem.num_stages is not None:
         return np.full(starts, min(lattice.problem.num_stages, most))

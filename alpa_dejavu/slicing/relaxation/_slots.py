@@ -25,13 +25,13 @@ from alpa_dejavu.slicing.relaxation._plan import Cost, RelaxedPlan
 __all__ = ["Features", "Leanings", "annealed_slots", "probabilities"]
 
 PENALTY = 1.0
-"""In units: of all devices, taken once too often or left; and of its square."""
+"""The penalty, in units, for all devices taken once too often, or left; it counts the share and the share's square."""
 FIRST_STEP, LAST_STEP = 0.02, 0.002
-"""Of the leanings, in units."""
+"""The lengths of the first and the last step of the leanings, in units."""
 
 
 class Features(NamedTuple):
-    """What the cost is made of: seconds, of the choices of `Arrays`.
+    """The seconds and devices that a cost is made of, for the choices of `Arrays`.
 
     Attributes:
         parts: shape (3, L, L, Z), forward, backward, and once a step.
@@ -49,7 +49,7 @@ class Features(NamedTuple):
 
 
 class Leanings(NamedTuple):
-    """Of each start, in units.
+    """The leanings of each place for a stage, and prices, in units, for each start.
 
     Attributes:
         choice: shape (K, Z), what is added to a choice at a place.
@@ -63,7 +63,7 @@ class Leanings(NamedTuple):
 
 
 def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, temperature: Any) -> tuple[Any, Any]:
-    """At each place: of choices, shape (K, L, G, Z), and of last layers for each, shape (K, L, L, Z)."""
+    """Returns the probabilities at each place of choices, (K, L, G, Z), and of last layers for each, (K, L, L, Z)."""
     bound = jnp.exp(chain.log_bound)
     over = jnp.maximum(arrays.cost + arrays.entry_cost[:, None] - bound, 0.0)
     path = arrays.weight + arrays.steepness * over + arrays.uses @ (chain.prices + leanings.prices)
@@ -89,7 +89,7 @@ def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, 
 def relaxed(
     arrays: Arrays, features: Features, chain: Chain, leanings: Leanings, count: Any, temperature: Any
 ) -> tuple[RelaxedPlan, Any, Any]:
-    """What a cost sees, what is used of each resource, and which layers are where, (K, L)."""
+    """Returns the plan that a cost sees, the used share of each resource, and which layers are where, (K, L)."""
     by_choice, by_end = probabilities(arrays, chain, leanings, count, temperature)
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
     places = by_choice.shape[0]

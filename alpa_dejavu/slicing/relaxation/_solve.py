@@ -1,4 +1,4 @@
-"""The whole way of one problem: relaxed, annealed, recovered, polished; and what no plan costs less than."""
+"""The whole way of a problem: it is relaxed, annealed, recovered and polished, and a lower bound is found."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from alpa_dejavu.slicing.relaxation._slot_search import Placed, begin, place
 KEPT, POOL = 2, 64
 """So many plans are polished by blocks, and so many are kept."""
 MOST_MOVES, SEARCH = 40, (16, 4)
-"""Rounds of moves; by another cost, with so many plans moved from at a time."""
+"""The rounds of moves by a named objective; by another cost, the rounds and the number of plans moved at a time."""
 SETTLED = 12
-"""So many are compared by the objective itself."""
+"""The number of plans that are compared by the objective itself."""
 SLOTS_SHARE = 2
 """One start of so many is annealed by places."""
 
@@ -33,7 +33,7 @@ SLOTS_SHARE = 2
 @final
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """As the slicer has them."""
+    """The settings of the slicer."""
 
     starts: int
     rounds: int
@@ -46,7 +46,7 @@ class Settings:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxed:
-    """Where the anneal of a problem ended: what `Gradient` goes on from when costs have changed.
+    """The end of a problem's anneal, from which `Gradient` goes on when costs have changed.
 
     Attributes:
         chain: of the dynamic program over layers.
@@ -60,7 +60,7 @@ class Relaxed:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """What came of a problem."""
+    """The solution of a problem: the best plan's stages, a lower bound, and the end of the anneal."""
 
     stages: tuple[StageChoice, ...]
     lower_bound_s: float
@@ -68,7 +68,7 @@ class Solved:
 
 
 def solve(problems: Sequence[SlicingProblem], settings: Settings, begun: Relaxed | None = None) -> list[Solved]:
-    """Problems that are cut alike, all starts of all of them annealed at once where their shapes are the same."""
+    """Solves problems with the same settings; those of the same shapes are annealed at once, with all their starts."""
     lattices = [Lattice(problem) for problem in problems]
     if begun is not None:
         _check_begun(lattices, begun)
@@ -128,7 +128,7 @@ def _solved(lattice: Lattice, ended: Annealed, settings: Settings, begun: Placed
 
 
 def _best(measure: Measure, plans: Batch, kept: int) -> Batch:
-    """The few best."""
+    """Returns the few best plans, each once."""
     plans = plans.distinct()
     return plans.take(np.argsort(measure(plans), kind="stable")[:kept])
 

@@ -1,4 +1,4 @@
-"""The anneal, told: at each temperature, which layers were in which stage with what probability, and the cost."""
+"""The record of an anneal: the probabilities of layers being in stages, and the cost, at each temperature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from alpa_dejavu.slicing.relaxation._solve import Relaxed
 
 ENOUGH = 1e-3
-"""A place that no layer is more likely in isn't told of."""
+"""The probability that some layer has to have in the last place that a trace shows."""
 
 
 @final
@@ -39,7 +39,7 @@ class Trace:
 
 
 def trace(problem: SlicingProblem, relaxed: Relaxed, cost_s: float) -> Trace:
-    """Of what a problem's anneal left.
+    """Returns the trace of a problem's anneal, by what the anneal left.
 
     Args:
         problem: as it was relaxed.
@@ -73,7 +73,7 @@ def _of_chain(lattice: Lattice, ended: Annealed, cost_s: float) -> Trace:
 
 
 def _likely(lattice: Lattice, policy: Policy) -> FloatArray:
-    """Which layer is in which stage, counted from the first; shape (L, L)."""
+    """Returns the probability of each layer being in each stage, counted from the first; shape (L, L)."""
     size = lattice.problem.num_layers
     by_choice, by_end = policy.by_choice[0], policy.by_end[0]
     at: Any = np.zeros((size + 1, by_choice.shape[1]))
@@ -89,6 +89,6 @@ def _likely(lattice: Lattice, policy: Policy) -> FloatArray:
 
 
 def _told(assignment: FloatArray) -> FloatArray:
-    """Without the places that are never likely."""
+    """Returns the probabilities without the places at the end that are never likely."""
     likely = np.flatnonzero(assignment.max(axis=(0, 1)) > ENOUGH)
     return np.asarray(assignment[:, :, : int(likely.max(initial=0)) + 1], dtype=np.float64)

@@ -20,13 +20,13 @@ __all__ = ["many", "pipeline_s", "recurrence_s"]
 
 
 def recurrence_s(plan: RelaxedPlan) -> Any:
-    """All stages, plus B - 1 times the largest, plus what comes once."""
+    """Returns the recurrence's seconds: all stages, plus B - 1 times the largest, plus what comes once."""
     stage = plan.forward_s + plan.backward_s + plan.crossing_s
     return stage.sum() + (plan.num_micro_batches - 1) * stage.max() + plan.once_s.sum()
 
 
 def pipeline_s(plan: RelaxedPlan, most_micro_batches: int) -> Any:
-    """A step of 1F1B, for at most so many micro-batches.
+    """Returns the seconds of a step of 1F1B, for at most so many micro-batches.
 
     At the first ticks, one for each stage, there are only forwards, and what is sent holds up one stage after the
     other. Later only pairs of neighbours meet: one of them goes back, the other ahead.
@@ -44,7 +44,7 @@ def pipeline_s(plan: RelaxedPlan, most_micro_batches: int) -> Any:
 
 
 def _filling(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
-    """A tick at which stages only go forward."""
+    """Simulates a tick at which stages only go forward."""
     stage = jnp.arange(before.shape[0])
     ahead = (stage <= tick) & (tick < plan.num_stages) & (tick - stage < plan.num_micro_batches)
     half = plan.crossing_s / 2
@@ -61,7 +61,7 @@ def _filling(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
 
 
 def _turning(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
-    """A tick at which some stages go forward and their neighbours back."""
+    """Simulates a tick at which some stages go forward and their neighbours back."""
     stage, count, size = jnp.arange(before.shape[0]), plan.num_stages, plan.num_micro_batches
     batch = (tick - stage) // 2
     ahead = (stage < count) & ((tick - stage) % 2 == 0) & (batch >= count - stage) & (batch < size)
@@ -79,7 +79,10 @@ def _turning(plan: RelaxedPlan, before: Any, tick: Any) -> tuple[Any, None]:
 
 
 def _computed(last: Any, arrived: Any, doing: Any, seconds: Any) -> Any:
-    """What was held up was held up for longer than what it waits for took to be there."""
+    """Returns when stages are free after computing, once they are free before and what they wait for has arrived.
+
+    A stage that a transfer held up was held up until that had arrived, so it waits no longer.
+    """
     return jnp.where(doing, jnp.maximum(last, arrived) + seconds, last)
 
 
@@ -93,5 +96,5 @@ def _from_right(times: Any, count: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("cost",))
 def many(cost: Cost, plans: RelaxedPlan) -> Any:
-    """Of N plans at once; shape (N,)."""
+    """Returns the costs of N plans at once; shape (N,)."""
     return jax.vmap(cost)(plans)
