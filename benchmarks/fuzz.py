@@ -124,7 +124,8 @@ def command_examples(draw: st.DrawFn, examples: Examples) -> Example:
     """Examples some of which are interrupted, can't write what they print, or may print few characters alone."""
     example = draw(examples)
     stdout = draw(st.sampled_from(("", "", "", "", "full", "closed")))
-    interrupted_s = draw(st.sampled_from((None, None, None, None, 0.05, 0.2, 0.4, 0.8, 1.5)))
+    after_s = draw(st.sampled_from((None, None, None, None, 0.05, 0.2, 0.4, 0.8, 1.5)))
+    interrupted_s = None if example.reader else after_s  # only the command line promises how it ends then
     encodings = ((), (), (), (("PYTHONIOENCODING", "ascii"),), (("LC_ALL", "C"), ("PYTHONUTF8", "0")))
     environment = (*example.environment, *draw(st.sampled_from(encodings)))
     return dataclasses.replace(
