@@ -136,10 +136,10 @@ class Bench:
         best = best_first(one for one in self._found.values() if one is not None)
         if not best or self._bytes_off < _SAME_BYTES or not self.task.source.traces:
             return None
-        layers, bound = best[0].model.num_layers, best[0].step_s * (1 - AS_GOOD)
+        bound = best[0].step_s * (1 - AS_GOOD)
         for shape in sorted(self._found, reverse=True):
             costs = self._costs[shape.layers, shape.micro_batches]
-            if shape.layers != layers or shape.stages or costs.exact or shape in self._looked_at:
+            if shape.stages or costs.exact or shape in self._looked_at:
                 continue
             self._looked_at.add(shape)
             roomier = costs.table.with_memory(1 + _SURE * self._bytes_off, costs.run)
