@@ -6,7 +6,7 @@ A pair is a model by name with a batch, and 1 to 8 hosts of a machine type, of w
 slower links; pairs that nothing fits are left out. The parts:
 
 `gap`: the default search against a wide one, which tries all numbers of micro-batches, 8 to 48 layers, all numbers of
-stages and of hosts. It leaves out what is far from the best by the closed form or by a scaled model, and prices the
+stages and of hosts. It leaves out numbers of stages that are far from the best by the closed form, and prices the
 rest at its own micro-batch. Then the default search again with a host more, which must not make plans slower.
 `strategies`: others' strategies by the same prices, none of which may be faster.
 `slicers`: the slicing problem of each pair's best shape by `dynamic`, `mcmc` and `gradient` in equal wall time.

@@ -27,8 +27,6 @@ _FAR = 1.1
 """More, or fewer, stages aren't tried where the closed form of a step is so many times the best step."""
 _HOPELESS = 1.2
 """A number of micro-batches is left out where it takes so many times the best step with the middle number of layers."""
-_OFF = 1.05
-"""What a model that is scaled from another micro-batch says has to come so close to the best step to be traced."""
 _CLOSE = 1.05
 """Of fewer hosts all shapes are tried where those of the middle number of layers come so close to the best step."""
 _PLACED = 6
@@ -82,16 +80,13 @@ def _all_shapes(bench: Bench, numbers: Sequence[int], best_s: float) -> Iterator
     middle = numbers[len(numbers) // 2]
     for count in reversed(bench.task.micro_batches):
         for number in sorted(numbers, key=lambda n: n != middle):
-            scaled_s = min((one.step_s for one in _numbers_of_stages(bench, number, count, best_s)), default=0.0)
-            if number == middle and scaled_s > _HOPELESS * best_s:
+            bench.costs(number, count, exactly=True)
+            found = list(_numbers_of_stages(bench, number, count, best_s))
+            yield from found
+            least_s = min((one.step_s for one in found), default=math.inf)
+            if number == middle and found and least_s > _HOPELESS * best_s:
                 break
-            if scaled_s > _OFF * best_s:
-                continue
-            exact = Bench(bench.task, bench.clock)
-            exact.costs(number, count, exactly=True)
-            for one in _numbers_of_stages(exact, number, count, best_s):
-                best_s = min(best_s, one.step_s)
-                yield one
+            best_s = min(best_s, least_s)
 
 
 def _numbers_of_stages(bench: Bench, number: int, count: int, best_s: float) -> Iterator[Candidate]:

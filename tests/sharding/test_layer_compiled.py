@@ -6,10 +6,10 @@ import re
 
 import jax
 import jax.numpy as jnp
-import layer_models
 import pytest
 from jax._src.lib import xla_client as xc
 
+import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding.layers import shard_layer, sharded_layers

@@ -2,10 +2,10 @@
 
 import functools
 
-import layer_models
 import numpy as np
 import pytest
 
+import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding.layers import COLLECTIVE_KINDS, COLLECTIVE_PHASES, MEMORY, sharded_layers
 

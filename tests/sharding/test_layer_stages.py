@@ -2,10 +2,10 @@
 
 import functools
 
-import layer_models
 import numpy as np
 import pytest
 
+import layer_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding.layers import MEMORY, layers_of, shard_layer, sharded_layers, with_batch_dims

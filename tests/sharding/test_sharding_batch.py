@@ -1,11 +1,11 @@
 """Finding batch dimensions and depths."""
 
 import pytest
-from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
 from alpa_dejavu.sharding._batch import operator_batch_dims, reshaped_dims
 from alpa_dejavu.sharding._depth import operator_depths
 from alpa_dejavu.sharding._operator import Dims, Operator
+from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
 
 def test_the_batch_spreads_from_the_first_product():

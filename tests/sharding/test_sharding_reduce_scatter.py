@@ -1,8 +1,7 @@
 """Sums that stay in parts: what is cut with them, and where they are put together again."""
 
-from operators import dot, elementwise, output, parameter, training_step
-
 from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
+from operators import dot, elementwise, output, parameter, training_step
 
 MESH = LogicalMesh((4, 1))
 BY_ROWS = ((0,), ())

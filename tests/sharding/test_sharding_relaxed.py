@@ -5,8 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from layer_models import gpt
-from operators import two_layer_gradients
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _solvers, boundary_solve, solve
 from alpa_dejavu.sharding._anneal import annealed
@@ -21,6 +19,8 @@ from alpa_dejavu.sharding._relaxed import ceiling_of, solve_relaxed
 from alpa_dejavu.sharding._settle import settled
 from alpa_dejavu.sharding._solvers import NamedSolver
 from alpa_dejavu.sharding.layers import shard_layer
+from layer_models import gpt
+from operators import two_layer_gradients
 
 
 def random_graph(seed, count=7, most=4, density=0.5, forbidden=0.1):

@@ -7,6 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
+from alpa_dejavu.sharding._blocks import Blocks
+from alpa_dejavu.sharding._graph import merge_followers
+from alpa_dejavu.sharding._options import INFINITY_COST
+from alpa_dejavu.sharding._strategies import operator_tables
 from operators import (
     GRADIENT,
     dot,
@@ -18,12 +24,6 @@ from operators import (
     two_layer_gradients,
     two_layers,
 )
-
-from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
-from alpa_dejavu.sharding._blocks import Blocks
-from alpa_dejavu.sharding._graph import merge_followers
-from alpa_dejavu.sharding._options import INFINITY_COST
-from alpa_dejavu.sharding._strategies import operator_tables
 
 SIZES = st.sampled_from([4, 8, 64])
 

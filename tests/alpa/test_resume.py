@@ -1,0 +1,271 @@
+"""Training goes on by the contingency when a host is lost, and by nothing else."""
+
+import dataclasses
+import types
+
+import pytest
+
+from alpa_dejavu.alpa.resume import HostsLostError, Session, WallClock, train
+from alpa_dejavu.problem import Run
+from alpa_dejavu.testing import example_cluster
+from models import chain, planned, space
+
+PLAN = planned(chain(8, flop=1e12), example_cluster(num_hosts=3), space(hosts=3), Run(8)).plan
+FAULT = ConnectionError("a worker has died")
+
+
+class Fake(Session):
+    """Losses follow from a state that each step changes; at some calls hosts are lost, or other things go wrong."""
+
+    def __init__(self, events=()):
+        self.events, self.calls, self.saved, self.gone = dict(events), [], {}, []
+        self.running, self.interrupted = False, False
+        self.looks, self.late = 0, None
+
+    def meet(self, call):
+        self.calls.append(call)
+        for event in self.events.pop((call, self.calls.count(call)), ()):
+            if isinstance(event, Exception):
+                raise event
+            self.gone.append(event)
+
+    def start(self, plan, checkpoint):
+        self.plan, self.running = plan, True
+        self.state = self.saved[checkpoint] if checkpoint else 1.0
+        self.meet(("start", checkpoint))
+
+    def step(self, number):
+        assert self.running
+        self.meet(("step", number))
+        self.state = self.state * 0.9 + number
+        return self.state
+
+    def save(self, number):
+        self.meet(("save", number))
+        self.saved[number] = self.state
+
+    def stop(self):
+        self.running = False
+        self.calls.append("stop")
+
+    def lost(self):
+        self.looks += 1
+        return list(self.gone) if self.late is None or self.looks < self.late else ["host-1"]
+
+    def suspects(self, error):
+        return isinstance(error, ConnectionError)
+
+    def interrupt(self):
+        self.interrupted = True
+
+
+class FakeTime:
+    """Seconds that pass when somebody waits; what was to be called after some is called then."""
+
+    def __init__(self):
+        self.now_s, self.due = 0.0, []
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        for call in [call for call in self.due if call.at_s <= self.now_s]:
+            self.due.remove(call)
+            call.function()
+
+    def after(self, seconds, function):
+        call = types.SimpleNamespace(at_s=self.now_s + seconds, function=function)
+        call.start = lambda: self.due.append(call)
+        call.cancel = lambda: self.due.remove(call) if call in self.due else None
+        return call
+
+    def clock(self):
+        return WallClock(lambda: self.now_s, self.wait, self.after)
+
+
+def undisturbed(steps=12):
+    return train(Fake(), PLAN, steps, every=5).losses
+
+
+def test_nothing_happens_to_most_trainings():
+    session = Fake()
+    done = train(session, PLAN, 12, every=5)
+    assert (done.recoveries, done.plan) == ((), PLAN)
+    assert session.calls == [
+        ("start", None), *(("step", n) for n in range(5)), ("save", 5), *(("step", n) for n in range(5, 10)),
+        ("save", 10), ("step", 10), ("step", 11), "stop",
+    ]  # fmt: skip
+
+
+def test_a_lost_host_costs_the_steps_since_the_checkpoint():
+    session = Fake({(("step", 8), 1): ["host-1", FAULT]})
+    done = train(session, PLAN, 12, every=5)
+    assert done.losses == undisturbed()
+    assert done.plan.stages == PLAN.contingencies["host-1"].stages
+    assert session.plan is done.plan
+    (recovery,) = done.recoveries
+    assert (recovery.hosts, recovery.failed_step, recovery.resumed_step, recovery.steps_lost) == (("host-1",), 8, 5, 3)
+    assert recovery.step_s == PLAN.contingencies["host-1"].step_s
+    failed = session.calls.index(("step", 8))
+    assert session.calls[failed + 1 :] == [
+        "stop", ("start", 5), *(("step", n) for n in range(5, 10)), ("save", 10), ("step", 10), ("step", 11), "stop",
+    ]  # fmt: skip
+
+
+def test_a_recovery_takes_from_the_failing_steps_beginning_to_the_next_steps_end():
+    passing = FakeTime()
+
+    class Slow(Fake):
+        def start(self, plan, checkpoint):
+            passing.wait(20.0)
+            super().start(plan, checkpoint)
+
+        def step(self, number):
+            passing.wait(3.0)
+            return super().step(number)
+
+        def save(self, number):
+            passing.wait(7.0)
+            super().save(number)
+
+    session = Slow({(("step", 8), 1): ["host-1", FAULT]})
+    (recovery,) = train(session, PLAN, 12, every=5, clock=passing.clock()).recoveries
+    assert (recovery.noticed_s, recovery.started_s, recovery.seconds) == (3.0, 20.0, 26.0)
+
+
+def test_without_a_checkpoint_it_begins_again():
+    session = Fake({(("step", 3), 1): ["host-0", FAULT]})
+    done = train(session, PLAN, 12, every=5)
+    assert done.losses == undisturbed()
+    assert done.recoveries[0].steps_lost == 3
+    assert session.calls.count(("start", None)) == 2
+
+
+@pytest.mark.parametrize("where", [("save", 5), ("start", None), ("step", 5)])
+def test_it_may_happen_anywhere(where):
+    done = train(Fake({(where, 1): ["host-2", FAULT]}), PLAN, 12, every=5)
+    assert done.losses == undisturbed()
+    assert [recovery.hosts for recovery in done.recoveries] == [("host-2",)]
+    # A checkpoint that was cut off doesn't count.
+    assert done.recoveries[0].resumed_step == (5 if where == ("step", 5) else 0)
+
+
+def test_what_ray_notices_late_is_waited_for():
+    session = Fake({(("step", 2), 1): [FAULT]})
+    session.late = 3
+    passing = FakeTime()
+    done = train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert session.looks == 3
+    assert 0 < passing.now_s < 30
+    assert done.recoveries[0].hosts == ("host-1",)
+    assert len(done.losses) == 4
+
+
+def test_an_error_without_a_lost_host_stays_what_it_is():
+    session = Fake({(("step", 2), 1): [FAULT]})
+    passing = FakeTime()
+    with pytest.raises(ConnectionError) as caught:
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert caught.value is FAULT
+    assert 30 <= passing.now_s < 31
+    assert session.calls[-1] == "stop"
+
+
+def test_errors_of_other_kinds_are_not_waited_for():
+    session = Fake({(("step", 2), 1): [ZeroDivisionError()]})
+    passing = FakeTime()
+    with pytest.raises(ZeroDivisionError):
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert (session.looks, passing.now_s) == (1, 0.0)
+    session = Fake({(("step", 2), 1): ["host-1", FAULT], (("step", 2), 2): [KeyError("batch")]})
+    with pytest.raises(KeyError):
+        train(session, PLAN, 4, notice_s=30, clock=passing.clock())
+    assert session.calls[-1] == "stop"
+
+
+def test_ctrl_c_stops():
+    class Interrupted(Fake):
+        def step(self, number):
+            raise KeyboardInterrupt
+
+    session = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        train(session, PLAN, 4)
+    assert session.calls[-1] == "stop"
+
+
+def test_a_second_loss_needs_what_was_kept():
+    events = {(("step", 2), 1): ["host-1", FAULT], (("step", 3), 1): ["host-0", FAULT]}
+    with pytest.raises(HostsLostError, match=r"host-1 and host-0 lost, and the plan has no contingency for that.*kept"):
+        train(Fake(events), PLAN, 4)
+
+
+def test_a_second_loss_is_planned_for_from_what_was_kept(monkeypatch):
+    from alpa_dejavu.alpa.resume import _train
+
+    asked = []
+
+    def replan(plan, kept, without):
+        asked.append((plan, kept, list(without)))
+        return dataclasses.make_dataclass("Made", ["plan"])(dataclasses.replace(PLAN, step_s=99.0))
+
+    monkeypatch.setattr(_train, "replan", replan)
+    events = {(("step", 2), 1): ["host-1", FAULT], (("step", 6), 1): ["host-0", FAULT]}
+    done = train(Fake(events), PLAN, 12, every=5, kept="kept")
+    assert asked == [(PLAN, "kept", ["host-1", "host-0"])]
+    assert done.plan.step_s == 99.0
+    assert done.losses == undisturbed()
+    assert [recovery.hosts for recovery in done.recoveries] == [("host-1",), ("host-0",)]
+
+
+def test_a_loss_while_recovering_counts_from_the_first(monkeypatch):
+    from alpa_dejavu.alpa.resume import _train
+
+    monkeypatch.setattr(
+        _train, "replan", lambda plan, kept, without: dataclasses.make_dataclass("Made", ["plan"])(PLAN)
+    )
+    events = {(("step", 7), 1): ["host-1", FAULT], (("start", 5), 1): ["host-0", FAULT]}
+    done = train(Fake(events), PLAN, 12, every=5, kept="kept")
+    assert [recovery.hosts for recovery in done.recoveries] == [("host-1", "host-0")]
+    assert done.recoveries[0].steps_lost == 2
+    assert done.losses == undisturbed()
+
+
+def test_it_does_not_go_on_for_ever():
+    events = {(("step", 2), 1): ["host-1", FAULT]}
+    with pytest.raises(HostsLostError, match="once more often than most_losses, which is 0"):
+        train(Fake(events), PLAN, 4, most_losses=0)
+    alone = dataclasses.replace(PLAN, contingencies={})
+    with pytest.raises(HostsLostError, match="host-1 lost, and the plan has no contingency") as caught:
+        train(Fake({(("step", 2), 1): ["host-1", FAULT]}), alone, 4)
+    assert caught.value.__cause__ is FAULT
+
+
+def test_a_step_that_hangs_is_interrupted():
+    passing = FakeTime()
+
+    class Hanging(Fake):
+        def step(self, number):
+            passing.wait(4.0)
+            while number == 2 and not self.interrupted:
+                assert passing.now_s < 1000, "nobody interrupts it"
+                passing.wait(0.5)
+            if number == 2:
+                self.interrupted = False
+                self.meet(("hang", 2))
+                if self.calls.count(("hang", 2)) == 1:
+                    raise FAULT
+            return super().step(number)
+
+    options = {"notice_s": 20, "step_timeout_s": 6, "clock": passing.clock()}
+    with pytest.raises(TimeoutError, match=r"step 2 took more than 6 s, though all hosts are there"):
+        train(Hanging(), PLAN, 4, **options)
+    # Two steps, a third until it is interrupted, and the wait for a host that would be known as lost.
+    assert passing.now_s == pytest.approx(4 + 4 + 6 + 20, abs=0.5)
+    done = train(Hanging({(("hang", 2), 1): ["host-1"]}), PLAN, 4, **options)
+    assert len(done.recoveries) == 1
+    assert passing.due == []
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"every": 0}, {"most_losses": -1}])
+def test_numbers_below_one_are_refused(wrong):
+    with pytest.raises(ValueError, match="give at least 1, 1 and 0"):
+        train(Fake(), PLAN, **{"steps": 4, **wrong})

@@ -1,0 +1,85 @@
+"""Machine files: each figure has a source, and what is wrong with a file is said."""
+
+import dataclasses
+import json
+
+import pytest
+
+from alpa_dejavu._util.json_file import read_checked
+from alpa_dejavu.clusters import known_machines, local_links, machine_for, named_cluster
+from alpa_dejavu.clusters.changed_cluster import slowed, without
+from alpa_dejavu.clusters.host_classes import summary_of
+from alpa_dejavu.clusters.machine_file import FOLDER, read_machine
+from alpa_dejavu.clusters.machine_format import MachineData
+from alpa_dejavu.planning.kept._cluster import cluster_data, cluster_of
+from alpa_dejavu.testing import example_cluster
+from unlike import islands, two_and_two
+
+
+def figures(data):
+    for value in data.values() if isinstance(data, dict) else ():
+        if isinstance(value, dict) and "value" in value:
+            yield value
+        else:
+            yield from figures(value)
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_figure_has_its_source(name):
+    data = json.loads((FOLDER / f"{name}.json").read_text())
+    assert data["name"] == name
+    found = list(figures(data))
+    assert len(found) >= 4
+    assert all(figure["source"] and figure["value"] > 0 for figure in found)
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_machine_agrees_with_the_format(name):
+    """A file of a user's is checked when it is read, ours here."""
+    assert read_checked(FOLDER / f"{name}.json", MachineData, "mend it").data == read_machine(name)
+
+
+@pytest.mark.parametrize("name", known_machines())
+def test_every_machine_makes_a_cluster(name):
+    cluster = named_cluster(name, num_hosts=2)
+    assert len(cluster.hosts) == 2
+    assert cluster.slowest_link((0, 1)).bytes_per_s <= cluster.slowest_link((0, 0)).bytes_per_s
+
+
+def test_accelerators_by_rays_name():
+    assert machine_for("T4") == "g4dn.12xlarge"
+    assert machine_for("abacus") is None
+
+
+def test_links_of_a_cpu_cluster_are_known():
+    within, between = local_links()
+    assert within.sending[1] > 0
+    assert between.latency_s >= within.latency_s
+
+
+def test_a_cluster_says_of_which_machine_it_is_and_goes_on_saying_so(tmp_path):
+    path = tmp_path / "any.json"
+    path.write_text((FOLDER / "p3.8xlarge.json").read_text().replace('"p3.8xlarge"', '"8 x mine"'))
+    known, own = named_cluster("p3.8xlarge", 3), named_cluster(str(path), 3)
+    assert (known.machine, known.machine_file) == ("p3.8xlarge", "")
+    assert (own.machine, own.machine_file, own.name) == ("8 x mine", str(path), "3 x 8 x mine")
+    for cluster in (known, own):
+        left = slowed(without(cluster, [cluster.hosts[1].name]), cluster.hosts[0].name, 2.0)
+        assert (left.machine, left.machine_file) == (cluster.machine, cluster.machine_file)
+        assert left.name == f"2 x {cluster.machine}"
+        assert cluster_of(cluster_data(left)) == left
+        assert summary_of(cluster_of(cluster_data(left))) == summary_of(left)
+
+
+def test_a_cluster_of_no_machine_keeps_its_name():
+    """Even one that reads like that of a machine type."""
+    cluster = dataclasses.replace(example_cluster(3), name="3 x example")
+    assert without(cluster, ["host-1"]).name == "3 x example"
+
+
+def test_a_summary_says_which_hosts_may_change_places():
+    assert summary_of(named_cluster("p3.16xlarge", 2)).alike
+    assert not summary_of(islands()).alike
+    assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
+    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16 GiB"
+    assert summary_of(named_cluster("local-cpu")).shared

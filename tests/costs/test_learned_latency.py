@@ -1,0 +1,141 @@
+"""Learned kernels: recovered from made-up GPUs, sure where they should be, and sound as a latency model."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+
+from alpa_dejavu.costs.latency.baselines import BASELINES, baseline
+from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels, LearnedLatency, data_sheets
+from alpa_dejavu.problem import Operator, Operators
+from alpa_dejavu.testing import check_latency_model, example_cluster
+from made_up import kernel_rows
+
+SHEETS = {
+    "small": DataSheet(5e12, 2e11, 40, 2e6),
+    "middle": DataSheet(8e12, 4e11, 60, 4e6),
+    "large": DataSheet(1.5e13, 9e11, 80, 6e6),
+    "example": DataSheet(1e12, 1e11, 16, 2e6),
+}
+SEEN = ("small", "middle", "large")
+
+
+def _made_up(gpu: str, count: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Kernels and their seconds."""
+    rows = kernel_rows(gpu, SHEETS, count, seed)
+    return rows, rows.pop("latency_s").to_numpy()
+
+
+@pytest.fixture(scope="module")
+def model() -> KernelModel:
+    parts = [_made_up(gpu, 300, seed) for seed, gpu in enumerate(SEEN)]
+    rows = pd.concat([part for part, _ in parts], ignore_index=True)
+    return KernelModel().fit(Kernels.of(rows, SHEETS), np.concatenate([seconds for _, seconds in parts]))
+
+
+def test_predicts_a_gpu_that_it_never_saw(model):
+    rows, seconds = _made_up("example", 200, 9)
+    predicted = model.predict(Kernels.of(rows, SHEETS))
+    error = np.abs(predicted.mean / seconds - 1)
+    assert np.median(error) < 0.1
+    assert (predicted.lower <= predicted.mean).all()
+    assert (predicted.mean <= predicted.upper).all()
+    assert ((seconds >= predicted.lower) & (seconds <= predicted.upper)).mean() > 0.6
+
+
+def test_says_what_it_was_not_fitted_on(model):
+    rows = {"op": ["relu", "sort", "relu"], "gpu": ["small"] * 3, "batch": [8, 8, 1e9], "n": [64, 64, 1e6]}
+    kernels = Kernels.of({**rows, "m": [1] * 3, "k": [1] * 3}, SHEETS)
+    assert model.predict(kernels).in_domain.tolist() == [True, False, False]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 20), st.floats(0.1, 3), st.sampled_from(["relu", "add", "softmax", "unheard-of"]))
+def test_longer_rows_take_no_less(model, size, more, op):
+    lengths = np.exp(size) + 1, np.exp(size + more) + 1
+    rows = {"op": [op] * 2, "gpu": ["middle"] * 2, "batch": [64] * 2, "m": [1] * 2, "n": lengths, "k": [1] * 2}
+    short, long = model.predict(Kernels.of(rows, SHEETS)).mean
+    assert short <= long * (1 + 1e-9)
+
+
+def test_conforms(model):
+    check_latency_model(LearnedLatency(model, SHEETS))
+    check_latency_model(LearnedLatency(model, {}))
+
+
+def _operators() -> Operators:
+    product = Operator(
+        "dot", "dot_general", ((512, 512), (512, 512)), ((512, 512),), "float32", 2.0 * 512**3, 0, 2e6, 1e6
+    )
+    add = Operator("elementwise", "add", ((1024, 1024),) * 2, ((1024, 1024),), "float32", 1e6, 0, 8e6, 4e6)
+    return Operators.of([product, product, add])
+
+
+def test_operators_are_sure_where_the_device_is_known(model):
+    device = example_cluster().hosts[0].device
+    learned = LearnedLatency(model, SHEETS)
+    assert learned.in_domain(_operators(), device).tolist() == [True] * 3
+    stranger = dataclasses.replace(device, name="stranger")
+    assert learned.in_domain(_operators(), stranger).tolist() == [False] * 3
+    assert (learned.predict(_operators(), stranger).spread_s > learned.predict(_operators(), device).spread_s).all()
+
+
+def test_draws_of_one_class_go_together(model):
+    device = example_cluster().hosts[0].device
+    learned = LearnedLatency(model, SHEETS)
+    drawn = np.log(learned.draws(_operators(), device, 4000, np.random.default_rng(0)))
+    together = np.corrcoef(drawn[:, 0], drawn[:, 1])[0, 1]
+    assert together == pytest.approx(model.common_variance["product"], abs=0.06)
+    assert abs(np.corrcoef(drawn[:, 0], drawn[:, 2])[0, 1]) < 0.06
+    again = learned.draws(_operators(), device, 4000, np.random.default_rng(0))
+    assert (np.log(again) == drawn).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"gpu": ["unknown"]}, "no data sheet of 'unknown'"), ({"n": [0]}, "sizes are at least 1")],
+)
+def test_kernels_are_checked(change, said):
+    rows = {"op": ["relu"], "gpu": ["small"], "batch": [1], "m": [1], "n": [1], "k": [1]}
+    with pytest.raises(ValueError, match=said):
+        Kernels.of({**rows, **change}, SHEETS)
+
+
+@pytest.mark.parametrize("seconds", [[np.nan], [-1.0], [1.0, 2.0]])
+def test_seconds_are_checked(seconds):
+    rows = {"op": ["relu"], "gpu": ["small"], "batch": [1], "m": [1], "n": [1], "k": [1]}
+    with pytest.raises(ValueError, match="1 finite numbers above zero"):
+        KernelModel().fit(Kernels.of(rows, SHEETS), seconds)
+
+
+def test_power_limits_the_rate():
+    figures = {"fp32_flop_per_s": 8e12, "memory_bandwidth_bytes_per_s": 3e11, "num_sm": 40, "l2_cache_bytes": 4e6}
+    sheets = data_sheets({"t4": figures, "made-up": figures})
+    assert sheets["t4"].sustained_flop_per_s < 0.7 * sheets["made-up"].sustained_flop_per_s
+    assert sheets["made-up"].sustained_flop_per_s == 8e12
+    with pytest.raises(ValueError, match=r"made-up: num_sm is 0"):
+        data_sheets({"made-up": {**figures, "num_sm": 0}})
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_baselines_follow_the_conventions(name):
+    rng = np.random.default_rng(0)
+    features = pd.DataFrame({"compute_s": rng.uniform(1, 2, 80), "traffic_s": rng.uniform(1, 2, 80)})
+    seconds = features["compute_s"] + 3 * features["traffic_s"]
+    estimator = baseline(name)
+    copy = clone(estimator)
+    predicted = estimator.fit(features, seconds).predict(features)
+    assert predicted.shape == (80,)
+    assert (predicted > 0).all()
+    assert (copy.fit(features, seconds).predict(features) == predicted).all()
+    if name != "roofline":
+        assert np.abs(predicted / seconds - 1).mean() < 0.1
+
+
+def test_an_unknown_baseline_is_named():
+    with pytest.raises(ValueError, match="no baseline 'oracle'; choose one of"):
+        baseline("oracle")

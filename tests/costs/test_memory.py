@@ -1,0 +1,120 @@
+"""Memory of stages, reckoned by hand, and how many stages may follow."""
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.costs._megatron_division import EvenDivision
+from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory, successors_that_fit
+from alpa_dejavu.problem import Layer, MeshConfig, Model, Operators, Run, Tensor
+from alpa_dejavu.problem.slicing_problem import NO_LIMIT
+from models import chain
+
+ALONE = MeshConfig((1, 1), 1, 1)
+
+
+def kept_by(model, config):
+    """Of a model divided evenly."""
+    whole = ModelMemory.of(model)
+    division = EvenDivision(model, whole, config.data_parallel, config.tensor_parallel, config.zero)
+    return stage_memory(whole, division.memory(), config.remat == "layer")
+
+
+def test_each_kind_by_hand():
+    memory = ModelMemory.of(chain(3, parameter_bytes=1000.0, activation_bytes=100.0))
+    assert memory.parameters[0, 2] == memory.gradients[0, 2] == 3000
+    assert memory.optimizer[1, 1] == 2000
+    assert memory.activations[0, 2] == 300
+    assert memory.activations[2, 2] == 100
+    assert memory.activations[2, 1] == 0
+
+
+def test_a_tied_parameter_is_kept_once():
+    nothing = Operators.of([])
+    layers = tuple(Layer(str(n), nothing, nothing, nothing) for n in range(3))
+    memory = ModelMemory.of(Model(layers, (Tensor(10.0, "parameter", -1, (0, 2, 3, 5)),)))
+    assert memory.parameters[0, 2] == memory.parameters[0, 0] == memory.parameters[2, 2] == 10
+    assert memory.parameters[1, 1] == 0
+
+
+def test_gradients_are_counted_where_nothing_accumulates():
+    nothing = Operators.of([])
+    layers = (Layer("a", nothing, nothing, nothing),)
+    tensors = (Tensor(10.0, "parameter", -1, (0, 1)), Tensor(7.0, "parameter", -1, (0,)))
+    assert ModelMemory.of(Model(layers, tensors)).gradients[0, 0] == 10
+
+
+def test_sharding_divides_what_it_divides():
+    model = chain(1)
+    across = kept_by(model, MeshConfig((4, 1), 4, 1, zero=2))
+    along = kept_by(model, MeshConfig((1, 4), 1, 4))
+    whole = kept_by(model, MeshConfig((4, 1), 4, 1))
+    assert across.resident[0, 0] == 1000 + 1000 + 2000 / 4
+    assert whole.resident[0, 0] == 1000 + 1000 + 2000
+    assert along.resident[0, 0] == 4000 / 4
+    assert across.per_micro_batch[0, 0] == pytest.approx(100 / 4)
+    assert 100 / 4 < along.per_micro_batch[0, 0] < 100
+
+
+@pytest.mark.parametrize(
+    ("schedule", "limit", "successors"),
+    [
+        ("1f1b", 999, -1),
+        ("1f1b", 1099, -1),
+        ("1f1b", 1100, 0),
+        ("1f1b", 1350, 2),
+        ("1f1b", 1800, NO_LIMIT),
+        ("1f1b_overlap_friendly", 1299, 0),
+        ("1f1b_overlap_friendly", 1300, 1),
+        ("1f1b_overlap_friendly", 1800, NO_LIMIT),
+        ("gpipe", 1799, -1),
+        ("gpipe", 1800, NO_LIMIT),
+        ("inference", 999, -1),
+        ("inference", 1000, NO_LIMIT),
+    ],
+)
+def test_successors_by_hand(schedule, limit, successors):
+    stage = StageMemory(np.full((1, 1), 900.0), np.full((1, 1), 100.0), np.full((1, 1), 100.0))
+    assert successors_that_fit(stage, limit, Run(8, schedule))[0, 0] == successors
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe"])
+@pytest.mark.parametrize("limit", [1000, 1250, 1500, 2000])
+def test_successors_agree_with_the_peak(schedule, limit):
+    stage, run = StageMemory(*(np.full((1, 1), x) for x in (800.0, 110.0, 100.0))), Run(6, schedule)
+    most = successors_that_fit(stage, limit, run)[0, 0]
+    for successors in range(8):
+        fits = stage.peak(run.in_flight(successors))[0, 0] <= limit
+        assert fits == (successors <= most)
+
+
+def test_no_activations_set_no_limit():
+    stage = StageMemory(np.full((1, 1), 10.0), np.zeros((1, 1)), np.zeros((1, 1)))
+    assert successors_that_fit(stage, 10.0, Run(4))[0, 0] == NO_LIMIT
+    assert successors_that_fit(stage, 9.0, Run(4))[0, 0] == -1
+
+
+def test_one_device_keeps_all():
+    model = chain(2)
+    assert kept_by(model, ALONE).peak(3)[0, 1] == 2 * 4000 + 3 * 200
+
+
+def test_remat_keeps_the_layers_inputs_and_computes_the_rest_again():
+    nothing = Operators.of([])
+    layers = tuple(Layer(str(n), nothing, nothing, nothing, 5.0, 7.0) for n in range(2))
+    tensors = (
+        Tensor(10.0, "input", -1, (0, 3)),
+        Tensor(20.0, "activation", 0, (1, 2)),  # what layer 1 takes in
+        Tensor(300.0, "activation", 0, (3,)),  # what layer 0 keeps for its own backward
+    )
+    model = Model(layers, tensors)
+    plain, again = (kept_by(model, MeshConfig((1, 1), 1, 1, remat=remat)) for remat in ("none", "layer"))
+    assert plain.per_micro_batch[0, 1] == 330
+    assert again.per_micro_batch[0, 1] == 30
+    assert plain.temporary[0, 1] == 7
+    assert again.temporary[0, 1] == 7 + 310
+
+
+def test_zero_shares_more_with_each_level():
+    model = chain(1)
+    kept = [kept_by(model, MeshConfig((4, 1), 4, 1, zero=zero)).resident[0, 0] for zero in (0, 2, 3)]
+    assert kept == [4000, 2000 + 2000 / 4, 4000 / 4]

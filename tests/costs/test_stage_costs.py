@@ -1,0 +1,164 @@
+"""Prices of remat, ZeRO levels and other micro-batches, against those that the cost table's tests reckon by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.calibration import bundled
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.space import search_space
+from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
+from alpa_dejavu.costs.communication import CommunicationModel, Group
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import LatencyModel
+from alpa_dejavu.costs.memory import ModelMemory
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.problem import MeshConfig, Operator, Operators, Submesh
+from alpa_dejavu.testing import example_cluster
+from models import chain
+
+
+def prices(model, config, devices=4):
+    cluster = example_cluster(num_hosts=1)
+    costs = StageCostModel(model, cluster, CostModels.named())
+    return dict(zip(COST_KINDS, costs.seconds(costs.on_submesh(Submesh(1, devices)), config), strict=True))
+
+
+def test_remat_computes_forward_again_and_exchanges_again():
+    plain = prices(chain(2, flop=1e9), MeshConfig((2, 2), 2, 2))
+    again = prices(chain(2, flop=1e9), MeshConfig((2, 2), 2, 2, remat="layer"))
+    extra = again["compute_backward_s"] - plain["compute_backward_s"]
+    assert extra[0, 1] == pytest.approx(2 * 1e9 / 4 / 1e12)
+    assert again["collective_backward_s"][0, 1] == pytest.approx(2 * plain["collective_backward_s"][0, 1])
+    assert np.array_equal(again["compute_forward_s"], plain["compute_forward_s"])
+
+
+def test_zero_3_gathers_for_each_micro_batch_instead_of_once_a_step():
+    model = chain(1, parameter_bytes=1e6, exchanged=())
+    whole, shared = (prices(model, MeshConfig((4, 1), 4, 1, zero=zero)) for zero in (0, 3))
+    gathered = 3 * (1e-5 + 1e6 / 4 / 1e10)
+    assert whole["collective_forward_s"][0, 0] == 0
+    assert shared["collective_forward_s"][0, 0] == pytest.approx(gathered)
+    assert shared["collective_backward_s"][0, 0] == pytest.approx(2 * gathered)
+    assert whole["synchronisation_s"][0, 0] - shared["synchronisation_s"][0, 0] == pytest.approx(2 * gathered)
+
+
+def test_zero_2_sends_what_an_all_reduce_sends():
+    model = chain(1, parameter_bytes=1e6)
+    whole, shared = (prices(model, MeshConfig((4, 1), 4, 1, zero=zero))["synchronisation_s"] for zero in (0, 2))
+    assert shared[0, 0] == pytest.approx(whole[0, 0])
+
+
+def test_a_larger_micro_batch_grows_what_has_a_batch_dimension():
+    model = chain(2)
+    grown = with_micro_batch(model, 4.0)
+    one, four = ModelMemory.of(model), ModelMemory.of(grown)
+    assert four.activations[0, 1] == 4 * one.activations[0, 1]
+    assert four.parameters[0, 1] == one.parameters[0, 1]
+    assert grown.flop == pytest.approx(4 * model.flop)
+    assert grown.layers[0].exchanged_bytes == (4 * model.layers[0].exchanged_bytes[0],)
+
+
+def test_a_micro_batch_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="positive ratio"):
+        with_micro_batch(chain(1), 0.0)
+
+
+class Counted(LatencyModel, CommunicationModel):
+    """The models of a calibration, and how often each was asked."""
+
+    def __init__(self, calibration):
+        self._models, self.asked = (calibration.latency(), calibration.communication()), [0, 0]
+
+    def predict(self, operators, device):
+        self.asked[0] += 1
+        return self._models[0].predict(operators, device)
+
+    def seconds(self, collective, num_bytes, group):
+        self.asked[1] += 1
+        return self._models[1].seconds(collective, num_bytes, group)
+
+
+def block(n):
+    """Operators of a layer, a little larger in each."""
+    rows, wide = 2048 + 128 * n, 5120
+    product = Operator(
+        "dot", "dot_general", ((rows, wide), (wide, wide)), ((rows, wide),), "float16", 2.0 * rows * wide**2,
+        0, 2e8, 4e7,
+    )  # fmt: skip
+    heads = Operator(
+        "dot", "dot_general", ((40, rows, 128), (40, 128, rows)), ((40, rows, rows),), "float16", 256.0 * 40 * rows**2,
+        0, 4e7, 80.0 * rows**2,
+    )  # fmt: skip
+    shape = rows, wide
+    add = Operator("elementwise", "add", (shape, shape), (shape,), "float32", 1.0 * rows * wide, 9, 4e7, 2e7)
+    fused = dataclasses.replace(add, written_bytes=0.0)
+    return Operators.of([product, heads, add, fused])
+
+
+def blocks(num_layers):
+    model = chain(num_layers, parameter_bytes=3e7, activation_bytes=2e7, exchanged=(2e7, 3e7))
+    layers = [
+        dataclasses.replace(layer, forward=block(n % 3), backward=block(n % 3).split(0.5), update=block(3))
+        for n, layer in enumerate(model.layers)
+    ]
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
+    cluster = named_cluster("p3.16xlarge", 2)
+    space = search_space(cluster, 16, remat=("none", "layer"), zero=(0, 2, 3))
+    choices = [(s, c) for s, row in zip(space.submeshes, space.configs, strict=True) for c in row if c is not None]
+    together, apart = Counted(bundled("v100")), Counted(bundled("v100"))
+    prepared, unprepared = (StageCostModel(blocks(5), cluster, CostModels(m, m)) for m in (together, apart))
+    prepared.prepare((prepared.on_submesh(submesh), config) for submesh, config in choices)
+    operators, sent = together.asked
+    assert operators == 1
+    for submesh, config in choices:
+        here, there = (costs.seconds(costs.on_submesh(submesh), config) for costs in (prepared, unprepared))
+        np.testing.assert_allclose(here, there, rtol=1e-12)
+    assert (together.asked[0], apart.asked[0] > 30) == (1, True)
+    assert together.asked[1] == sent
+    assert len(choices) > 60
+
+
+def test_a_model_keeps_what_it_said_of_kernels_for_other_micro_batches():
+    latency, device = bundled("v100").latency(), named_cluster("p3.16xlarge").hosts[0].device
+    model = blocks(3)
+    for ratio in (1.0, 0.5, 0.25):
+        of_layers = [layer.forward.split(2) for layer in with_micro_batch(model, ratio).layers]
+        warm = latencies(latency, of_layers, device)
+        for one, known in zip(of_layers, warm, strict=True):
+            cold = bundled("v100").latency().predict(one, device)
+            np.testing.assert_allclose(known.mean_s, cold.mean_s, rtol=1e-12)
+            np.testing.assert_allclose(known.spread_s, cold.spread_s, rtol=1e-12)
+
+
+def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
+    cluster, model = named_cluster("p3.16xlarge", 2), Counted(bundled("v100"))
+    sent, sizes = SentSeconds(model), np.array([[0.0, 1e6], [3e6, 1e6]])
+    groups = Group(cluster, (0,) * 4), Group(cluster, (0,) * 4, concurrent=2), Group(cluster, (0, 0, 1, 1))
+    sent.ask([(kind, sizes, group) for kind in ("all_reduce", "all_gather") for group in groups])
+    assert model.asked[1] == 6
+    for kind in ("all_reduce", "all_gather"):
+        for group in groups:
+            direct = bundled("v100").communication().seconds(kind, sizes, group)
+            np.testing.assert_allclose(sent.seconds(kind, sizes, group), direct, rtol=1e-12)
+    assert model.asked[1] == 6
+    more = sent.seconds("all_reduce", np.array([2e6, 1e6]), groups[0])
+    assert more[1] == sent.seconds("all_reduce", sizes, groups[0])[0, 1] < more[0]
+    assert model.asked[1] == 7
+    assert sent.seconds("all_reduce", np.zeros((0,)), groups[0]).shape == (0,)
+
+
+def test_many_operators_come_in_several_calls(monkeypatch):
+    monkeypatch.setattr("alpa_dejavu.costs._batched_predictions._AT_A_TIME", 5)
+    model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
+    many = [block(n) for n in range(5)]
+    found = latencies(model, many, device)
+    assert model.asked[0] == 3
+    for one, operators in zip(found, many, strict=True):
+        np.testing.assert_allclose(one.mean_s, model.predict(operators, device).mean_s, rtol=1e-12)
+    assert latencies(model, [], device) == []

@@ -1,0 +1,53 @@
+"""From a model function to a whole plan: what is left open is chosen."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.planning import plan_model
+from alpa_dejavu.problem import NoPlanError
+from tanh_layers import inferred, trained
+
+CLUSTER = named_cluster("p3.16xlarge")
+
+
+def test_what_is_left_open_is_chosen_and_nothing_next_to_it_is_better():
+    planned = plan_model(trained, CLUSTER, batch=32, layers=4)
+    assert 32 % planned.run.num_micro_batches == 0
+    assert sum(stage.submesh.num_devices for stage in planned.plan.stages) == 8
+    steps = [planned.plan.step_s, *(other.plan.step_s for other in planned.runners_up)]
+    assert steps == sorted(steps)
+    assert len(steps) == 4
+    for one, other in itertools.pairwise([planned.plan, *(runner.plan for runner in planned.runners_up)]):
+        assert one != other
+
+
+def test_a_number_of_micro_batches_is_taken_as_given():
+    planned = plan_model(trained, CLUSTER, batch=32, micro_batches=4, layers=4)
+    assert planned.run.num_micro_batches == 4
+    with pytest.raises(ValueError, match="5 micro-batches don't divide a batch of 32"):
+        plan_model(trained, CLUSTER, batch=32, micro_batches=5)
+
+
+def test_a_step_without_gradients_is_inference():
+    planned = plan_model(inferred, CLUSTER, batch=32, layers=4)
+    assert planned.run.schedule == "inference"
+    assert all(stage.backward_s == 0 for stage in planned.plan.stages)
+    assert plan_model(trained, CLUSTER, batch=32, layers=4).run.schedule == "1f1b"
+    with pytest.raises(ValueError, match=r"the step of .*trained takes gradients"):
+        plan_model(trained, CLUSTER, batch=32, schedule="inference")
+
+
+def test_a_model_that_does_not_fit_says_what_is_missing():
+    (host,) = CLUSTER.hosts
+    device = dataclasses.replace(host.device, memory_bytes=1e4)
+    small = dataclasses.replace(CLUSTER, hosts=(dataclasses.replace(host, device=device),))
+    with pytest.raises(NoPlanError, match="doesn't fit into memory"):
+        plan_model(trained, small, batch=32, layers=4)
+
+
+def test_a_plan_says_what_share_of_memory_it_left_free():
+    assert plan_model(trained, CLUSTER, batch=32, layers=4).plan.priced_by.margin == 0.05
+    assert plan_model(trained, CLUSTER, batch=32, layers=4, memory_margin=0.2).plan.priced_by.margin == 0.2

@@ -1,0 +1,105 @@
+"""The slicer's answers, simulated, and those of neighbouring numbers of stages."""
+
+import dataclasses
+
+from alpa_dejavu.calibration import prices
+from alpa_dejavu.layers.micro_batch import with_micro_batch
+from alpa_dejavu.planning import PlanningTask, Searched, plan
+from alpa_dejavu.planning._clock import Clock
+from alpa_dejavu.planning._stage_times import stage_times
+from alpa_dejavu.planning.model_source import ModelSource
+from alpa_dejavu.problem import Run
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.testing import example_cluster
+from models import best_and_neighbours, chain, costs_of, planned, space
+
+CLUSTER, SPACE, RUN = example_cluster(1), space(), Run(8)
+MODEL = chain(6, flop=1e9, activation_bytes=1e6, parameter_bytes=1e6)
+EXACT = slicer("dynamic")
+
+
+def test_the_slicers_best_is_taken_and_neighbouring_lengths_cost_no_less_by_its_formula():
+    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
+    best, *others = best_and_neighbours(costs, EXACT)
+    assert best.stages == EXACT.slice(costs.problem).stages
+    length = len(best.stages)
+    lengths = [len(other.stages) for other in others]
+    assert lengths == [n for n in sorted({length // 2, length - 1, length + 1} - {0, length}) if n <= 4]
+    assert all(other.slicing.cost_s >= best.slicing.cost_s for other in others)
+    assert all(one.timeline is not None for one in (best, *others))
+
+
+def test_the_plan_is_the_one_that_simulates_fastest_whatever_its_number_of_stages():
+    costs = costs_of(MODEL, CLUSTER, SPACE, RUN)
+    each = [one for number in range(1, 5) if (one := costs.sliced(EXACT, number)) is not None]
+    found = planned(MODEL, CLUSTER, SPACE, RUN)
+    assert found.plan.step_s == found.timeline.step_s == min(one.step_s for one in each)
+
+
+def test_nothing_is_found_where_nothing_fits():
+    full = chain(6, parameter_bytes=1e15)
+    assert costs_of(full, CLUSTER, SPACE, RUN).sliced(EXACT) is None
+
+
+def test_more_stages_than_layers_or_devices_are_not_asked_for():
+    assert costs_of(chain(2), CLUSTER, SPACE, RUN).sliced(EXACT, 3) is None
+    assert costs_of(MODEL, CLUSTER, SPACE, RUN).sliced(EXACT, 5) is None
+
+
+def test_a_stage_sends_what_its_neighbour_takes_in():
+    two = costs_of(MODEL, CLUSTER, SPACE, RUN).sliced(EXACT, 2)
+    one, other = stage_times(two.table, two.stages, SPACE)
+    before, after = two.stages
+    ahead, back = two.table.interstage.seconds(after.first, before.submesh, after.submesh)
+    assert one.forward_send_s == ahead > 0
+    assert other.backward_send_s == back > 0
+    assert other.forward_send_s == one.backward_send_s == 0
+
+
+def test_devices_that_share_a_cpu_are_no_faster_than_its_work_on_its_cores():
+    shared = dataclasses.replace(CLUSTER, cores=2)
+    costs = costs_of(chain(6, flop=1e9), shared, SPACE, RUN, communication="free")
+    for candidate in best_and_neighbours(costs, EXACT):
+        work = costs.problem.total_s(candidate.stages)
+        assert candidate.step_s >= work * (1 - 1e-9)
+
+
+class FinerIsSlower(ModelSource):
+    """A chain that takes a little more the more layers it is cut into; scaled models come out as exact ones do."""
+
+    name, training, micro_batch, traces = "finer is slower", True, 1, True
+
+    def numbers_of_layers(self, wanted):
+        return tuple(wanted)
+
+    def knows(self, num_layers, micro_batch):
+        return micro_batch == self.micro_batch
+
+    def exact(self, num_layers, micro_batch):
+        flop = 1e12 * (1 + 5e-5 * num_layers) / num_layers
+        return with_micro_batch(chain(num_layers, flop=flop, exchanged=()), micro_batch)
+
+    def scaled(self, num_layers, micro_batch):
+        return self.exact(num_layers, micro_batch)
+
+    def keep(self):
+        pass
+
+
+def test_the_plan_of_more_layers_that_is_as_good_is_priced_at_its_own_micro_batch():
+    cluster = example_cluster(2)
+    task = PlanningTask(
+        source=FinerIsSlower(),
+        prices=prices(cluster, None, "analytic", "free"),
+        batch=64,
+        layers=(8, 16),
+        micro_batches=(32,),
+        chooser=Searched("all"),
+    )
+    found = plan(task, annotations=())
+    steps = [found.plan.step_s, *(other.plan.step_s for other in found.runners_up)]
+    assert found.plan.num_layers == 16
+    assert 1e-4 < found.plan.step_s / min(steps) - 1 < 1e-3
+    chosen = task.chooser.choose(task, Clock()).candidates[0]
+    assert chosen.model.num_layers == 16
+    assert chosen.costs.exact

@@ -1,0 +1,208 @@
+"""How sure a plan is: the probability that it is nearly the best, calibrated, and the optimism of having chosen."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpa_dejavu.cli.main import main
+from alpa_dejavu.planning.uncertainty import closed_form, confidence, confidence_of_draws, optimism
+from alpa_dejavu.plans.plan_file import plan_data, read_plan, write_plan
+from alpa_dejavu.problem import Confidence, Run
+from alpa_dejavu.slicing import slicer
+from alpa_dejavu.testing import example_cluster
+from models import best_and_neighbours, chain, costs_of, planned, space
+from plans import example_plan
+
+CLUSTER, RUN = example_cluster(1), Run(8)
+SURE = Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed")
+
+
+def found(model, cluster=CLUSTER, communication=None):
+    costs = costs_of(model, cluster, space(), RUN, communication=communication or "alpha-beta")
+    return best_and_neighbours(costs, slicer("dynamic"))
+
+
+def test_the_probability_by_hand():
+    steps = np.array([[1.0, 2.0], [2.0, 1.0], [1.04, 1.0], [1.06, 1.0]])
+    sure = confidence_of_draws(steps, "made up")
+    assert sure.probability == 0.5
+    assert (sure.draws, sure.candidates, sure.spread_from) == (4, 2, "made up")
+
+
+def test_one_candidate_is_the_best_and_not_too_good_to_be_true():
+    steps = np.exp(np.random.default_rng(0).normal(0, 0.3, (100, 1)))
+    sure = confidence_of_draws(steps, "")
+    assert sure.probability == 1.0
+    assert np.log(sure.expected_step_s) == pytest.approx(np.log(steps).mean())
+    assert optimism(np.repeat(steps, 3, axis=1)) == pytest.approx(1.0)
+    assert optimism(steps[:1]) == 1.0
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 0.5642), (5, 1.1630), (20, 1.8675)])
+def test_optimism_is_what_order_statistics_say(count, most):
+    logs = 0.2 * np.random.default_rng(1).standard_normal((40000, count))
+    assert np.log(optimism(np.exp(logs))) == pytest.approx(0.2 * most, rel=0.03)
+    common = logs[:, :1]
+    assert np.log(optimism(np.exp(common + 0 * logs))) == pytest.approx(0.0, abs=1e-9)
+
+
+def drawn_errors(rng, count, own, common=0.5):
+    return np.exp(common * rng.standard_normal((count, 1)) + own * rng.standard_normal((count, len(own))))
+
+
+def problems(seed):
+    """Predictions of some plans, and how far off each is by itself."""
+    rng = np.random.default_rng(seed)
+    for _ in range(400):
+        count = int(rng.integers(2, 8))
+        predicted = np.sort(1 + 0.3 * rng.random(count))
+        yield rng, predicted, 0.02 + 0.2 * rng.random(count)
+
+
+def missed(draws):
+    """By how many standard deviations the promised probabilities are off what then was true."""
+    promised, kept = [], []
+    for rng, predicted, own in problems(2):
+        steps = predicted * draws(rng, 200, own)
+        promised.append(confidence_of_draws(steps, "").probability)
+        truth = (predicted * drawn_errors(rng, 1, own))[0]
+        kept.append(truth[0] <= 1.05 * truth.min())
+    promised = np.array(promised)
+    return (np.sum(kept) - promised.sum()) / np.sqrt((promised * (1 - promised)).sum())
+
+
+def test_probabilities_are_kept_on_truths_drawn_at_random():
+    assert abs(missed(drawn_errors)) < 3
+
+
+def test_drawn_entry_by_entry_they_are_not():
+    def apart(rng, count, own):
+        return np.exp(np.sqrt(0.5**2 + own**2) * rng.standard_normal((count, len(own))))
+
+    assert missed(apart) > 6
+
+
+def test_the_chosen_plans_expected_step_is_nearer_to_the_truth_than_its_prediction():
+    rng = np.random.default_rng(3)
+    raw, corrected = [], []
+    for _ in range(400):
+        truth = 1 + 0.05 * rng.random(6)
+        predicted = truth * drawn_errors(rng, 1, np.full(6, 0.2), common=0.1)[0]
+        order = predicted.argsort()
+        steps = predicted[order] * drawn_errors(rng, 200, np.full(6, 0.2), common=0.1)
+        sure = confidence_of_draws(steps, "")
+        raw.append(np.log(predicted[order[0]] / truth[order[0]]))
+        corrected.append(np.log(sure.expected_step_s / truth[order[0]]))
+    assert np.mean(raw) < -0.2
+    assert abs(np.mean(corrected)) < 0.6 * abs(np.mean(raw))
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    rng, inside = np.random.default_rng(4), []
+    for _ in range(600):
+        own = np.full(4, 0.1)
+        truth = (1 + rng.random(4)) * drawn_errors(rng, 1, own)[0]
+        predicted = truth / drawn_errors(rng, 1, own)[0]
+        order = predicted.argsort()
+        low, high = confidence_of_draws(
+            predicted[order] * drawn_errors(rng, 200, own), ""
+        ).interval_s
+        inside.append(low <= truth[order[0]] <= high)
+    assert 0.86 < np.mean(inside) < 0.94
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=2, max_size=20), st.floats(0.01, 100)
+)
+def test_seconds_or_minutes_and_a_plan_that_is_always_worse_make_no_difference(rows, factor):
+    steps = np.array(rows)
+    sure = confidence_of_draws(steps, "")
+    scaled = confidence_of_draws(steps * factor, "")
+    assert 0 <= sure.probability <= 1
+    assert sure.expected_step_s > 0
+    assert scaled.expected_step_s == pytest.approx(factor * sure.expected_step_s)
+    worse = np.concatenate([steps, 2 * steps.max(axis=1, keepdims=True)], axis=1)
+    assert confidence_of_draws(worse, "").probability == sure.probability
+    assert optimism(worse) == pytest.approx(optimism(steps))
+
+
+def test_the_closed_form_is_the_slicers_objective():
+    for cluster in (CLUSTER, dataclasses.replace(CLUSTER, cores=2)):
+        (candidate, *_) = found(chain(6, activation_bytes=1e6, parameter_bytes=1e6), cluster)
+        table, stages = candidate.table, candidate.stages
+        entries = [(s.first, s.last, s.submesh, s.config) for s in stages]
+        micro, once = (
+            np.array([[float(values[entry]) for entry in entries]])
+            for values in (table.compute_s + table.collective_s, table.per_step_s)
+        )
+        pairs = itertools.pairwise(stages)
+        sent = [sum(table.interstage.seconds(two.first, one.submesh, two.submesh)) for one, two in pairs]
+        boundary = np.array([[0.0, *sent]])
+        sizes = np.array([candidate.space.submeshes[s.submesh].num_devices for s in stages])
+        shares = sizes / cluster.num_devices if cluster.shared else None
+        assert closed_form(micro, boundary, once, RUN, shares)[0] == pytest.approx(candidate.slicing.cost_s)
+
+
+def test_a_search_says_how_sure_it_is():
+    candidates = sorted(found(chain(6)), key=lambda candidate: candidate.step_s)
+    sure = confidence(candidates)
+    assert sure.candidates == len(candidates) > 1
+    assert 0 < sure.probability <= 1
+    assert sure.interval_s[0] < candidates[0].step_s < sure.interval_s[1]
+    assert sure.expected_step_s >= candidates[0].step_s * (1 - 1e-9)
+    assert sure == confidence(candidates), "the same question gets the same answer"
+
+
+def test_every_plan_says_it():
+    made = planned(chain(6), CLUSTER, space(), RUN).plan
+    assert made.confidence is not None
+    assert made.confidence.candidates > 1
+    assert "roofline" in made.confidence.spread_from
+
+
+def test_a_plan_file_has_it(tmp_path):
+    plan = example_plan(confidence=SURE, notes=("one", "two"))
+    assert read_plan(write_plan(plan, tmp_path / "plan.json")) == plan
+    assert "confidence" not in plan_data(example_plan())
+    assert "notes" not in plan_data(example_plan())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("probability", 1.5, r"confidence\.probability is 1\.5, but must be a number from 0 to 1"),
+        ("expected_step_s", 0, r"confidence\.expected_step_s is 0, but must be seconds above 0"),
+        ("interval_s", [2.0, 1.0], r"confidence\.interval_s is \[2\.0, 1\.0\], but must be \[lower, upper\]"),
+        ("draws", 0, r"confidence\.draws is 0, but must be a whole number of draws, at least 1"),
+        ("surety", 1, r"confidence\.surety is an unknown key"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path, key, value, said):
+    data = plan_data(example_plan(confidence=SURE))
+    data["confidence"][key] = value
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=said):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"probability": 1.1}, {"expected_step_s": 0.0}, {"interval_s": (2.0, 1.0)}, {"draws": 0}]
+)
+def test_confidence_is_checked_where_it_is_made(fields):
+    with pytest.raises(ValueError, match="confidence: "):
+        dataclasses.replace(SURE, **fields)
+
+
+def test_a_plan_that_is_explained_says_it_in_one_line(tmp_path):
+    path = write_plan(example_plan(confidence=SURE, notes=("a risk",)), tmp_path / "plan.json")
+    lines = CliRunner().invoke(main, ["explain", str(path)]).stdout.splitlines()
+    assert f"confidence              {SURE.summary}" in lines
+    assert "a risk" in lines

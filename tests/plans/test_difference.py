@@ -1,0 +1,226 @@
+"""What two plans differ in: costs are means over the orders in which differences are made, and add up."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from alpa_dejavu._util.shapley import DRAWN, shapley
+from alpa_dejavu.plans.difference import differences, priced_plans
+from alpa_dejavu.problem import NoPlanError, StepCorrection, Submesh
+from plans import example_plan, hardware, stage, whole_plan
+
+FIRST = example_plan()
+SECOND = example_plan(
+    stages=(stage((0, 0), zero=3), stage((1, 1)), stage((2, 3), remat="layer")),
+    num_micro_batches=8,
+    schedule="gpipe",
+)
+
+
+def price(plan):
+    """A made-up time that depends on everything that may differ."""
+    figures = [plan.num_micro_batches, len(plan.schedule)]
+    for n, one in enumerate(plan.stages, 1):
+        figures += [n * one.num_layers, 3 * n * one.zero, 5 * n * len(one.remat)]
+    return float(sum(figures))
+
+
+def test_equal_plans_do_not_differ():
+    assert differences(FIRST, FIRST, price) == ()
+    assert differences(FIRST, dataclasses.replace(FIRST, step_s=9.0, planning_s={}), price) == ()
+
+
+def test_every_difference_is_named_and_the_costs_add_up():
+    found = differences(FIRST, SECOND, price)
+    assert [one.what for one in found] == ["micro-batches", "schedule", "stages", "remat", "ZeRO"]
+    assert (found[0].first, found[0].second, found[0].cost_s) == ("4", "8", 4.0)
+    assert (found[1].first, found[1].second, found[1].cost_s) == ("1f1b", "gpipe", 1.0)
+    assert found[2].first == "3 layers on 1x2 as 2x1, 1 layer on 1x2 as 1x2"
+    assert found[2].second == "2 times 1 layer on 1x2 as 2x1, 2 layers on 1x2 as 2x1"
+    assert found[3].second == "none none layer"
+    assert sum(one.cost_s for one in found) == pytest.approx(price(SECOND) - price(FIRST))
+
+
+def test_what_a_stage_had_goes_with_its_layers():
+    seen = []
+    found = differences(FIRST, SECOND, lambda plan: seen.append(plan) or 1.0)
+    (zero,) = [one for one in found if one.what == "ZeRO"]
+    assert (zero.first, zero.second) == ("0 2", "3 0 0")
+    levels = {tuple(one.zero for one in plan.stages) for plan in seen}
+    # The first plan's ZeRO level of layer 3 isn't the one of the second plan's last stage, which begins with layer 2.
+    assert levels == {(0, 2), (3, 0), (0, 0, 0), (3, 0, 0)}
+
+
+def test_one_difference_alone_costs_the_whole():
+    (only,) = differences(FIRST, dataclasses.replace(FIRST, schedule="gpipe"), price)
+    assert only.cost_s == 1.0
+
+
+def test_without_prices_no_cost_is_told():
+    assert {one.cost_s for one in differences(FIRST, SECOND)} == {None}
+
+
+@pytest.mark.parametrize("other", [{"model": "bert"}, {"cluster": "2 x p3.8xlarge"}, {"batch": 64}])
+def test_other_problems_are_named_and_not_priced(other):
+    def never(plan):
+        raise AssertionError("it was priced")
+
+    found = differences(FIRST, dataclasses.replace(SECOND, **other), never)
+    assert found[0].what in other
+    assert len(found) == 6
+
+
+def changed(plan, **fields):
+    """The plan with stages that have these fields, a value for each stage."""
+    stages = tuple(
+        dataclasses.replace(one, **{name: values[n] for name, values in fields.items()})
+        for n, one in enumerate(plan.stages)
+    )
+    return dataclasses.replace(plan, stages=stages)
+
+
+OTHER = changed(
+    dataclasses.replace(FIRST, num_micro_batches=8, schedule="gpipe"),
+    layers=[(0, 0), (1, 3)],
+    remat=["layer", "none"],
+    zero=[3, 2],
+    logical_mesh=[(1, 2), (2, 1)],
+    hosts=[("p3.16xlarge-1",), ("p3.16xlarge-0",)],
+    options=[{}, {"allow_mixed_mesh_shape": True}],
+)
+
+
+def unlike(plan):
+    """A made-up time in which whatever differs makes everything else dearer."""
+    factors = [1.0 + 0.1 * plan.num_micro_batches, len(plan.schedule)]
+    for n, one in enumerate(plan.stages, 1):
+        factors += [n + one.num_layers, 1 + n * one.zero, n + len(one.remat), 1 + one.logical_mesh[0] / n]
+        factors += [1.0 + int(one.hosts[0][-1]) / n, 2.0 + len(one.options)]
+    total = 1.0
+    for factor in factors:
+        total *= factor
+    return total
+
+
+def test_everything_that_alpa_is_given_is_compared():
+    rows = {one.what: (one.first, one.second) for one in differences(FIRST, OTHER)}
+    assert rows == {
+        "micro-batches": ("4", "8"),
+        "schedule": ("1f1b", "gpipe"),
+        "layers": ("3 layers, 1 layer", "1 layer, 3 layers"),
+        "logical meshes": ("2x1, 1x2", "1x2, 2x1"),
+        "hosts": ("p3.16xlarge-0; p3.16xlarge-0", "p3.16xlarge-1; p3.16xlarge-0"),
+        "remat": ("none none", "layer none"),
+        "ZeRO": ("0 2", "3 2"),
+        "auto-sharding": ("2 times force_batch_dim_to_mesh_dim=0", "no options, allow_mixed_mesh_shape=True"),
+    }
+
+
+def test_an_option_of_auto_sharding_alone_is_a_difference():
+    (only,) = differences(FIRST, changed(FIRST, options=[{"force_batch_dim_to_mesh_dim": 0}, {}]), unlike)
+    assert (only.what, only.second) == ("auto-sharding", "force_batch_dim_to_mesh_dim=0, no options")
+    # Of options that say the ZeRO level Alpa is given the stage's.
+    same = [{"force_batch_dim_to_mesh_dim": 0}, {"force_batch_dim_to_mesh_dim": 0, "prefer_reduce_scatter": True}]
+    assert differences(FIRST, changed(FIRST, options=same)) == ()
+
+
+def test_where_submeshes_change_their_meshes_and_hosts_come_along():
+    wide = changed(FIRST, submesh=[Submesh(1, 4), Submesh(1, 2)], logical_mesh=[(2, 2), (2, 1)])
+    found = differences(FIRST, wide, unlike)
+    assert [one.what for one in found] == ["submeshes"]
+    assert found[0].second == "1x4 as 2x2, 1x2 as 2x1"
+
+
+@pytest.mark.parametrize("other", [SECOND, OTHER], ids=["few", "many"])
+def test_exchanging_the_plans_negates_the_costs(other):
+    step_s = price if other is SECOND else unlike
+    there, back = differences(FIRST, other, step_s), differences(other, FIRST, step_s)
+    assert [(one.what, one.first, one.second, one.cost_s) for one in there] == [
+        (one.what, one.second, one.first, -one.cost_s) for one in back
+    ]
+    assert sum(one.cost_s for one in there) == pytest.approx(step_s(other) - step_s(FIRST))
+
+
+def test_a_cost_is_the_mean_over_all_orders():
+    values = {frozenset(made): float(n**3 + 7 * n) for n, made in enumerate(subsets(4))}
+    found = shapley(4, values.__getitem__)
+    orders = list(itertools.permutations(range(4)))
+    for one in range(4):
+        before = [frozenset(order[: order.index(one)]) for order in orders]
+        assert found[one] == pytest.approx(sum(values[made | {one}] - values[made] for made in before) / len(orders))
+
+
+def test_how_many_plans_are_priced_is_known_before():
+    for other, exact in ((FIRST, True), (SECOND, True), (OTHER, False), (changed(FIRST, zero=[3, 2]), True)):
+        asked = []
+        differences(FIRST, other, lambda plan, asked=asked: asked.append(plan) or unlike(plan))
+        most = priced_plans(FIRST, other)
+        assert len(asked) == most if exact else most / 2 < len(asked) <= most
+    assert priced_plans(FIRST, dataclasses.replace(SECOND, batch=64)) == 0
+
+
+def subsets(count):
+    return [made for size in range(count + 1) for made in itertools.combinations(range(count), size)]
+
+
+@pytest.mark.parametrize(("count", "most"), [(6, 2**6), (7, 2 + DRAWN * 6)])
+def test_no_plan_is_priced_twice_and_of_many_differences_few_are(count, most):
+    asked = []
+    found = shapley(count, lambda made: asked.append(made) or float(len(made) ** 2))
+    assert len(asked) == len(set(asked)) <= most
+    assert sum(found) == pytest.approx(count**2)
+
+
+@pytest.mark.parametrize("error", [ValueError, NoPlanError])
+def test_orders_by_a_plan_that_cannot_be_estimated_are_left_out(error):
+    three = dataclasses.replace(changed(FIRST, zero=[3, 2]), num_micro_batches=8, schedule="gpipe")
+
+    def step_s(plan):
+        if plan.num_micro_batches == 8 and plan.schedule == "1f1b":
+            raise error("it doesn't fit")
+        return price(plan)
+
+    there, back = differences(FIRST, three, step_s), differences(three, FIRST, step_s)
+    assert sum(one.cost_s for one in there) == pytest.approx(price(three) - price(FIRST))
+    assert [one.cost_s for one in there] == [-one.cost_s for one in back]
+
+    def never(plan):
+        if plan not in (FIRST, three):
+            raise error("it doesn't fit")
+        return price(plan)
+
+    assert {one.cost_s for one in differences(FIRST, three, never)} == {None}
+
+
+def test_plans_that_cannot_be_estimated_themselves_are_an_error():
+    def never(plan):
+        raise ValueError("there is no such model")
+
+    with pytest.raises(ValueError, match="no such model"):
+        differences(FIRST, SECOND, never)
+
+
+def test_other_prices_and_corrections_are_differences_too():
+    plan = whole_plan()
+    by = dataclasses.replace(plan.priced_by, communication="alpha-beta", slicer="mcmc")
+    other = dataclasses.replace(plan, priced_by=by, correction=StepCorrection(1.5, 0.1, 3, 1))
+
+    def step_s(one):
+        return len(one.priced_by.communication) * (one.correction.factor if one.correction else 1.0)
+
+    models, correction = differences(plan, other, step_s)
+    assert (models.what, models.first) == ("priced by", "analytic, links, no calibration")
+    assert (correction.what, correction.first, correction.second) == ("correction", "none", "times 1.5")
+    assert models.cost_s + correction.cost_s == pytest.approx(1.5 * len("alpha-beta") - len("links"))
+    # An old plan doesn't say: it is priced as the other one.
+    old = dataclasses.replace(plan, priced_by=None, num_micro_batches=8)
+    assert [one.cost_s for one in differences(plan, old, step_s)] == [0.0]
+
+
+def test_plans_for_other_hosts_are_other_problems():
+    plan, other = whole_plan(), whole_plan(hardware=hardware(2, 8))
+    (row,) = differences(plan, other, None)
+    assert row.what == "hosts of the cluster"
+    (row,) = differences(plan, dataclasses.replace(plan, runs_on_alpa=False), price)
+    assert (row.what, row.first, row.second, row.cost_s) == ("runs on Alpa", "yes", "no", None)

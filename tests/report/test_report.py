@@ -1,0 +1,244 @@
+"""The report: one page that needs nothing else, shows what was planned, and escapes what users named."""
+
+import base64
+import dataclasses
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from plotly.offline import get_plotlyjs
+
+from alpa_dejavu.problem import Model, Submesh
+from alpa_dejavu.report import html_report
+from alpa_dejavu.simulation.sensitivity import sensitivities
+from alpa_dejavu.simulation.step import StageTimes, simulate
+from models import chain
+from timelines import small_planned
+from unlike import islands
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+class Page(html.parser.HTMLParser):
+    """The tags, the texts outside of scripts, and the rows of the tables."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.rows, self._inside = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self._inside):
+            self.texts.append(data)
+            if self._inside[-1:] in (["td"], ["th"]):
+                self.rows[-1].append(data)
+
+
+def constant(page, name):
+    return json.loads(re.search(rf"^const {name} = (.*);$", page, re.MULTILINE)[1])
+
+
+def floats(packed, *shape):
+    return np.frombuffer(base64.b64decode(packed), dtype="<f4").reshape(shape)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return small_planned()
+
+
+@pytest.fixture(scope="module")
+def page(planned):
+    return html_report(planned)
+
+
+def test_the_page_needs_nothing_else(page):
+    own = page.replace(get_plotlyjs(), "")
+    assert len(own) < len(page) - 1e6
+    assert "http://" not in own
+    assert "https://" not in own
+    for _, attributes in Page(page).tags:
+        assert not attributes.get("src")
+        assert attributes.get("href", "data:,") == "data:,"
+    assert "default-src 'none'" in own
+
+
+def test_a_large_plan_stays_below_six_megabytes():
+    large = small_planned(num_layers=32, num_stages=8, micro_batches=1024)
+    assert len(large.plan.stages) == 8
+    assert len(html_report(large)) < 6e6
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "1f1b_overlap_friendly", "gpipe", "inference"])
+def test_every_schedule_has_a_report(schedule):
+    planned = small_planned(schedule=schedule)
+    lane = constant(html_report(planned), "LANES")["predicted"]
+    forward = floats(lane["forward"], 3, 8, 2)
+    np.testing.assert_allclose(forward, planned.timeline.forward_s, rtol=1e-6)
+    backward = floats(lane["backward"], 3, 8, 2)
+    np.testing.assert_allclose(backward, planned.timeline.backward_s, rtol=1e-6)
+    assert np.isnan(backward).all() == (schedule == "inference")
+    assert lane["blocking"] == (schedule != "1f1b_overlap_friendly")
+
+
+def test_the_tables_tell_the_plan(planned, page):
+    rows = Page(page).rows
+    stage = planned.plan.stages[1]
+    row = next(row for row in rows if row[0] == "1" and len(row) == 16)
+    assert stage.layers[0] == stage.layers[1], "else the row has a range"
+    assert row[1] == str(stage.layers[0])
+    assert row[2] == f"{stage.submesh.num_hosts} × {stage.submesh.devices_per_host}"
+    assert float(row[7]) == pytest.approx(stage.compute_s * 1e3, rel=1e-3)
+    assert float(row[13]) == pytest.approx(stage.memory_bytes / 1e9, abs=0.006)
+    runner_up = next(row for row in rows if row[-1] == "longer bubbles")
+    assert runner_up[0] == "2"
+    assert runner_up[3] == "+25.00%"
+    assert runner_up[1] == "3 stages, 8 micro-batches, 6 layers cut after 1, 2: 2 on 1x2 as 1x2; 1 on 1x4 as 1x4"
+    assert ["5", "layer 5", "2", "10", "20", "10", "10"] in rows
+    assert ["all", "0.300"] in rows
+    texts = " ".join(Page(page).texts)
+    assert f"{planned.plan.step_s:.4g} s" in texts
+    assert "gpt on example" in texts
+
+
+def test_what_to_speed_up_first_is_told(planned, page):
+    found = {row[0]: row[1:] for row in Page(page).rows if row[1:] and row[1].endswith(" %")}
+    for one in sensitivities(planned.plan):
+        figures = [f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", f"{one.twice_s:.4g}"]
+        assert found[one.what] == figures
+    assert "all devices" in found
+
+
+def test_the_heat_map_is_the_cost_table_with_the_cut(planned, page):
+    chart = constant(page, "CHARTS")["costs"]
+    maps = [trace for trace in chart["data"] if trace["type"] == "heatmap"]
+    marks = [trace for trace in chart["data"] if trace["type"] == "scatter"]
+    assert len(maps) == len(planned.space.submeshes)
+    for s, trace in enumerate(maps):
+        shown = np.array(trace["z"], dtype=float)
+        expected = planned.table.compute_costs_s[:, :, s, :].min(axis=2) * 1e3
+        np.testing.assert_allclose(shown, np.where(np.isinf(expected), np.nan, expected))
+    cut = [stage.layers for stage in planned.plan.stages]
+    assert list(zip(marks[-1]["y"], marks[-1]["x"], strict=True)) == cut
+    assert sorted(pair for mark in marks[:-1] for pair in zip(mark["y"], mark["x"], strict=True)) == sorted(cut)
+
+
+def on_unlike_links():
+    """A plan on four hosts: stages 0 and 1 on the first, stage 2 on the two last ones."""
+    made, cluster = small_planned(), islands()
+    hosts = ("a",), ("a",), ("c", "d")
+    both = zip(made.plan.stages, hosts, strict=True)
+    stages = [dataclasses.replace(stage, hosts=names, submesh=Submesh(len(names), 2)) for stage, names in both]
+    return dataclasses.replace(made, cluster=cluster, plan=dataclasses.replace(made.plan, stages=tuple(stages)))
+
+
+def test_unlike_links_are_drawn_with_the_stages_on_them():
+    made = on_unlike_links()
+    shown, within, between = constant(html_report(made), "CHARTS")["links"]["data"]
+    names = [host.name for host in made.cluster.hosts]
+    rates = np.array([[link.bytes_per_s for link in row] for row in made.cluster.links])
+    np.testing.assert_allclose(10 ** np.array(shown["z"], dtype=float), rates)
+    assert shown["x"] == shown["y"] == names
+    assert dict(zip(zip(within["y"], within["x"], strict=True), within["text"], strict=True)) == {
+        ("a", "a"): "within stage 0, 1",
+        **{(a, b): "within stage 2" for a in "cd" for b in "cd"},
+    }
+    assert dict(zip(zip(between["y"], between["x"], strict=True), between["text"], strict=True)) == {
+        ("a", "a"): "from stage 0 to 1", ("a", "c"): "from stage 1 to 2", ("a", "d"): "from stage 1 to 2",
+    }  # fmt: skip
+
+
+def test_alike_links_are_not_drawn(page):
+    assert "links" not in constant(page, "CHARTS")
+    assert "Links between hosts" not in page
+
+
+def test_memory_is_drawn_against_its_limit(planned, page):
+    chart = constant(page, "CHARTS")["memory"]
+    lines = [trace["y"] for trace in chart["data"]]
+    for n, stage in enumerate(planned.plan.stages):
+        drawn = lines[n] if isinstance(lines[n], list) else np.frombuffer(base64.b64decode(lines[n]["bdata"]))
+        assert max(drawn) == pytest.approx(stage.memory_bytes / 1e9, rel=1e-9)
+    assert chart["layout"]["shapes"][0]["y0"] == pytest.approx(planned.table.memory_limit_bytes / 1e9)
+
+
+def test_many_points_of_memory_are_thinned_to_their_peaks():
+    long = small_planned(micro_batches=1024)
+    line = constant(html_report(long), "CHARTS")["memory"]["data"][0]
+    drawn = np.frombuffer(base64.b64decode(line["y"]["bdata"]))
+    assert len(drawn) <= 1200
+    assert drawn.max() == pytest.approx(long.timeline.memory_over_time(0)[1].max() / 1e9)
+
+
+def test_layers_cost_what_the_table_says_on_the_mesh_of_their_stage(planned, page):
+    bars = {trace["name"]: trace["y"] for trace in constant(page, "CHARTS")["layers"]["data"]}
+    total = np.sum([list(y) for y in bars.values()], axis=0)
+    single = planned.plan.stages[1]
+    assert total[single.layers[0]] == pytest.approx((single.compute_s + single.collective_s) * 1e3)
+    assert len(total) == planned.model.num_layers
+
+
+def test_what_users_named_is_escaped():
+    evil = "<script>alert(1)</script>"
+    model = chain(6, flop=1e10, parameter_bytes=1e7, activation_bytes=1e7)
+    layers = tuple(dataclasses.replace(layer, name=evil) for layer in model.layers)
+    made = small_planned(model=Model(layers, model.tensors), name=evil)
+    stages = tuple(dataclasses.replace(stage, hosts=(evil,)) for stage in made.plan.stages)
+    page = html_report(dataclasses.replace(made, plan=dataclasses.replace(made.plan, stages=stages)))
+    assert evil not in page
+    assert sum(tag == "script" for tag, _ in Page(page).tags) == 2
+    assert "&lt;script&gt;" in constant(page, "STAGE_NAMES")[0]
+
+
+def test_measured_times_stand_beside_predicted_ones(planned):
+    stages = [dataclasses.replace(stage, forward_s=1.5 * stage.forward_s) for stage in planned.timeline.stages]
+    page = html_report(planned, simulate(stages, 8))
+    assert list(constant(page, "LANES")) == ["predicted", "measured"]
+    head = next(row for row in Page(page).rows if row[:1] == ["stage"])
+    row = next(row for row in Page(page).rows if row[0] == "0" and len(row) == len(head))
+    assert float(row[head.index("measured forward ms")]) == pytest.approx(stages[0].forward_s * 1e3, rel=1e-3)
+    assert float(row[-1]) == pytest.approx(3.5 / 3, abs=0.02)
+    assert "measured step" in page
+
+
+def test_timelines_of_another_plan_are_refused(planned):
+    with pytest.raises(ValueError, match="3 stages and a timeline 1"):
+        html_report(planned, simulate([StageTimes(1, 1)], 8))
+
+
+def test_reports_need_no_jax():
+    check = "import sys, alpa_dejavu.report; sys.exit(bool({'jax', 'ray', 'alpa', 'sklearn'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_browser_draws_all_charts_without_a_word_of_complaint(page, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(page, encoding="utf-8")
+    made = subprocess.run(
+        [
+            BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+            "--enable-logging=stderr", "--virtual-time-budget=10000", "--dump-dom", file.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=600, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in made.stderr
+    drawn = re.findall(r'<div id="(\w+)" class="js-plotly-plot">', made.stdout)
+    assert set(drawn) == {"timeline", "memory", "costs", "layers"}
+    # A bar for each forward and backward of three stages and eight micro-batches at least.
+    assert made.stdout.count('class="point"') > 2 * 3 * 8

@@ -1,0 +1,245 @@
+"""What to buy or to speed up first: derivatives are differences of estimates, and the best plans are planned again."""
+
+import dataclasses
+
+import pytest
+
+from alpa_dejavu.calibration import Calibration, Prices, bundled
+from alpa_dejavu.clusters import named_cluster
+from alpa_dejavu.clusters.changed_cluster import faster_devices, faster_links
+from alpa_dejavu.costs.communication import AlphaBeta
+from alpa_dejavu.costs.cost_models import CostModels
+from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel
+from alpa_dejavu.planning import GivenStage, estimate, given_stages
+from alpa_dejavu.planning import plan as best_plan
+from alpa_dejavu.planning.kept import Kept
+from alpa_dejavu.planning.kept_task import kept_prices, kept_task
+from alpa_dejavu.problem import Host, Link, MeshConfig, PricedBy, Run, StepCorrection, Submesh
+from alpa_dejavu.report._upgrade_figures import resources
+from alpa_dejavu.report.explanation import explain
+from alpa_dejavu.report.upgrades import upgrades
+from alpa_dejavu.simulation.breakdown import breakdown
+from alpa_dejavu.testing import example_cluster
+from models import chain, planned, product
+from unlike import cluster, device, host
+
+SMALL = 1e-5
+UNLIKE = cluster([host("a"), Host("b", device(0.6e12, name="slower"), 2)])
+FLOPS = (4e9, 1e9, 2e9, 3e9)
+
+
+def model(scale=()):
+    """Layers that differ; of some the cost is scaled."""
+    made = chain(len(FLOPS), parameter_bytes=1e6, activation_bytes=1e6)
+    costs = [flop * dict(scale).get(n, 1.0) for n, flop in enumerate(FLOPS)]
+    layers = [
+        dataclasses.replace(layer, forward=product(flop), backward=product(2 * flop))
+        for layer, flop in zip(made.layers, costs, strict=True)
+    ]
+    return dataclasses.replace(made, layers=tuple(layers))
+
+
+def kept_plan(on, **prices):
+    plan = planned(model(), on, 4, Run(8), **prices).plan
+    return dataclasses.replace(plan, batch=32), Kept(model(), on, Run(8), 32, ("none",), (0,))
+
+
+@pytest.fixture(scope="module", params=["alike", "unlike"])
+def case(request):
+    plan, kept = kept_plan(example_cluster(2) if request.param == "alike" else UNLIKE)
+    return plan, kept, {one.what: one for one in upgrades(plan, kept).found}
+
+
+def again_s(plan, kept, on):
+    """Seconds of a step of the best plan on a cluster with as many micro-batches: `replan` may choose others."""
+    return best_plan(kept_task(plan, kept, kept_prices(plan, kept, on)), annotations=()).plan.step_s
+
+
+def step_s(case, of=None, cluster=None):
+    plan, kept, _ = case
+    return estimate(of or kept.model, cluster or kept.cluster, kept.run, given_stages(plan)).plan.step_s
+
+
+def test_the_derivative_by_the_speed_of_devices_is_a_difference_of_estimates(case):
+    plan, kept, found = case
+    names = {host.device.name for host in kept.cluster.hosts}
+    for name in names:
+        one = found["all devices" if len(names) == 1 else f"devices of type {name}"]
+        clusters = [faster_devices(kept.cluster, name, 1 + way)[0] for way in (SMALL, -SMALL)]
+        better, worse = (step_s(case, cluster=changed) for changed in clusters)
+        assert one.saved_s == pytest.approx((plan.step_s - better) / SMALL, rel=1e-3, abs=1e-3 * SMALL)
+        assert one.cost_s == pytest.approx((worse - plan.step_s) / SMALL, rel=1e-3, abs=1e-3 * SMALL)
+        assert one.twice_s == pytest.approx(step_s(case, cluster=faster_devices(kept.cluster, name, 2.0)[0]))
+
+
+def ends_of(what):
+    """The pairs of hosts that a figure of the two clusters is about."""
+    pairs = {
+        "within hosts": [(0, 0), (1, 1)],
+        "between hosts": [(0, 1), (1, 0)],
+        "within a": [(0, 0)],
+        "within b": [(1, 1)],
+        "between a and b": [(0, 1), (1, 0)],
+    }
+    return pairs[what.removeprefix("bandwidth ")]
+
+
+def test_the_derivative_by_bandwidth_leaves_latency_alone(case):
+    plan, kept, found = case
+    whats = [what for what in found if what.startswith("bandwidth")]
+    assert len(whats) == (2 if "bandwidth between hosts" in found else 3)
+    for what in whats:
+        clusters = [faster_links(kept.cluster, ends_of(what), 1 + way) for way in (SMALL, -SMALL)]
+        better, worse = (step_s(case, cluster=changed) for changed in clusters)
+        assert found[what].saved_s == pytest.approx((plan.step_s - better) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
+        assert found[what].cost_s == pytest.approx((worse - plan.step_s) / SMALL, rel=1e-3, abs=1e-5 * plan.step_s)
+    assert max(found[what].saved_s for what in whats) > 1e-3 * plan.step_s
+
+
+def test_the_derivative_by_the_cost_of_a_layer_is_a_difference_of_estimates(case):
+    plan, _, found = case
+    for layer in range(len(FLOPS)):
+        one = found.get(f"cost of layer {layer}")
+        better = (plan.step_s - step_s(case, of=model({layer: 1 - SMALL}))) / SMALL
+        worse = (step_s(case, of=model({layer: 1 + SMALL})) - plan.step_s) / SMALL
+        assert (0.0 if one is None else one.saved_s) == pytest.approx(better, rel=1e-4, abs=1e-5 * plan.step_s)
+        assert (0.0 if one is None else one.cost_s) == pytest.approx(worse, rel=1e-4, abs=1e-5 * plan.step_s)
+
+
+def test_the_best_plan_at_twice_a_figure_is_planned_again(case):
+    plan, kept, found = case
+    asked = [one for one in found.values() if one.best_s is not None]
+    assert len(asked) >= 4
+    for one in asked:
+        assert one.best_s <= one.twice_s
+        assert (one.best is None) == (one.best_s == one.twice_s)
+        assert one.gained_s == pytest.approx(plan.step_s - one.best_s)
+        if one.what.startswith("bandwidth"):
+            fast = faster_links(kept.cluster, ends_of(one.what), 2.0)
+        elif one.part == "devices":
+            name = "example" if one.what == "all devices" else one.what.split()[-1]
+            fast = faster_devices(kept.cluster, "made up" if name == "up" else name, 2.0)[0]
+        else:
+            continue
+        assert one.best_s == pytest.approx(min(again_s(plan, kept, fast), one.twice_s), rel=1e-3)
+
+
+def test_half_a_layer_is_planned_as_if_it_were_so(case):
+    plan, kept, found = case
+    layers = [one for one in found.values() if one.part == "layers" and one.best_s is not None]
+    assert 1 <= len(layers) <= 2
+    for one in layers:
+        layer = int(one.what.split()[-1])
+        cheaper = dataclasses.replace(kept, model=model({layer: 0.5}))
+        assert one.best_s == pytest.approx(min(again_s(plan, cheaper, kept.cluster), one.twice_s), rel=1e-6)
+
+
+def test_a_model_that_knows_nothing_of_data_sheets_is_asked_for_what_it_knows():
+    class Own(LatencyModel):
+        def predict(self, operators, device):
+            found = AnalyticLatency().predict(operators, example_cluster().hosts[0].device)
+            return dataclasses.replace(found, mean_s=3 * found.mean_s)
+
+    plan, kept = kept_plan(example_cluster(2), latency=Own())
+    kept = dataclasses.replace(kept, models=("Own", "AlphaBeta"))
+    found = {one.what: one for one in upgrades(plan, kept, latency=Own()).found}
+    assert found["all devices"].elasticity > 0.9
+
+
+def test_a_plan_that_is_not_the_best_is_said_to_be():
+    plan, kept = kept_plan(example_cluster(2))
+    assert upgrades(plan, kept).now is None
+    whole = MeshConfig((4, 2), 4, 2, {"force_batch_dim_to_mesh_dim": 0})
+    given = [GivenStage(0, len(FLOPS) - 1, Submesh(2, 4), whole)]
+    worse = estimate(model(), kept.cluster, Run(8), given, batch=32).plan
+    assert worse.step_s > plan.step_s
+    note = explain(worse, kept).notes[-1]
+    assert note.startswith(f"the best plan as things are takes {plan.step_s:.4g} s: ")
+
+
+def test_alike_hosts_may_have_stages_that_are_cut_otherwise():
+    on = cluster([host("a"), host("b"), Host("c", device(0.6e12, name="slower"), 2)])
+    meshes = [(2, 1), (1, 2), (2, 1)]
+    stages = [
+        GivenStage(*layers, Submesh(1, 2), MeshConfig(mesh, *mesh), (name,))
+        for layers, mesh, name in zip([(0, 1), (2, 2), (3, 3)], meshes, "abc", strict=True)
+    ]
+    plan = estimate(model(), on, Run(8), stages, batch=32).plan
+    found = {one.what: one for one in upgrades(plan, Kept(model(), on, Run(8), 32, ("none",), (0,))).found}
+    cheaper = estimate(model({2: 0.5}), on, Run(8), stages).plan.step_s
+    assert found["cost of layer 2"].twice_s == pytest.approx(cheaper)
+
+
+def test_what_is_kept_of_another_plan_or_priced_otherwise_is_refused(case):
+    plan, kept, _ = case
+    with pytest.raises(ValueError, match="what is kept is of another plan: batch is 64, not 32"):
+        explain(plan, dataclasses.replace(kept, batch=64))
+    with pytest.raises(ValueError, match="the plan was priced by LearnedLatency and AlphaBeta"):
+        explain(plan, dataclasses.replace(kept, models=("LearnedLatency", "AlphaBeta")))
+
+
+def calibrated(name, rate=1e12):
+    """A calibration of the example cluster's device, which it measured to be of another rate."""
+    own = example_cluster(1).hosts[0].device
+    devices = {own.name: dataclasses.replace(own, flop_per_s={"float32": rate})}
+    return Calibration(name=name, date="2026-01-01", origin="made up", devices=devices)
+
+
+def test_by_another_calibration_a_plan_is_priced_anew_and_that_is_said():
+    plan, kept = kept_plan(example_cluster(2))
+    plan = dataclasses.replace(plan, priced_by=PricedBy("analytic", "alpha-beta"))
+    slow = calibrated("slow", 2e11)
+    found = explain(plan, kept, calibration=slow)
+    given = given_stages(plan)
+    assert found.plan.step_s == estimate(model(), slow.applied_to(kept.cluster), Run(8), given, batch=32).plan.step_s
+    assert found.plan.step_s > plan.step_s
+    assert found.parts == breakdown(found.plan)
+    assert found.plan.notes == (
+        "the plan was priced by analytic, alpha-beta, no calibration; here it is priced by analytic, alpha-beta, slow",
+    )
+    whole = next(one for one in found.sensitivities if one.what == "all devices")
+    assert whole.step_s == found.plan.step_s
+    then = explain(found.plan, dataclasses.replace(kept, cluster=slow.applied_to(kept.cluster)), calibration=slow)
+    assert then.plan == found.plan
+    assert then.plan.notes == found.plan.notes
+
+
+def test_what_other_prices_leave_of_a_plan_is_said():
+    plan, kept = kept_plan(example_cluster(2))
+    plan = dataclasses.replace(
+        plan, priced_by=PricedBy("analytic", "alpha-beta", "old"), correction=StepCorrection(2.0, 0.1, 3, 1)
+    )
+    assert explain(plan, kept, calibration=calibrated("new")).plan.notes[1:] == (
+        "its correction by past runs is left out, as those were of the other prices",
+        "what new doesn't say of devices and links is as old has it",
+    )
+
+
+def test_a_plan_of_a_bundled_calibration_goes_by_that_and_others_are_asked_for():
+    by = bundled("v100")
+    plan, kept = kept_plan(named_cluster("p3.16xlarge"), latency=by.latency(), communication=by.communication())
+    kept = dataclasses.replace(kept, models=("LearnedLatency", "LearnedCommunication"))
+    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "v100"))
+    found = [explain(plan, kept), explain(plan, kept, calibration="v100")]
+    assert [one.plan for one in found] == [plan, plan]
+    figures = [[(one.what, one.twice_s, one.best_s) for one in each.sensitivities] for each in found]
+    assert figures[0] == figures[1]
+    plan = dataclasses.replace(plan, priced_by=PricedBy("LearnedLatency", "LearnedCommunication", "mine"))
+    with pytest.raises(ValueError, match=r"not by AnalyticLatency and AlphaBeta; give its calibration, mine$"):
+        upgrades(plan, kept)
+
+
+def test_faster_links_carry_more_over_what_they_share_and_no_sooner():
+    slow, card = Link(1e-4, 1e9, send_bytes_per_s=5e8, shares=("card",)), Link(1e-4, 1e9, shares=("switch",))
+    made = cluster([host("a"), host("b"), host("c")], lambda a, b: slow if a.name + b.name in ("ab", "ba") else card)
+    made = dataclasses.replace(made, media={"card": 1e9, "switch": 2e9})
+    fast = faster_links(made, [(0, 1), (1, 0)], 2.0)
+    assert fast.links[0][1] == Link(1e-4, 2e9, send_bytes_per_s=1e9, shares=("card",))
+    assert fast.links[0][2] == card
+    assert fast.media == {"card": 2e9, "switch": 2e9}
+
+
+def test_of_many_kinds_of_hosts_links_within_and_between_are_told_apart_alone():
+    many = cluster([host(name, rate) for name, rate in zip("abcd", (1e12, 2e12, 3e12, 4e12), strict=True)])
+    found = [one.what for one in resources(Prices(many, CostModels(AnalyticLatency(), AlphaBeta())))]
+    assert found == ["all devices", "bandwidth within hosts", "bandwidth between hosts"]

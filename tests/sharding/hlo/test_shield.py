@@ -1,0 +1,30 @@
+"""What MLIR would forget on the way to the partitioner is kept, and nothing of the disguise is left after it."""
+
+from alpa_dejavu.sharding.hlo.shield import shield_constants, shield_copies, unshield_constants
+from hlo_tools import from_text, opcodes, to_text
+
+MODULE = """HloModule m
+ENTRY e { a = f32[4] parameter(0)
+  one = f32[] constant(1)
+  wide = f32[4] broadcast(one), dimensions={}
+  rows = f32[4] copy(a), sharding={devices=[2]0,1}
+  whole = f32[4] copy(a), sharding={replicated}
+  s = f32[4] add(rows, wide)
+  ROOT t = (f32[4], f32[4]) tuple(s, whole) }"""
+
+
+def test_constants_go_behind_a_barrier_and_come_back():
+    module = from_text(MODULE)
+    shielded = shield_constants(module)
+    assert opcodes(shielded).count("opt-barrier") == 1
+    back = unshield_constants(shielded)
+    assert sorted(opcodes(back)) == sorted(opcodes(module))
+    assert "broadcast(f32[] %one)" in to_text(back)
+
+
+def test_copies_into_pieces_ask_for_their_sharding():
+    shielded = shield_copies(from_text(MODULE))
+    assert opcodes(shielded).count("copy") == 1
+    (call,) = [line for line in to_text(shielded).splitlines() if "custom-call(" in line]
+    assert 'custom_call_target="Sharding"' in call
+    assert "sharding={devices=[2]0,1}" in call

@@ -1,0 +1,220 @@
+"""Whole runs in this process."""
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.training.initialization import parallel_initialize
+from alpa_dejavu.training.initialization._race import wave_sizes
+from alpa_dejavu.training.initialization.rules import Asha, Decision, Evolution, Rule
+from small_models import regression
+
+
+def run(num_candidates=8, budget_steps=64, says_norm=True, lanes=1, **options):
+    model = regression(says_norm=says_norm)
+    return parallel_initialize(
+        *model, num_candidates=num_candidates, budget_steps=budget_steps, lanes=lanes, **options
+    )
+
+
+def by_hand(number, steps, seed=0):
+    """A candidate's losses and its weights, as a loop would compute them."""
+    import jax
+
+    init_fn, train_step, batches = regression()
+    state, losses = init_fn(jax.random.fold_in(jax.random.PRNGKey(seed), number)), []
+    step = jax.jit(train_step)
+    for n in range(steps):
+        state, loss, _ = step(state, batches[n % len(batches)])
+        losses.append(float(loss))
+    return np.array(losses), state
+
+
+@pytest.fixture(scope="module")
+def halved():
+    return run(keep_weights=True, lanes=4)
+
+
+def test_curves_are_those_of_training_each_candidate_alone(halved):
+    for curve in (halved.curves[0], halved.curves[5]):
+        losses, _ = by_hand(curve.number, len(curve.losses))
+        assert np.allclose(curve.losses, losses, rtol=1e-5)
+    losses, state = by_hand(halved.chosen, 64)
+    assert np.allclose(halved.losses, losses, rtol=1e-4)
+    assert np.allclose(halved.state["params"]["matrix"], state["params"]["matrix"], atol=1e-4)
+    assert halved.state["steps"] == 64
+    assert halved.state["steps"].dtype == np.int32
+
+
+def test_half_is_dropped_at_each_rung_and_the_steps_are_counted(halved):
+    assert halved.rungs == (4, 8, 16)
+    assert sorted(len(curve.losses) for curve in halved.curves) == [4, 4, 4, 4, 8, 8, 16, 64]
+    assert halved.total_steps == sum(len(curve.losses) for curve in halved.curves) == 112
+    dropped = {curve.dropped_step for curve in halved.curves}
+    assert dropped == {None, 4, 8, 16}
+    (first,) = (curve for curve in halved.curves if curve.number == halved.chosen)
+    assert first.dropped_step is None
+    assert first.why == "chosen: place 1 of 2 finalists"
+    poor = next(curve for curve in halved.curves if curve.dropped_step == 4)
+    assert "of 8 at step 4: halving keeps 4 of 8" in poor.why
+    assert (halved.diverged, halved.lost, halved.restarts, halved.interrupted) == (0, 0, 0, False)
+    assert halved.notes == ("8 candidates go in 2 waves, 1 x 4 at a time",)
+
+
+def test_weights_are_kept_where_that_is_asked_for(halved):
+    for curve in halved.curves:
+        assert curve.started.shape == curve.ended.shape == (10,)
+        assert (curve.started != curve.ended).any()
+    last = halved.curves[halved.chosen].ended
+    assert np.allclose(last, np.concatenate([halved.state["params"][n].ravel() for n in ("bias", "matrix")]))
+
+
+def test_gradients_count_if_the_step_says_them(halved):
+    assert all((curve.relative_gradients > 0).all() for curve in halved.curves)
+    silent = run(says_norm=False)
+    assert all(np.isnan(curve.relative_gradients).all() for curve in silent.curves)
+
+
+def test_the_same_seed_gives_the_same_run_whatever_is_kept_where(halved, tmp_path):
+    again = run(checkpoints=tmp_path / "kept", checkpoint_steps=3, lanes=4)
+    assert again.chosen == halved.chosen
+    for one, other in zip(halved.curves, again.curves, strict=True):
+        assert (one.losses == other.losses).all()
+        assert one.why == other.why
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [f"candidate_{halved.chosen:05d}.npz"]
+    assert run(seed=1).curves[0].losses[0] != halved.curves[0].losses[0]
+
+
+def test_a_small_budget_is_kept_by_rules_that_would_spend_more():
+    for keep in (Evolution(eta=2), KeepAll()):
+        result = run(num_candidates=6, budget_steps=200, keep=keep, budget="small")
+        assert result.steps == 200
+        assert 200 < result.total_steps <= 250
+    with pytest.raises(ValueError, match="take 50 extra steps, but 6 of them take 100 to the first rung, 20"):
+        run(num_candidates=6, budget_steps=200, budget="small", rungs=(20, 40))
+
+
+class KeepAll(Rule):
+    def decide(self, standing):
+        return Decision(standing.best_first(max(map(standing.rung, standing.waiting)), standing.waiting))
+
+
+def test_children_go_on_where_their_parents_are_and_the_chosen_ones_losses_are_whole():
+    result = run(keep=Evolution(crossing=0.5), rungs=(6, 12, 18), average=False)
+    children = [curve for curve in result.curves if curve.parents]
+    assert [curve.number for curve in children] == list(range(8, 12))
+    for child in children:
+        assert child.first_step == 6
+        assert len(child.parents) in (1, 2)
+        parents = [result.curves[parent] for parent in child.parents]
+        assert all(len(parent.losses) > 6 for parent in parents), "those that were kept"
+    assert len(result.losses) == 64
+    assert result.total_steps == sum(len(curve.losses) for curve in result.curves)
+
+
+def test_candidates_may_have_batches_of_their_own():
+    result = run(num_candidates=4, batch_rows=(16, 4), rungs=(8,))
+    assert [curve.batch_rows for curve in result.curves] == [16, 4, 16, 4]
+    whole, _ = by_hand(0, 8)
+    assert np.allclose(result.curves[0].losses[:8], whole, rtol=1e-5)
+    other, _ = by_hand(1, 8)
+    assert not np.allclose(result.curves[1].losses[:8], other, rtol=1e-2)
+    with pytest.raises(ValueError, match="batch_rows has 17"):
+        run(batch_rows=(17,))
+
+
+@pytest.mark.parametrize("init", ["coarse_to_fine", "sobol"])
+def test_starts_take_part(init):
+    result = run(num_candidates=6, init=init, rungs=(6, 12), average=False)
+    assert result.steps == 64
+    if init == "sobol":
+        matrix = by_hand(0, 0)[1]["params"]["matrix"]
+        assert result.curves[0].point[0] != 1.0
+        assert np.asarray(matrix).shape == (4, 2)
+    assert result.losses[-1] < 0.05
+
+
+def test_asha_drops_most_and_trains_the_best_on():
+    result = run(keep=Asha(), lanes=2)
+    assert result.steps == 64
+    lengths = sorted(len(curve.losses) for curve in result.curves)
+    assert lengths[0] == 4
+    assert lengths[-1] == 64
+    assert 2 <= sum(length > 4 for length in lengths) < 8
+    assert "the result depends on who arrives first" in result.notes[-1]
+    small = run(num_candidates=6, budget_steps=200, keep="asha", budget="small", lanes=1)
+    assert small.total_steps <= 250
+    with pytest.raises(ValueError, match="doesn't wait"):
+        run(keep="asha", init="coarse_to_fine")
+
+
+def test_progress_is_told_and_one_candidate_is_plain_training():
+    told = []
+    result = run(num_candidates=1, budget_steps=10, checkpoint_steps=4, on_progress=told.append)
+    assert [progress.step for progress in told] == [4, 8, 10]
+    assert told[-1].total_steps == result.total_steps == 10
+    assert np.allclose(result.losses, by_hand(0, 10)[0], rtol=1e-5)
+
+
+def test_memory_decides_how_many_train_side_by_side():
+    with pytest.raises(ValueError, match=r"one candidate takes .* the device has 10;"):
+        run(memory_bytes=10, lanes=2)
+    fewer = run(memory_bytes=1500, num_candidates=4, rungs=(4,), lanes=4)
+    assert "4 candidates side by side don't fit in 1500 bytes of memory" in fewer.notes[0]
+    assert "waves" in fewer.notes[1]
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"num_candidates": 0}, "num_candidates is 0"), ({"budget_steps": 1.5}, "budget_steps is 1.5"),
+    ({"seed": -1}, "seed is -1"), ({"budget": "tiny"}, "budget is 'tiny'"), ({"lanes": 0}, "lanes is 0"),
+    ({"workers": 0}, "workers is 0"), ({"keep": "luck"}, "no rule named"), ({"init": "ones"}, "no start named"),
+    ({"save": "no/such/folder/x.json"}, "there is no folder"), ({"units": "ring"}, "units is 'ring'"),
+    ({"parameters": lambda state: 5.0}, "give parameters="),
+    ({"parameters": lambda state: state["steps"]}, "real numbers"),
+])  # fmt: skip
+def test_what_cant_be_is_refused_before_anything_is_trained(change, said):
+    with pytest.raises(ValueError, match=said):
+        run(**change)
+
+
+@pytest.mark.parametrize(("step", "said"), [
+    (lambda state, batch: state, "train_step returned"),
+    (lambda state, batch: (state, batch[0]), "returned a loss of float32"),
+    (lambda state, batch: (state["params"], batch[0].sum()), "a state of 2 arrays for one of 5"),
+    (lambda state, batch: ({**state, "steps": state["steps"] + 0.5}, batch[0].sum()), "must keep shapes and dtypes"),
+])  # fmt: skip
+def test_a_step_of_another_contract_is_refused(step, said):
+    init_fn, _, batches = regression()
+    with pytest.raises(ValueError, match=said):
+        parallel_initialize(init_fn, step, batches, num_candidates=2, budget_steps=32)
+
+
+def test_batches_that_cant_be_read_again_are_refused():
+    init_fn, train_step, batches = regression()
+    with pytest.raises(TypeError, match="can't be read again"):
+        parallel_initialize(init_fn, train_step, iter(batches), num_candidates=2, budget_steps=32)
+    with pytest.raises(ValueError, match="batches is empty"):
+        parallel_initialize(init_fn, train_step, [], num_candidates=2, budget_steps=32)
+
+
+def test_waves_are_of_all_candidates():
+    assert wave_sizes(7, (0.25,) * 4) == [2, 2, 2, 1]
+    assert wave_sizes(1, (0.5, 0.5)) == [1]
+
+
+def test_functions_that_were_raced_before_are_not_compiled_again():
+    init_fn, train_step, batches = regression()
+    traced = []
+
+    def counted(state, batch):
+        traced.append(1)
+        return train_step(state, batch)
+
+    def race():
+        traced.clear()
+        given = {"num_candidates": 2, "budget_steps": 20, "lanes": 2}
+        return len(parallel_initialize(init_fn, counted, batches, **given).curves), len(traced)
+
+    first, again = race(), race()
+    assert first[0] == again[0]
+    assert again[1] < first[1] - 1
+    assert race() == again

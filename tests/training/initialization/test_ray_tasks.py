@@ -1,0 +1,114 @@
+"""What is sent to workers, with actors that stand in for Ray's: no cluster is there."""
+
+import types
+
+import numpy as np
+import pytest
+
+from alpa_dejavu.training.initialization import _ray_workers, parallel_initialize
+from small_models import regression
+
+
+class Died(Exception):
+    pass
+
+
+class Ray:
+    """Actors that do what they are given when it is asked for; one may die in a task, or when asked, by number."""
+
+    exceptions = types.SimpleNamespace(RayActorError=Died, ObjectLostError=Died)
+
+    def __init__(self, dies_in=None, memory=(), dies_asked=(), is_slow=False):
+        self.sent, self._dies_in, self._is_slow = [], dies_in, is_slow
+        self.asked, self._memory, self._dies_asked = 0, memory, dies_asked
+
+    def put(self, value):
+        return value
+
+    def remote(self, cls):
+        kind = types.SimpleNamespace(remote=lambda model: self._actor(cls, model))
+        return types.SimpleNamespace(options=lambda **_: kind)
+
+    def wait(self, handles, num_returns, timeout=None):
+        ready = 1 if self._is_slow else num_returns
+        return handles[:ready], handles[ready:]
+
+    def get(self, handle):
+        return handle()
+
+    def kill(self, actor):
+        pass
+
+    def _actor(self, cls, model):
+        worker = cls(model)
+
+        def train(task, states):
+            number = len(self.sent)
+            self.sent.append((worker, task, states is not None))
+
+            def outcome():
+                if number == self._dies_in:
+                    raise Died
+                return worker.train(task, states)
+
+            return outcome
+
+        def fitting(lanes, memory_bytes):
+            number, self.asked = self.asked, self.asked + 1
+
+            def answer():
+                if number in self._dies_asked:
+                    raise Died
+                return worker.fitting(lanes, self._memory[number] if self._memory else memory_bytes)
+
+            return answer
+
+        methods = {"train": train, "fitting": fitting}
+        return types.SimpleNamespace(**{name: types.SimpleNamespace(remote=each) for name, each in methods.items()})
+
+
+@pytest.mark.parametrize("dies_in", [None, 9])
+def test_states_that_a_worker_has_are_not_sent_to_it_again(dies_in, monkeypatch):
+    ray = Ray(dies_in)
+    monkeypatch.setattr(_ray_workers, "_connected", lambda options: ray)
+    options = {"num_candidates": 6, "budget_steps": 40, "lanes": 2, "checkpoint_steps": 4}
+    alone = parallel_initialize(*regression(), **options)
+    together = parallel_initialize(*regression(), workers=2, **options)
+    assert together.restarts == (dies_in is not None)
+    for one, other in zip(together.curves, alone.curves, strict=True):
+        assert (one.losses == other.losses).all()
+        assert one.why == other.why
+    assert (together.state["params"]["matrix"] == alone.state["params"]["matrix"]).all()
+    # After the race the chosen one stays where it is.
+    last = [(worker, is_sent) for worker, task, is_sent in ray.sent if task.first_step >= 14]
+    assert len({worker for worker, _ in last}) == 1
+    assert sum(is_sent for _, is_sent in last) <= 1
+    left = {}
+    for worker, task, is_sent in ray.sent:
+        assert is_sent == (left.get(worker) != (task.numbers, task.first_step))
+        left[worker] = task.numbers, task.first_step + task.num_steps
+    assert np.mean([is_sent for _, _, is_sent in ray.sent]) < 0.7
+
+
+def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypatch, caplog):
+    def run(**given):
+        monkeypatch.setattr(_ray_workers, "_connected", lambda options: ray)
+        return parallel_initialize(*regression(), num_candidates=4, budget_steps=16, rungs=(4,), workers=3, **given)
+
+    # Without a limit here, one of three has room for a part of them alone.
+    ray = Ray(memory=(1e9, 1500, 1e9))
+    fewer = run(lanes=4)
+    assert "don't fit in 1500 bytes" in fewer.notes[0]
+    assert max(len(task.numbers) for _, task, _ in ray.sent) < 4
+    ray = Ray(memory=(1e9, 1e9, 10))
+    with pytest.raises(ValueError, match=r"one candidate takes .* but the device has 10;"):
+        run(lanes=4)
+    assert not ray.sent
+    ray = Ray(dies_asked=(1,))
+    assert (run(lanes=4).notes, ray.asked) == ((), 4)
+    ray = Ray(is_slow=True)
+    assert run(lanes=4).notes == ()
+    assert "2 of 3 workers haven't begun after 30 s" in caplog.text
+    ray = Ray(dies_asked=(1, 3, 4))
+    with pytest.raises(RuntimeError, match="died 3 times when it was asked"):
+        run(lanes=4)

@@ -1,0 +1,138 @@
+"""How files are written, whole, where a link leads, and straight into what is no file; and which aren't read."""
+
+import errno
+import os
+import pathlib
+import stat
+import subprocess
+import threading
+import time
+
+import pytest
+
+from alpa_dejavu._util.json_file import peek, read_text, write_whole
+from alpa_dejavu.calibration import chosen_calibration
+from alpa_dejavu.calibration.history import Store
+from alpa_dejavu.clusters import named_cluster, read_cluster
+from alpa_dejavu.plans.plan_file import read_plan
+from past_runs import run_of
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    for text in ("first", "second"):
+        write_whole(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "there" / "file").read_text(encoding="utf-8") == text
+    assert len(list((tmp_path / "there").iterdir())) == 1
+
+
+def test_what_is_no_file_is_written_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text(encoding="utf-8")))
+    reader.start()
+    write_whole(tmp_path / "pipe", "text")
+    reader.join()
+    assert read == ["text"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("path", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
+def test_an_open_file_is_written_to_and_not_replaced(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with open("file", "wb", buffering=0) as file:
+        os.symlink(f"/dev/fd/{file.fileno()}", "link")
+        file.write(b"before ")
+        write_whole(pathlib.Path(path.format(file.fileno())), "text")
+        file.write(b" after")
+    assert pathlib.Path("file").read_text() == "before text after"
+    assert sorted(os.listdir()) == ["file", "link"]
+
+
+def test_what_another_process_has_open_is_written_behind_its_end(tmp_path):
+    file = tmp_path / "file"
+    with file.open("wb") as out:
+        shell = subprocess.Popen(["sh", "-c", "echo before; read _"], stdin=subprocess.PIPE, stdout=out)
+    try:
+        while not file.read_bytes():
+            time.sleep(0.01)
+        write_whole(pathlib.Path(f"/proc/{shell.pid}/fd/1"), "text")
+    finally:
+        shell.communicate()
+    assert file.read_text() == "before\ntext"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
+    done = []
+    replace = os.replace
+
+    def sync(handle):
+        done.append("file" if stat.S_ISREG(os.fstat(handle).st_mode) else "folder")
+
+    def renamed(*names):
+        done.append("name")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_whole(tmp_path / "file", "text")
+    assert done == ["file", "name", "folder"]
+
+
+def test_a_file_system_may_refuse_to_sync_a_folder_but_not_a_file(tmp_path, monkeypatch):
+    def refuses(handle):
+        if stat.S_ISREG(os.fstat(handle).st_mode) == of_files:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuses)
+    of_files = False
+    write_whole(tmp_path / "file", "text")
+    of_files = True
+    with pytest.raises(ValueError, match="can't be written: Invalid argument"):
+        write_whole(tmp_path / "file", "other")
+    assert (tmp_path / "file").read_text() == "text"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="can't be written: Is a directory"):
+        write_whole(tmp_path, "text")
+
+
+def test_a_large_file_is_not_read_and_how_to_read_it_is_said(tmp_path, monkeypatch):
+    (tmp_path / "large.json").write_text(" " * 2**16 + "[]")
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "0.0625")
+    with pytest.raises(ValueError, match=r"larger than 0\.0625 MiB, .*; set ALPA_DEJAVU_FILE_MIB to more"):
+        read_text(tmp_path / "large.json", "write it again")
+    with pytest.raises(ValueError, match=r"/dev/zero is larger than 0\.0625 MiB"):
+        read_text(pathlib.Path("/dev/zero"), "write it again")
+    assert peek(tmp_path / "large.json") is None
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")
+    assert peek(tmp_path / "large.json") == []
+    monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "much")
+    with pytest.raises(ValueError, match=r"ALPA_DEJAVU_FILE_MIB is 'much', but must be a number of MiB above 0"):
+        read_text(tmp_path / "large.json", "write it again")
+
+
+def test_links_in_a_circle_and_endless_names_are_no_files(tmp_path):
+    circle, endless = tmp_path / "a", str(tmp_path / ("x" * 5000))
+    circle.symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(circle)
+    for path in (str(circle), endless):
+        with pytest.raises(ValueError, match="can't be read"):
+            read_plan(path)
+        with pytest.raises(ValueError, match="can't be read"):
+            read_cluster(path)
+        with pytest.raises(ValueError, match="there is no machine"):
+            named_cluster(path)
+        with pytest.raises(ValueError, match="there is no calibration"):
+            chosen_calibration(path)
+        with pytest.raises(ValueError, match="can't be written"):
+            write_whole(pathlib.Path(path), "text")
+        with pytest.raises(ValueError, match="can't be used"):
+            Store(path).append(run_of())
+        with pytest.raises(ValueError, match="can't be used"):
+            Store(path).runs()
