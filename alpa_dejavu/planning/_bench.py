@@ -17,7 +17,9 @@ from alpa_dejavu.planning._diagnosis import no_plan
 from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import PlanningTask
-from alpa_dejavu.problem import MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding, StageChoice
+from alpa_dejavu.problem import (
+    MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding, StageChoice, Submesh,
+)  # fmt: skip
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
@@ -187,8 +189,9 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
+    places, exact_places = _places(scaled.space), _places(exact.space)
     for n, stage in enumerate(exact.stages):
-        submesh = scaled.space.submeshes.index(exact.space.submeshes[stage.submesh])
+        submesh = places.index(exact_places[stage.submesh])
         config = exact.space.configs[stage.submesh][stage.config]
         if config in scaled.space.configs[submesh]:
             there = dataclasses.replace(
@@ -200,6 +203,11 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     most = np.max(exactly, axis=0)
     errors = np.divide(np.max(by_scaling, axis=0), most, out=np.ones(2), where=most > 0) - 1
     return abs(float(errors[0])), max(float(errors[1]), 0.0)
+
+
+def _places(space: SearchSpace) -> list[tuple[Submesh, tuple[int, ...]]]:
+    """Each submesh of a space with its hosts; where hosts are alike, with none."""
+    return list(zip(space.submeshes, space.hosts or [()] * len(space.submeshes), strict=True))
 
 
 def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 import jax_models
+import unlike
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs._megatron_division import EvenDivision
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import PlanningTask, Searched, plan
-from alpa_dejavu.planning._bench import Bench
+from alpa_dejavu.planning._bench import Bench, _scaling_errors
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._shapes import ShapeSearch
+from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.model_source import GivenModel, ModelSource, TracedModel
 from alpa_dejavu.planning.task import SpaceRules
 from alpa_dejavu.problem import NoShardingError
@@ -128,3 +129,35 @@ def test_what_a_scaled_model_has_too_little_memory_for_is_priced_at_its_own_micr
     found = Bench(asked, Clock()).searched(ShapeSearch([4], asked.micro_batches, thorough=True))
     assert found[0].run.num_micro_batches == best
     assert found[0].costs.exact
+
+
+class CutsDiffer(GrowsSlowly):
+    """A model that is fastest in four layers, which scaling says about rightly, and grows slowly in five."""
+
+    def exact(self, num_layers, micro_batch):
+        share, slower = {4: (0.95, 1.0), 5: (0.2, 1.1)}[num_layers]
+        ratio = micro_batch / self.micro_batch
+        each = {"flop": slower * 1e6 * ratio, "activation_bytes": (1 + share * (ratio - 1)) * 2.0**28}
+        return chain(num_layers, **{name: 4 / num_layers * size for name, size in each.items()})
+
+
+def test_models_of_other_layers_than_the_best_are_priced_at_their_own_micro_batch_too():
+    cluster = example_cluster(num_hosts=1, devices_per_host=1, memory_bytes=2.0**33)
+    asked = task_of(CutsDiffer(0.0), cluster=cluster, layers=(4, 5))
+    bench = Bench(dataclasses.replace(asked, space=SpaceRules(remat=("none",))), Clock())
+    assert bench.candidate(Shape(5, 1)) is None
+    best = bench.searched(ShapeSearch(asked.layers, asked.micro_batches))[0]
+    assert (best.model.num_layers, best.run.num_micro_batches) == (5, 1)
+
+
+def test_scaling_is_judged_by_the_same_hosts():
+    """All of this model scales, so nothing is off, on whichever of two unlike hosts a stage is."""
+    asked = task_of(
+        GrowsSlowly(1.0), cluster=unlike.cluster([unlike.host("a", devices=1), unlike.host("b", 0.25e12, devices=1)])
+    )
+    bench = Bench(asked, Clock())
+    scaled = bench.costs(4, 4)
+    exact = bench.costs(4, 4, exactly=True)
+    found = bench.candidate(Shape(4, 4, 2))
+    assert {exact.space.hosts[stage.submesh] for stage in found.stages} == {(0,), (1,)}
+    assert _scaling_errors(scaled, found) == pytest.approx((0, 0), abs=1e-9)
