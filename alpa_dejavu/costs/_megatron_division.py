@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.costs.memory import ModelMemory
-from alpa_dejavu.problem import AxisCollectives, MemoryShares, Model, Operators
+from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, Model, Operators
 
 REPLICATED_SHARE = 10 / 34
 """The share of a transformer layer's activations that tensor parallelism leaves whole on every device: Korthikanti et
@@ -42,23 +42,16 @@ class EvenDivision:
         """A layer does the same in all stages."""
         return None
 
-    def operators(self, variant: int, phase: str) -> Operators:
-        """A layer's, divided by all devices; the update by those that share the optimizer's state."""
-        return self._known[variant, phase]
+    def operators(self, phase: str) -> Sequence[Operators]:
+        """Each layer's, divided by all devices; the update by those that share the optimizer's state."""
+        return self._operators[phase]
 
     @cached_property
-    def _known(self) -> dict[tuple[int, str], Operators]:
+    def _operators(self) -> dict[str, list[Operators]]:
         along, across = self.tensor_parallel, self.data_parallel
-        updating = along * (across if self.zero else 1)
-        split: dict[tuple[int, bool], Operators] = {}
-        found = {}
-        for n, layer in enumerate(self.model.layers):
-            for phase, whole in (("forward", layer.forward), ("backward", layer.backward), ("step", layer.update)):
-                key = id(whole), phase == "step"
-                if key not in split:
-                    split[key] = whole.split(1, updating) if phase == "step" else whole.split(across, along)
-                found[n, phase] = split[key]
-        return found
+        ways = {"forward": (across, along), "backward": (across, along)}
+        ways["step"] = 1, along * (across if self.zero else 1)
+        return {phase: _divided(self.model.layers, phase, way) for phase, way in ways.items()}
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
         """Half of a layer's all-reduces among tensor-parallel devices forward, half backward."""
@@ -91,3 +84,10 @@ class EvenDivision:
         sharing = 1 / (along * (across if self.zero >= 2 else 1))
         activations = (REPLICATED_SHARE + (1 - REPLICATED_SHARE) / along) / across
         return MemoryShares(keeping, keeping, sharing, activations, activations, activations)
+
+
+def _divided(layers: Sequence[Layer], phase: str, ways: tuple[int, int]) -> list[Operators]:
+    """Returns each layer's operators of a phase on one device; those of alike layers are divided once."""
+    whole = [layer.operators(phase) for layer in layers]
+    divided = {id(one): one.split(*ways) for one in {id(one): one for one in whole}.values()}
+    return [divided[id(one)] for one in whole]

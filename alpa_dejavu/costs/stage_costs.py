@@ -147,8 +147,8 @@ class StageCostModel:
         known, wanted = self._predicted.setdefault(device, {}), dict[int, Operators]()
         for config in configs:
             division = self.division(config)
-            asked = (division.operators(n, phase) for n in range(len(division.variants)) for phase in PHASES)
-            wanted |= {id(one): one for one in asked if id(one) not in known}
+            for phase in PHASES:
+                wanted |= {id(one): one for one in division.operators(phase) if id(one) not in known}
         found = latencies(self.models.latency, list(wanted.values()), device)
         for one, latency in zip(wanted.values(), found, strict=True):
             known[id(one)] = one, latency, latency.total_s
@@ -205,9 +205,8 @@ class StageCostModel:
 
     def _operators_s(self, device: Device, config: MeshConfig, phase: str) -> FloatArray:
         """Returns the seconds of each layer's operators on one device; by variant."""
-        division, known = self.division(config), self._predicted.setdefault(device, {})
-        every = [division.operators(n, phase) for n in range(len(division.variants))]
-        alone = np.array([self._priced(known, one, device)[2] for one in every])
+        known = self._predicted.setdefault(device, {})
+        alone = np.array([self._priced(known, one, device)[2] for one in self.division(config).operators(phase)])
         return alone * self.crowding(device, config)
 
     def crowding(self, device: Device, config: MeshConfig) -> float:

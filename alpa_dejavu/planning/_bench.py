@@ -18,8 +18,16 @@ from alpa_dejavu.planning._polish import polished
 from alpa_dejavu.planning._shapes import Shape, ShapeSearch
 from alpa_dejavu.planning.task import PlanningTask
 from alpa_dejavu.problem import (
-    MeshConfig, Model, NoPlanError, NoShardingError, Run, SearchSpace, Sharding, StageChoice, Submesh,
-)  # fmt: skip
+    MeshConfig,
+    Model,
+    NoPlanError,
+    NoShardingError,
+    Run,
+    SearchSpace,
+    Sharding,
+    StageChoice,
+    Submesh,
+)
 from alpa_dejavu.slicing import Dynamic
 
 __all__ = ["AS_GOOD", "Bench", "is_small", "nothing_fits"]
@@ -194,9 +202,7 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
         submesh = places.index(exact_places[stage.submesh])
         config = exact.space.configs[stage.submesh][stage.config]
         if config in scaled.space.configs[submesh]:
-            there = dataclasses.replace(
-                stage, submesh=submesh, config=scaled.space.configs[submesh].index(config)
-            )
+            there = dataclasses.replace(stage, submesh=submesh, config=scaled.space.configs[submesh].index(config))
             in_flight = exact.run.in_flight(len(exact.stages) - 1 - n)
             by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
             exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))

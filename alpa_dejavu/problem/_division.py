@@ -69,8 +69,8 @@ class Division(Protocol):
         """
         ...
 
-    def operators(self, variant: int, phase: str) -> Operators:
-        """Returns the operators that one device computes of a layer; in the phase "step" the optimizer's update."""
+    def operators(self, phase: str) -> Sequence[Operators]:
+        """Returns, by variant, the operators of a layer that one device computes; in "step" the optimizer's update."""
         ...
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:

@@ -31,6 +31,10 @@ class Layer:
     backward_temporary_bytes: float = 0.0
     exchanged_bytes: tuple[float, ...] = ()
 
+    def operators(self, phase: str) -> Operators:
+        """Returns the operators of a phase: "forward", "backward" or "step", which is the optimizer's update."""
+        return {"forward": self.forward, "backward": self.backward, "step": self.update}[phase]
+
     def __post_init__(self) -> None:
         for field in ("forward_temporary_bytes", "backward_temporary_bytes"):
             checks.not_negative(f"layer {self.name}", field, getattr(self, field))

@@ -104,6 +104,10 @@ class LayerSharding:
         """Returns which share of each record of the update one device computes, shape (records,)."""
         return self._shares(self.update_cuts)
 
+    def cuts(self, phase: str) -> BoolArray:
+        """Returns the cuts of the records of "forward", of "backward" or of "step", which is the update."""
+        return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
+
     def _shares(self, cuts: BoolArray) -> FloatArray:
         return 1 / np.where(cuts, np.array(self.mesh_shape, dtype=np.float64), 1.0).prod(axis=1)
 

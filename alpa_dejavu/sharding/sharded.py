@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
-from alpa_dejavu.problem import AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
+from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
 from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
 from alpa_dejavu.sharding.sharding_table import StageLayers
 
@@ -94,20 +94,23 @@ class ShardedDivision:
         """Returns the variant of each layer in each stage: the one whose boundaries within the stage are best cut."""
         return self.layers.of_stages
 
-    def operators(self, variant: int, phase: str) -> Operators:
-        """Returns the records that one device computes of a layer, divided by the axes that cut them."""
-        name = "update" if phase == "step" else phase
-        whole, cut = getattr(self.whole[self.variants[variant]], name), self.layers.variants[variant]
-        key = id(whole), id(cut), phase
-        if key not in self._operators:
-            self._operators[key] = self._divided(whole, getattr(cut, f"{name}_cuts"), cut.mesh_shape, phase)
-        return self._operators[key]
+    def operators(self, phase: str) -> Sequence[Operators]:
+        """Returns, by variant, the records of a layer that one device computes, divided by the axes that cut them."""
+        return self._operators[phase]
 
     @cached_property
-    def _operators(self) -> dict[tuple[int, int, str], Operators]:
-        return {}
+    def _operators(self) -> dict[str, list[Operators]]:
+        found: dict[str, list[Operators]] = {}
+        for phase in PHASES:
+            whole = [layer.operators(phase) for layer in self.whole]
+            each = [(whole[n], cut) for n, cut in zip(self.variants, self.layers.variants, strict=True)]
+            unlike = {(id(one), id(cut)): (one, cut) for one, cut in each}
+            divided = {key: self._divided(*pair, phase) for key, pair in unlike.items()}
+            found[phase] = [divided[id(one), id(cut)] for one, cut in each]
+        return found
 
-    def _divided(self, whole: Operators, cuts: NDArray[np.bool_], shape: Sequence[int], phase: str) -> Operators:
+    def _divided(self, whole: Operators, cut: LayerSharding, phase: str) -> Operators:
+        cuts, shape = cut.cuts(phase), cut.mesh_shape
         key = id(whole), cuts.tobytes(), tuple(shape)
         if key not in self.sharding.divided:
             across, along = (np.where(cuts[:, axis], shape[axis], 1) for axis in (0, 1))

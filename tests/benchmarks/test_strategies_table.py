@@ -46,8 +46,8 @@ def test_a_layer_takes_what_its_profile_says(tmp_path, degree):
     device = HOMOGENEOUS.cluster.hosts[0].device
     for layer in (0, 5, 29):
         once = (layer + 1) / degree * 16 / 4
-        assert latency.predict(division.operators(layer, "forward"), device).total_s == pytest.approx(once)
-        assert latency.predict(division.operators(layer, "backward"), device).total_s == pytest.approx(2 * once)
+        assert latency.predict(division.operators("forward")[layer], device).total_s == pytest.approx(once)
+        assert latency.predict(division.operators("backward")[layer], device).total_s == pytest.approx(2 * once)
 
 
 def test_models_have_the_parameters_that_they_are_known_for():
@@ -94,7 +94,7 @@ def test_a_degree_that_wasnt_profiled_takes_what_the_next_smaller_one_takes(tmp_
     taken = []
     for each in (degree, next_smaller):
         division = EvenDivision(model, ModelMemory.of(model), 1, each, 0)
-        taken.append(latency.predict(division.operators(0, "forward"), device).total_s)
+        taken.append(latency.predict(division.operators("forward")[0], device).total_s)
     assert taken[0] == pytest.approx(taken[1])
 
 

@@ -60,8 +60,8 @@ def sent(exchanges, kind, axis):
 def test_one_device_does_all_and_sends_nothing():
     alone = on(1, 1)
     for n, layer in enumerate(model().layers):
-        assert alone.operators(n, "forward").total_flop == layer.forward.total_flop
-        assert alone.operators(n, "backward").total_flop == layer.backward.total_flop
+        assert alone.operators("forward")[n].total_flop == layer.forward.total_flop
+        assert alone.operators("backward")[n].total_flop == layer.backward.total_flop
         assert not any(len(alone.exchanges(n, phase)) for phase in ("forward", "backward"))
     assert not any(len(alone.combined(phase)) for phase in ("forward", "backward", "step"))
     assert np.allclose(np.triu(alone.memory().parameters), np.triu(np.ones((BLOCKS, BLOCKS))))
@@ -70,8 +70,8 @@ def test_one_device_does_all_and_sends_nothing():
 def test_data_parallel_devices_divide_the_batch_and_add_up_all_gradients_once():
     apart = on(4, 1)
     for n, layer in enumerate(model().layers):
-        assert apart.operators(n, "forward").product_flop == pytest.approx(layer.forward.product_flop / 4)
-        assert apart.operators(n, "backward").product_flop == pytest.approx(layer.backward.product_flop / 4)
+        assert apart.operators("forward")[n].product_flop == pytest.approx(layer.forward.product_flop / 4)
+        assert apart.operators("backward")[n].product_flop == pytest.approx(layer.backward.product_flop / 4)
         assert sent(apart.exchanges(n, "backward"), "all_reduce", 0) == 0
     assert sent(apart.combined("step"), "all_reduce", 0) == pytest.approx(model().parameter_bytes)
     assert apart.memory().parameters[0, -1] == pytest.approx(1)
@@ -83,7 +83,7 @@ def test_tensor_parallel_devices_add_up_once_a_block_in_each_pass():
     activation = BATCH * HIDDEN * 4
     for phase in ("forward", "backward"):
         assert sent(along.exchanges(1, phase), "all_reduce", 1) == pytest.approx(activation)
-    assert along.operators(1, "forward").product_flop == pytest.approx(model().layers[1].forward.product_flop / 2)
+    assert along.operators("forward")[1].product_flop == pytest.approx(model().layers[1].forward.product_flop / 2)
     assert along.memory().parameters[0, -1] == pytest.approx(1 / 2)
     assert sent(along.combined("step"), "all_reduce", 0) == 0
 
@@ -108,7 +108,7 @@ def test_a_larger_micro_batch_sends_more_for_itself_and_the_same_once_a_step():
     assert before > 0
     before, after = (sent(each.combined("step"), "all_reduce", 0) for each in (one, two))
     assert after == before > 0
-    assert two.operators(1, "forward").product_flop == pytest.approx(2 * one.operators(1, "forward").product_flop)
+    assert two.operators("forward")[1].product_flop == pytest.approx(2 * one.operators("forward")[1].product_flop)
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (4, 2), (8, 2)])

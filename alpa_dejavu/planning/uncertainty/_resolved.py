@@ -108,9 +108,8 @@ class Resolver:
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
             division = costs.division(config)
-            forward = [division.operators(n, "forward") for n in range(len(division.variants))]
             self._known[key] = Resolved(
-                own=np.array([self._own_of(each, config) for each in forward], dtype=np.intp),
+                own=np.array([self._own_of(each, config) for each in division.operators("forward")], dtype=np.intp),
                 of_stages=division.of_stages,
                 micro_batch=self._micro_batch(costs, devices, config),
                 step=self._step(costs, devices, config),
@@ -181,7 +180,7 @@ class Resolver:
         """Returns the seconds of operators of each variant by class, shape (V, N)."""
         division = costs.division(config)
         slowest = devices.kinds[0]
-        rows = [self._row(costs, slowest, division.operators(n, phase)) for n in range(len(division.variants))]
+        rows = [self._row(costs, slowest, each) for each in division.operators(phase)]
         return np.array(rows).reshape(len(rows), len(CLASSES)) * costs.crowding(slowest, config)
 
     def _row(self, costs: StageCostModel, device: Device, operators: Operators) -> FloatArray:
