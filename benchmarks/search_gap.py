@@ -118,7 +118,7 @@ def _default(pair: Pair, cache: ModelCache | None, more: int = 0) -> Row:
         return {"fits": False}
     except ValueError as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": asked.call_count}
+    return {**_shape(made), **asked}
 
 
 def _shape(made: PlanningResult) -> Row:
@@ -155,7 +155,7 @@ def _wide(pair: Pair, known_s: float, cache: ModelCache | None) -> Row:
             made = plan(task, annotations=())
     except (NoPlanError, ValueError) as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": asked.call_count}
+    return {**_shape(made), **asked}
 
 
 def _strategies_row(pair: Pair, default: Row, known: _Known) -> Row:

@@ -80,7 +80,7 @@ def test_the_wide_search_tries_more_shapes_and_finds_nothing_worse():
     with counted() as asked:
         chooser = Wide(default.plan.step_s, layers=(2, 4, 6))
         found = plan(dataclasses.replace(PAIR.task(), chooser=chooser), annotations=())
-    assert asked.call_count > 0 < few_asked.call_count
+    assert asked["slicings"] > 0 < few_asked["slicings"]
     assert found.plan.step_s <= default.plan.step_s * (1 + 1e-9)
 
 
