@@ -199,9 +199,9 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
     places, exact_places = _places(scaled.space), _places(exact.space)
     for n, stage in enumerate(exact.stages):
-        submesh = places.index(exact_places[stage.submesh])
-        config = exact.space.configs[stage.submesh][stage.config]
-        if config in scaled.space.configs[submesh]:
+        place, config = exact_places[stage.submesh], exact.space.configs[stage.submesh][stage.config]
+        submesh = places.index(place) if place in places else None  # partial costs lack those that take long to solve
+        if submesh is not None and config in scaled.space.configs[submesh]:
             there = dataclasses.replace(stage, submesh=submesh, config=scaled.space.configs[submesh].index(config))
             in_flight = exact.run.in_flight(len(exact.stages) - 1 - n)
             by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))

@@ -12,7 +12,7 @@ from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
-_GAIN, _IDLE = 0.015, 2
+_GAIN, _IDLE = 0.003, 2
 """More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
 and divided."""
 _COUNTS, _REFINED = 3, 2
@@ -47,9 +47,9 @@ class Shape:
 class ShapeSearch:
     """Asks for shapes, the next one by the steps that the last ones were told to take.
 
-    The numbers of micro-batches are tried with the fewest layers; then the best of them with more layers, as long as
-    those gain; then other numbers of stages with the best of all. A search that begins at a shape goes uphill from
-    there over numbers of micro-batches, and stays with its layers.
+    The numbers of micro-batches are tried with the fewest layers; then the best of them, and the number of stages of the
+    best shape, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
+    begins at a shape goes uphill from there over numbers of micro-batches, and stays with its layers.
 
     Args:
         layers: numbers of layers, the fewest first.
@@ -97,6 +97,7 @@ class ShapeSearch:
         counts, best, idle = self._best_counts(few)[:_COUNTS], self._least(few), 0
         for number in more:
             yield from (Shape(number, count) for count in counts or self._counts[-1:])
+            yield from (Shape(number, shape.micro_batches, self._stages[shape]) for shape in self._best(1))
             least = self._least(number)
             idle = idle + 1 if least > best * (1 - _GAIN) else 0
             if least < best:

@@ -161,3 +161,12 @@ def test_scaling_is_judged_by_the_same_hosts():
     found = bench.candidate(Shape(4, 4, 2))
     assert {exact.space.hosts[stage.submesh] for stage in found.stages} == {(0,), (1,)}
     assert _scaling_errors(scaled, found) == pytest.approx((0, 0), abs=1e-9)
+
+
+def test_stages_on_submeshes_that_partial_costs_lack_say_nothing_of_scaling():
+    bench = Bench(task_of(GrowsSlowly(0.5)), Clock())
+    scaled, found = bench.costs(4, 4), bench.candidate(Shape(4, 4))
+    used = {stage.submesh for stage in found.stages}
+    others = [s for s in range(len(scaled.space.submeshes)) if s not in used]
+    partial = dataclasses.replace(scaled, space=scaled.space.part(others), table=scaled.table.part(others))
+    assert _scaling_errors(partial, found) == (0, 0)
