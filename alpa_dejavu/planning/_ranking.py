@@ -70,9 +70,11 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
 
 
 def _different(found: Sequence[Candidate]) -> list[Candidate]:
-    """Each candidate once: the same stages may come of several shapes of the search."""
-    known = {(id(one.costs), one.stages, one.hosts): one for one in reversed(found)}
-    return list(reversed(known.values()))
+    """Each candidate once, where it comes first: the same stages may come of several shapes of the search."""
+    known: dict[tuple[object, ...], Candidate] = {}
+    for one in found:
+        known.setdefault((id(one.costs), one.stages, one.hosts), one)
+    return list(known.values())
 
 
 def plan_of(task: PlanningTask, one: Candidate) -> Plan:

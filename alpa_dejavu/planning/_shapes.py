@@ -47,8 +47,8 @@ class Shape:
 class ShapeSearch:
     """Asks for shapes, the next one by the steps that the last ones were told to take.
 
-    The numbers of micro-batches are tried with the fewest layers; then the best of them, and the number of stages of the
-    best shape, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
+    The numbers of micro-batches are tried with the fewest layers; then the best of them, and the best shape's number of
+    stages, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
     begins at a shape goes uphill from there over numbers of micro-batches, and stays with its layers.
 
     Args:
