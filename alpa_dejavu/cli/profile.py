@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.stragglers import straggler_lines
@@ -110,7 +111,7 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured)
             ours.forward_s, theirs.forward_s, computing[0], ours.backward_s, theirs.backward_s, computing[1],
             ours.forward_send_s, theirs.forward_send_s, ours.per_step_s, theirs.per_step_s,
         )  # fmt: skip
-        table.add_row(str(n), str(first) if first == last else f"{first}-{last}", *map(seconds, cells))
+        table.add_row(str(n), str(first) if first == last else f"{first}-{last}", *map(units.seconds, cells))
     return table
 
 
@@ -119,9 +120,9 @@ def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
     ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
     low, high = min(found.steps_s), max(found.steps_s)
     return [
-        f"iteration time          measured {seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
-        f"{seconds(low)} to {seconds(high)})",
-        f"predicted               {seconds(plan.step_s)}: measured is {ratio:.2f} times that",
-        f"the file says           {seconds(given.step_s)}",
-        f"simulated from measured {seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
+        f"iteration time          measured {units.seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+        f"{units.seconds(low)} to {units.seconds(high)})",
+        f"predicted               {units.seconds(plan.step_s)}: measured is {ratio:.2f} times that",
+        f"the file says           {units.seconds(given.step_s)}",
+        f"simulated from measured {units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
     ]
