@@ -17,6 +17,7 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.streams import write_stdout
 from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 if TYPE_CHECKING:
@@ -103,10 +104,8 @@ def short_plan(plan: Plan) -> str:
 
 
 def _short_stage(stage: StagePlan) -> str:
-    first, last = stage.layers
-    layers = str(first) if first == last else f"{first}-{last}"
     extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
-    return " ".join([layers, "on", "x".join(map(str, stage.logical_mesh)), *extra])
+    return " ".join([layers_text(stage), "on", mesh_text(stage.logical_mesh), *extra])
 
 
 def _run_data(run: PastRun) -> dict[str, Any]:

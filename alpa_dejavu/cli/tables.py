@@ -11,31 +11,20 @@ from rich.table import Table
 from alpa_dejavu._util import units
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.price import PricedPlan
-from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
+from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
+from alpa_dejavu.problem import Plan, StepCorrection
 
-_TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")
-_FIGURES = ("compute", "collectives", "boundary", "once a step", "memory", "headroom")
 _REACH = 1.6449
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def stage_table(plan: Plan) -> Table:
-    """Returns a row for each stage; seconds are of one micro-batch, both ways, but for what comes once a step."""
-    table = new_table(_TEXT, _FIGURES)
-    for n, stage in enumerate(plan.stages):
-        headroom = stage.memory_limit_bytes - stage.memory_bytes
-        table.add_row(
-            str(n),
-            f"{stage.layers[0]}-{stage.layers[1]}" if stage.num_layers > 1 else str(stage.layers[0]),
-            f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host}",
-            "x".join(map(str, stage.logical_mesh)),
-            host_names(stage),
-            stage.remat,
-            str(stage.zero),
-            *map(units.seconds, (stage.compute_s, stage.collective_s, stage.boundary_s, stage.per_step_s)),
-            units.size(stage.memory_bytes),
-            units.size(headroom) if headroom >= 0 else f"MISSING {units.size(-headroom)}",
-        )
+def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
+    """Returns a row for each stage."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.name, justify="right" if column.is_figure else "left", no_wrap=True)
+    for row in cells(columns, rows):
+        table.add_row(*row)
     return table
 
 
@@ -65,7 +54,7 @@ def print_plan(plan: Plan, to: Console) -> None:
         f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
     )
-    to.print(stage_table(plan))
+    to.print(stage_table(PLANNED, stage_rows(plan.stages)))
 
 
 def print_said(plan: Plan, to: Console) -> None:
@@ -120,12 +109,6 @@ def counted(number: int, one: str, many: str = "") -> str:
     ['1 stage', '2 stages', '2 batches']
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def host_names(stage: StagePlan) -> str:
-    """Returns the names of a stage's hosts: all of a few, else the first, the last and how many."""
-    hosts = stage.hosts
-    return " ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:

@@ -10,15 +10,14 @@ from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
+from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, mesh_text
+from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
-from alpa_dejavu.simulation.step import StageTimes, Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
     "Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows", "stage_table",
 ]  # fmt: skip
-
-_GB, _MB, _GFLOP, _MS = 1e9, 1e6, 1e9, 1e3
 
 
 class Table(TypedDict):
@@ -54,42 +53,16 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     """Returns a row of figures for each stage, measured ones beside the predicted where there are any."""
-    heads = [
-        "stage", "layers", "submesh", "logical mesh", "hosts", "remat", "ZeRO", "compute ms", "collectives ms",
-        "transfers ms", "once a step ms", "computing", "bubbles", "memory GB", "limit GB", "headroom GB",
+    timeline = planned.timeline
+    rows = [
+        StageRow(
+            n, stage, timeline.busy_shares[n], timeline.bubble_shares[n], timeline.stages[n],
+            None if measured is None else measured.stages[n],
+        )
+        for n, stage in enumerate(planned.plan.stages)
     ]  # fmt: skip
-    rows = [_stage_row(n, stage, planned.timeline) for n, stage in enumerate(planned.plan.stages)]
-    if measured is not None:
-        heads += ["measured forward ms", "measured backward ms", "measured to predicted"]
-        for row, ours, theirs in zip(rows, planned.timeline.stages, measured.stages, strict=True):
-            row += _measured_cells(ours, theirs)
-    return {"heads": heads, "rows": rows}
-
-
-def _stage_row(n: int, stage: StagePlan, timeline: Timeline) -> list[str]:
-    first, last = stage.layers
-    times = (stage.compute_s, stage.collective_s, stage.boundary_s, stage.per_step_s)
-    return [
-        str(n),
-        str(first) if first == last else f"{first}–{last}",
-        f"{stage.submesh.num_hosts} × {stage.submesh.devices_per_host}",
-        " × ".join(map(str, stage.logical_mesh)),
-        ", ".join(stage.hosts),
-        stage.remat,
-        str(stage.zero),
-        *(f"{seconds * _MS:.4g}" for seconds in times),
-        f"{timeline.busy_shares[n]:.0%}",
-        f"{timeline.bubble_shares[n]:.0%}",
-        f"{stage.memory_bytes / _GB:.2f}",
-        f"{stage.memory_limit_bytes / _GB:.2f}",
-        f"{(stage.memory_limit_bytes - stage.memory_bytes) / _GB:.2f}",
-    ]
-
-
-def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
-    predicted = ours.forward_s + ours.backward_s
-    ratio = f"{(theirs.forward_s + theirs.backward_s) / predicted:.2f}" if predicted > 0 else "–"
-    return [f"{theirs.forward_s * _MS:.4g}", f"{theirs.backward_s * _MS:.4g}", ratio]
+    known = [column for column in REPORTED if any(map(column.cell, rows))]
+    return {"heads": [column.name for column in known], "rows": cells(known, rows)}
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:
@@ -112,8 +85,7 @@ def described(plan: Plan) -> str:
     """
     runs: list[list[object]] = []
     for stage in plan.stages:
-        logical = "x".join(map(str, stage.logical_mesh))
-        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {logical}"
+        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
         if runs and runs[-1][1] == text:
             runs[-1] = [int(str(runs[-1][0])) + 1, text]
