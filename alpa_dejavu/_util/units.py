@@ -9,8 +9,8 @@ import dataclasses
 from typing import final
 
 __all__ = [
-    "GIBIBYTES", "MILLISECONDS", "Unit", "byte_rate", "exact_bytes", "flop", "flop_rate", "roughly", "sample_rate",
-    "seconds", "size",
+    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "exact_bytes", "flop", "flop_rate", "roughly",
+    "sample_rate", "seconds", "size",
 ]  # fmt: skip
 
 
@@ -23,8 +23,8 @@ class Unit:
     value: float
 
 
-MILLISECONDS, GIBIBYTES = Unit("ms", 1e-3), Unit("GiB", 2.0**30)
-_SECONDS = (Unit("s", 1.0), MILLISECONDS, Unit("us", 1e-6))
+SECONDS, MILLISECONDS, GIBIBYTES = Unit("s", 1.0), Unit("ms", 1e-3), Unit("GiB", 2.0**30)
+_SECONDS = (SECONDS, MILLISECONDS, Unit("us", 1e-6))
 _MEBIBYTES = Unit("MiB", 2.0**20)
 _PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 _DURATIONS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))

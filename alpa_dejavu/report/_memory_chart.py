@@ -22,6 +22,7 @@ _POINTS = 1200
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
     """A line for each stage, and a dashed one for each limit."""
     figure = go.Figure()
+    held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     for n, color in enumerate(stage_colors(timeline.num_stages)):
         times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
@@ -30,7 +31,7 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             mode="lines",
             line={"shape": "hv", "color": color, "width": 1.6},
             name=f"stage {n}",
-            hovertemplate=f"stage {n}: %{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} s<extra></extra>",
+            hovertemplate=f"stage {n}: {held_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
     for limit in sorted(limits):
@@ -39,7 +40,7 @@ def memory_chart(timeline: Timeline) -> dict[str, Any]:
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
             annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
         )
-    figure.update_xaxes(title="time in the step (s)", range=[0, timeline.step_s])
+    figure.update_xaxes(title=f"time in the step ({units.SECONDS.name})", range=[0, timeline.step_s])
     figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
     return finished(figure, 380)
 

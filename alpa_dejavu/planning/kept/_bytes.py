@@ -71,4 +71,5 @@ def _most_text() -> int:
 
 
 def _remedy(text_bytes: int) -> str:
-    return f"if that is meant, set {VARIABLE} to {math.ceil(text_bytes * _ROOM / 2**20)} (MiB in memory)"
+    mebibytes = math.ceil(text_bytes * _ROOM / 2**20)
+    return f"if that is meant, set {VARIABLE} to {mebibytes} (MiB in memory)"

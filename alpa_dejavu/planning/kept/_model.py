@@ -71,9 +71,10 @@ def model_of(data: Mapping[str, Any]) -> Model:
     """
     count = len(data["layers"])
     if 8 * count**2 > most_bytes():
+        mebibytes = math.ceil(8 * count**2 / 2**20)
         raise ValueError(
             f"a number for each range of its {count} layers takes {units.exact_bytes(8 * count**2)}, but must take at "
-            f"most {most_bytes():.0f}; if that is meant, set {VARIABLE} to {math.ceil(8 * count**2 / 2**20)}"
+            f"most {most_bytes():.0f}; if that is meant, set {VARIABLE} to {mebibytes}"
         )
     if "distinct" in data:
         distinct = list(map(_record, data["distinct"]))
