@@ -53,7 +53,7 @@ setup(
     extras_require={
         "alpa": ALPA_NEEDS,
         "cuda": [*ALPA_NEEDS, "jax[cuda12]==0.4.30"],
-        "benchmarks": ["pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
+        "benchmarks": ["matplotlib>=3.9", "pandas>=2.2,<3", "scikit-learn", "scipy>=1.12,<1.16", "tqdm"],
         "optuna": ["optuna>=5"],
         "umap": ["umap-learn>=0.5.7"],
         "dev": [

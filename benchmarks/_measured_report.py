@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
 
@@ -163,7 +164,7 @@ def table(job: Mapping[str, Any]) -> str:
     for row in sorted(rows, key=lambda row: row["step_s"]):
         seconds = (row["step_s"], row["predicted_s"], row["simulated_s"])
         mark = f"  <- {names[row['label']]}" if row["label"] in names else ""
-        lines.append(" ".join(f"{1e3 * value:>7.1f} ms" for value in seconds) + f"  {row['label']}{mark}")
+        lines.append(" ".join(f"{units.seconds(value):>10}" for value in seconds) + f"  {row['label']}{mark}")
     lines += [f"not run: {row['label']}: {row['error']}" for row in job["plans"] if "error" in row]
     return "\n".join(lines)
 

@@ -40,7 +40,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     limit_s = int(os.environ[LIMIT_S])
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"{item.nodeid} took longer than {limit_s} s")
+        raise TimeoutError(f"{item.nodeid} took longer than {limit_s} seconds")
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.alarm(limit_s)

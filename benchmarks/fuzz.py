@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import write_whole
 from fuzzing._example import Example
 from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
@@ -162,10 +163,11 @@ def _size(outcome: Outcome) -> int:
 
 
 def _show(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, list[str]]) -> None:
-    table = Table("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed", "slowest s", "most MiB")
+    table = Table("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed", "slowest", "most memory")
     for kind in dict.fromkeys(outcome.example.kind for outcome in outcomes):
         row = _row([outcome for outcome in outcomes if outcome.example.kind == kind])
-        table.add_row(kind, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()))
+        row |= {"slowest_s": units.seconds(row["slowest_s"]), "most_mib": units.size(row["most_mib"] * 2**20)}
+        table.add_row(kind, *map(str, row.values()))
     console = Console(width=160, markup=False, highlight=False)
     console.print(table)
     for sort, alike in failures.items():

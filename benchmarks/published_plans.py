@@ -24,6 +24,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.planning.result import PlanningResult
@@ -151,9 +152,7 @@ def _compare(case: Published) -> dict[str, Any]:
 
 def _published_plan(case: Published, traced: layers.TracedStep, num_layers: int, cluster: Cluster) -> PlanningResult:
     model = sharding.model_of_step(traced, num_layers)
-    return estimate(
-        model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch
-    )
+    return estimate(model, cluster, Run(case.micro_batches), case.stages[num_layers], name=case.model, batch=case.batch)
 
 
 def _memory_share(planned: PlanningResult) -> float:
@@ -181,7 +180,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             str(row["micro_batches"]),
             f"{row['rank']} of {row['ranked_among']}",
             f"{row['regret_same_micro_batches']:+.1%}",
-            f"{row['ours_s']:.2f} s in {row['ours_micro_batches']}",
+            f"{units.seconds(row['ours_s'])} in {row['ours_micro_batches']}",
             f"{row['regret']:+.1%}",
             "yes" if row["ours_fits"] else "no",
         )

@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.planning import PlanningResult, plan
 from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache
@@ -230,7 +231,8 @@ def _strategies_figures(rows: Sequence[Row]) -> Iterator[Figure]:
     for name in STRATEGIES:
         others = [(row, row["others"][name]) for row in found if "step_s" in row["others"][name]]
         faster = [
-            f"{row['pair']}: {other['step_s']:.4g} s ({_said(other)}), ours {row['default']['step_s']:.4g} s"
+            f"{row['pair']}: {units.seconds(other['step_s'])} ({_said(other)}), ours "
+            f"{units.seconds(row['default']['step_s'])}"
             for row, other in others
             if other["step_s"] < row["default"]["step_s"] * (1 - SAME)
         ]

@@ -25,6 +25,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningResult, plan_model
@@ -121,7 +122,7 @@ def _show(cluster: Cluster, given: argparse.Namespace, rows: Mapping[str, Mappin
     within, between = cluster.links[0][0].bytes_per_s, cluster.links[0][1].bytes_per_s
     table = Table(
         title=f"{given.model}, batch {given.batch}, on {len(cluster.hosts)} x {cluster.hosts[0].num_devices} devices: "
-        f"{within:.3g} bytes/s within hosts, {between:.3g} between; simulated"
+        f"{units.byte_rate(within)} within hosts, {units.byte_rate(between)} between; simulated"
     )
     for column in ("planned by", "believed", "on these links", "over ours", "cards busy", "boundaries inside",
                    "stages inside", "micro-batches", "stages"):  # fmt: skip
@@ -129,7 +130,7 @@ def _show(cluster: Cluster, given: argparse.Namespace, rows: Mapping[str, Mappin
     ours = rows["links of the file"]["step_s"]
     for name, row in rows.items():
         table.add_row(
-            name, f"{row['believed_s']:.3f} s", f"{row['step_s']:.3f} s", f"{row['step_s'] / ours:.2f}x",
+            name, units.seconds(row["believed_s"]), units.seconds(row["step_s"]), f"{row['step_s'] / ours:.2f}x",
             f"{row['cards_busy']:.0%}", f"{row['boundaries_inside']} of {row['boundaries']}",
             str(row["stages_inside"]), str(row["micro_batches"]), row["stages"],
         )  # fmt: skip

@@ -23,6 +23,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
+from alpa_dejavu._util import units
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.planning.strategies import (
@@ -157,14 +158,14 @@ def _show(name: str, result: dict[str, Any]) -> None:
         if "error" in row:
             table.add_row(strategy, row["error"])
             continue
-        own = "" if row["own_s"] is None else f"{row['own_s']:.3f} s"
+        own = "" if row["own_s"] is None else units.seconds(row["own_s"])
         first = row["plan"][0]
         stages = " ".join(
             f"{stage['layers'][1] - stage['layers'][0] + 1}x({stage['data_parallel']},{stage['tensor_parallel']})"
             for stage in first["stages"]
         )
         table.add_row(
-            strategy, f"{row['step_s']:.3f} s", own, f"{row['over_megatron'] or float('nan'):.2f}x",
+            strategy, units.seconds(row["step_s"]), own, f"{row['over_megatron'] or float('nan'):.2f}x",
             "yes" if row["fits"] else "no", "yes" if row["runs_on_alpa"] else "no", stages,
             f"{first['num_micro_batches']} of {first['micro_batch']}",
         )  # fmt: skip

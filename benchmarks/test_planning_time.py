@@ -30,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
+
 CASES = (
     ("gpt-1.3b", 1), ("gpt-2.6b", 1), ("gpt-6.7b", 2), ("gpt-15b", 4), ("gpt-39b", 8), ("gpt-39b", 32), ("gpt-76b", 16),
     ("gpt-76b", 128),
@@ -105,16 +107,16 @@ def _run(model: str, hosts: int, calibration: str | None, directory: Path) -> di
 
 def _show(rows: list[dict[str, object]]) -> None:
     steps = list(dict.fromkeys(step for row in rows for step in dict(row.get("planning_s", {}))))  # type: ignore[call-overload]
-    table = Table("model", "GPUs", "whole s", "again s", "a host more s", *(f"{step} s" for step in steps), "stages")
+    table = Table("model", "GPUs", "whole", "again", "a host more", *steps, "stages")
     for row in rows:
         if "error" in row:
             table.add_row(str(row["model"]), str(row["gpus"]), str(row["error"]))
             continue
         split = dict(row["planning_s"])  # type: ignore[call-overload]
         walls = [float(wall) for wall in row["walls_s"]]  # type: ignore[attr-defined]
-        seconds = [f"{split.get(step, 0.0):.2f}" for step in steps]
-        whole = f"{statistics.median(walls):.2f}"
-        warm = [f"{float(str(row[name])):.2f}" for name in ("again_s", "host_more_s")]
+        seconds = [units.seconds(split.get(step, 0.0)) for step in steps]
+        whole = units.seconds(statistics.median(walls))
+        warm = [units.seconds(float(str(row[name]))) for name in ("again_s", "host_more_s")]
         table.add_row(str(row["model"]), str(row["gpus"]), whole, *warm, *seconds, str(row["stages"]))
     Console(width=190).print(table)
 

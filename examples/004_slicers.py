@@ -14,6 +14,7 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
@@ -21,6 +22,7 @@ from tqdm import tqdm
 from alpa_dejavu.layers import trace
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Gradient, Mcmc
+from demo.pictures import save
 from demo.slicers import LAYERS, Answer, Solve, alpas, anneal, answers, costs_over_time, ours, question, runtimes
 
 NAMES = ("dynamic", "gradient", "mcmc", "amp_pipe", "uniform")
@@ -73,8 +75,8 @@ def _show(problem: SlicingProblem, found: dict[str, Answer]) -> None:
     Console(width=140).print(table)
 
 
-def _write(path: Path, picture: str) -> None:
-    path.write_text(picture, encoding="utf-8")
+def _write(path: Path, picture: Figure) -> None:
+    save(picture, path)
     print(f"Wrote {path}")
 
 

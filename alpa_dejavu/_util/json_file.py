@@ -9,6 +9,7 @@ import os
 import pathlib
 from typing import Any, Generic, TypeVar, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu._util.json_text import Path, line_of, place_of_no_json, strict_json
 from alpa_dejavu._util.unfinished import unfinished
@@ -79,7 +80,7 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
         raise ValueError(f"{path} can't be read: {error}; {remedy}") from None
     if len(content) > most:
         more = f"set {VARIABLE} to more, if it is meant"
-        raise ValueError(f"{path} is larger than {most / 2**20:g} MiB, which is more than is read; {more}; {remedy}")
+        raise ValueError(f"{path} is larger than {units.size(most)}, which is more than is read; {more}; {remedy}")
     return text
 
 

@@ -48,7 +48,6 @@ _MOVED = {
     "moves": "planning.state_migration",
     "online": "planning.online",
     "option": "alpa.option",
-    "pictures": "report.pictures",
     "placement": "clusters.placement",
     "plan_estimate": "planning.plan_estimate",
     "plan_file": "plans.plan_file",

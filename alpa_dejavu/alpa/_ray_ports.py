@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.alpa._ports import Port
 from alpa_dejavu.calibration.bench import Flows, MeasurementError, Probe
 
@@ -83,7 +84,7 @@ class RayPorts:
         assert isinstance(probe, Flows), "flows go over links"
         asked = {
             self._ports[a].send.remote(self._addresses[b], probe.num_bytes): (
-                f"{probe.num_bytes} bytes from {self._names[a]!r} to {self._names[b]!r}"
+                f"{units.exact_bytes(probe.num_bytes)} from {self._names[a]!r} to {self._names[b]!r}"
             )
             for a, b in probe.pairs
         }
@@ -96,7 +97,7 @@ def _answers(asked: Mapping[Any, str], patience_s: float) -> list[Any]:
 
     _, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
     if late:
-        raise MeasurementError(f"{asked[late[0]]}: no answer in {patience_s:.0f} s")
+        raise MeasurementError(f"{asked[late[0]]}: no answer in {units.seconds(patience_s)}")
     found = []
     for call, about in asked.items():
         try:

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from alpa_dejavu._util import units
+
 __all__ = ["local_cluster", "lose_host"]
 
 logger = logging.getLogger(__name__)
@@ -218,7 +220,7 @@ def _kill(processes: list[tuple[int, str]]) -> None:
         time.sleep(0.05)
         left = [process for process in left if _is_running(process)]
     for pid, _ in left:
-        logger.warning("process %d of the local Ray cluster didn't end within %.0f s: killed", pid, _GRACE_S)
+        logger.warning("process %d of the local Ray cluster didn't end within %s: killed", pid, units.seconds(_GRACE_S))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu.costs.communication.learned import FILLED_IN, suspects
 
 __all__ = ["ITEM_BYTES", "groups_fault", "size_name", "wrong_in"]
@@ -73,4 +74,5 @@ def _of_series(where: tuple[str | int, ...], one: Mapping[str, Any], devices: in
         # Numbers are rounded when they are written, after which a row may be twice another that wasn't before.
         if found.reason != FILLED_IN:
             row = found.row
-            yield (*where, "seconds", row), f"row {row}, {sizes[row]:g} in {seconds[row]:g} s, is {found.reason}"
+            took = units.seconds(seconds[row])
+            yield (*where, "seconds", row), f"row {row}, {sizes[row]:g} in {took}, is {found.reason}"

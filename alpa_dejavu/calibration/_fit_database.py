@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.calibration._calibration import Fit
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
@@ -65,8 +66,9 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
     row = large[int(np.abs(np.log(times / middle)).argmin())]
     raise ValueError(
         f"the database {origin}: collectives {where} take {middle:.2g} times what the links of the cluster need: "
-        f"{rows.name[row]} of {rows.num_bytes[row]:g} bytes among {rows.size[row]:g} devices in {seconds[row]:g} s. "
-        "Are its times in another unit? Convert them to seconds, or give the database of this cluster, or none"
+        f"{rows.name[row]} of {units.exact_bytes(rows.num_bytes[row])} among {rows.size[row]:g} devices in "
+        f"{units.seconds(seconds[row])}. Are its times in another unit? Convert them to seconds, or "
+        "give the database of this cluster, or none"
     )
 
 

@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration._alike_values import grouped
 from alpa_dejavu.calibration._net import Net
 from alpa_dejavu.calibration._rounds import Pair, rounds
@@ -102,12 +103,13 @@ class Prober:
         if known is None:
             first, second = (self.names[end] for end in pairs[0])
             more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
-            self._progress(f"{first} to {second}{more}, {num_bytes} bytes")
+            sent = units.exact_bytes(num_bytes)
+            self._progress(f"{first} to {second}{more}, {sent}")
             known = self._run(probe)
             for name, (a, b) in zip(probe.names, pairs, strict=True):
                 if not (math.isfinite(known[name]) and known[name] > 0):
                     raise MeasurementError(
-                        f"{num_bytes} bytes from {self.names[a]!r} to {self.names[b]!r} took {known[name]} s"
+                        f"{sent} from {self.names[a]!r} to {self.names[b]!r} took {units.seconds(known[name])}"
                     )
             self._measurements.add(Measurement(PLACE, probe, known))
         return {pair: known[name] for pair, name in zip(pairs, probe.names, strict=True)}

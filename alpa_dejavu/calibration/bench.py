@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeAlias, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.operators import Program
 from alpa_dejavu.costs.communication import COLLECTIVES
 
@@ -45,7 +46,7 @@ class Collective:
             raise ValueError(f"there is no collective {dataclasses.astuple(self)}; measure anew")
 
     def __str__(self) -> str:
-        return f"{self.name} of {self.num_bytes} bytes, {self.concurrent} x {self.size}"
+        return f"{self.name} of {units.exact_bytes(self.num_bytes)}, {self.concurrent} x {self.size}"
 
 
 @final
@@ -57,10 +58,10 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         if self.num_bytes < 1:
-            raise ValueError(f"a pipeline passes on {self.num_bytes} bytes; measure anew")
+            raise ValueError(f"a pipeline passes on {units.exact_bytes(self.num_bytes)}; measure anew")
 
     def __str__(self) -> str:
-        return f"pipeline with {self.num_bytes} bytes"
+        return f"pipeline with {units.exact_bytes(self.num_bytes)}"
 
 
 @final
@@ -78,10 +79,10 @@ class Flows:
         if not pairs or not whole or len(set(pairs)) < len(pairs) or any(a == b for a, b in pairs):
             raise ValueError(f"messages go from {pairs}, which aren't pairs of hosts; measure anew")
         if self.num_bytes < 1:
-            raise ValueError(f"messages have {self.num_bytes} bytes; measure anew")
+            raise ValueError(f"messages have {units.exact_bytes(self.num_bytes)}; measure anew")
 
     def __str__(self) -> str:
-        return f"{len(self.pairs)} x {self.num_bytes} bytes"
+        return f"{len(self.pairs)} x {units.exact_bytes(self.num_bytes)}"
 
     @property
     def names(self) -> tuple[str, ...]:

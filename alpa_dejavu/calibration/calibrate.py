@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
 from alpa_dejavu.calibration._choose import next_measurement
 from alpa_dejavu.calibration._fit_database import fit_database
@@ -72,7 +73,8 @@ def calibrate(
         ValueError: the budget isn't above zero, or the database is of other hosts.
     """
     if not budget_s > 0:
-        raise ValueError(f"the budget is {budget_s} s, but must be above 0; 150 s are enough for a small cluster")
+        enough = f"{units.seconds(150)} are enough for a small cluster"
+        raise ValueError(f"the budget is {units.seconds(budget_s)}, but must be above 0; {enough}")
     within, across, given = (None, None, []) if database is None else fit_database(database, cluster)
     end = clock() + budget_s
     progress("looking at what can be measured")
@@ -138,7 +140,8 @@ def _is_over(clock: Callable[[], float], end: float) -> bool:
 def _checked(seconds: Mapping[str, float]) -> Mapping[str, float]:
     wrong = {what: value for what, value in seconds.items() if not (np.isfinite(value) and value > 0)}
     if wrong:
-        raise MeasurementError(f"it took {wrong} s")
+        took = ", ".join(f"{units.seconds(value)} for {what}" for what, value in wrong.items())
+        raise MeasurementError(f"it took {took}")
     return seconds
 
 

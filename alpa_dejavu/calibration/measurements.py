@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_text import strict_json
 from alpa_dejavu._util.near_names import near
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Flows, Pipeline, Place, Probe
@@ -119,7 +120,7 @@ def _read(path: pathlib.Path, cluster: Mapping[str, Any], devices: list[str]) ->
     """Reads the measurements and takes half a line at the end away. Failed ones are left out: they are tried again."""
     lines, half = _whole_lines(path)
     if half:
-        _log.warning("%s: the last line was written by half (%d bytes) and is dropped", path, half)
+        _log.warning("%s: the last line was written by half (%s) and is dropped", path, units.exact_bytes(half))
         with path.open("r+b") as file:
             file.truncate(path.stat().st_size - half)
     if not lines:

@@ -8,6 +8,7 @@ import time
 import alpa_dejavu.layers.cluster_search
 import alpa_dejavu.simulation.step
 import alpa_dejavu.slicing  # noqa: F401
+from alpa_dejavu._util import units
 from alpa_dejavu._util.compiled import compile_all
 
 __all__ = ["warm_up"]
@@ -16,7 +17,7 @@ __all__ = ["warm_up"]
 def warm_up() -> str:
     """Compiles the inner loops, and returns in a few words what it did."""
     began = time.perf_counter()
-    return f"{compile_all()} inner loops are compiled ({time.perf_counter() - began:.1f} s)"
+    return f"{compile_all()} inner loops are compiled ({units.seconds(time.perf_counter() - began)})"
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import check_outputs
 from alpa_dejavu.cli.host_links import host_link_table
-from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.streams import printable
@@ -158,14 +159,14 @@ def device_table(cluster: Cluster, found: Calibration) -> Table:
 
 def link_table(found: Calibration) -> Table:
     """A row for each kind of link."""
-    table = new_table(("link", "where"), ("latency", "bytes/s", "send latency", "send bytes/s", "unsure by"))
+    table = new_table(("link", "where"), ("latency", "rate", "send latency", "send rate", "unsure by"))
     for one in found.links:
         link = one.link
         sent_s, sent_rate = link.sending
         unsure = " ".join(f"{100 * spread:.0f}" for spread in one.spread.values())
         table.add_row(
-            " - ".join(one.devices), "within a host" if one.within else "between hosts", seconds(link.latency_s),
-            f"{link.bytes_per_s:.3g}", seconds(sent_s), f"{sent_rate:.3g}", f"{unsure} %",
+            " - ".join(one.devices), "within a host" if one.within else "between hosts", units.seconds(link.latency_s),
+            units.byte_rate(link.bytes_per_s), units.seconds(sent_s), units.byte_rate(sent_rate), f"{unsure} %",
         )  # fmt: skip
     return table
 

@@ -11,9 +11,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.convert import convert, is_database, show_database
 from alpa_dejavu.cli.host_links import host_link_table
-from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.tables import new_table
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def _sheets(found: Calibration) -> Table:
     table = new_table(("device, by data sheet",), ("float32", "memory", "processors", "cache", "power"))
     for name, sheet in found.sheets.items():
         power = "" if sheet.power_w is None else f"{sheet.power_w:.0f} W"
-        rates = _rate(sheet.flop_per_s, "FLOP/s"), _rate(sheet.memory_bytes_per_s, "B/s")
-        table.add_row(name, *rates, f"{sheet.num_sm:g}", gibibytes(sheet.l2_cache_bytes), power)
+        rates = units.flop_rate(sheet.flop_per_s), units.byte_rate(sheet.memory_bytes_per_s)
+        table.add_row(name, *rates, f"{sheet.num_sm:g}", units.size(sheet.l2_cache_bytes), power)
     return table
 
 
@@ -83,11 +84,11 @@ def _devices(found: Calibration) -> Table:
         spread = found.device_spread.get(name, {})
         table.add_row(
             name,
-            gibibytes(device.memory_bytes),
-            _rate(device.flop_per_s["float32"], "FLOP/s") + _of(spread, "flop_per_s[float32]"),
-            _rate(device.vector_flop_per_s, "FLOP/s") + _of(spread, "vector_flop_per_s"),
-            _rate(device.memory_bytes_per_s, "B/s") + _of(spread, "memory_bytes_per_s"),
-            seconds(device.kernel_s) + _of(spread, "kernel_s"),
+            units.size(device.memory_bytes),
+            units.flop_rate(device.flop_per_s["float32"]) + _of(spread, "flop_per_s[float32]"),
+            units.flop_rate(device.vector_flop_per_s) + _of(spread, "vector_flop_per_s"),
+            units.byte_rate(device.memory_bytes_per_s) + _of(spread, "memory_bytes_per_s"),
+            units.seconds(device.kernel_s) + _of(spread, "kernel_s"),
             device.origin,
         )
     return table
@@ -100,10 +101,10 @@ def _links(found: Calibration) -> Table:
         latency_s, rate = link.sending
         table.add_row(
             f"{' - '.join(each.devices)}, {'in a host' if each.within else 'between hosts'}",
-            seconds(link.latency_s) + _of(spread, "latency_s"),
-            _rate(link.bytes_per_s, "B/s") + _of(spread, "bytes_per_s"),
-            seconds(latency_s) + _of(spread, "send_latency_s"),
-            _rate(rate, "B/s") + _of(spread, "send_bytes_per_s"),
+            units.seconds(link.latency_s) + _of(spread, "latency_s"),
+            units.byte_rate(link.bytes_per_s) + _of(spread, "bytes_per_s"),
+            units.seconds(latency_s) + _of(spread, "send_latency_s"),
+            units.byte_rate(rate) + _of(spread, "send_bytes_per_s"),
         )
     return table
 
@@ -134,7 +135,7 @@ def _collectives(found: Calibration) -> Table:
     for where, model in (("within hosts", found.within), ("across hosts", found.across)):
         if model is not None:
             sizes = ", ".join(map(str, model.sizes))
-            table.add_row(where, sizes, gibibytes(model.most_bytes), ", ".join(model.names))
+            table.add_row(where, sizes, units.size(model.most_bytes), ", ".join(model.names))
     return table
 
 
@@ -167,12 +168,3 @@ def _print_missing(found: Calibration, to: Console) -> None:
 def _of(spread: Mapping[str, float], name: str) -> str:
     """A spread in percent."""
     return f" ± {100 * spread[name]:.0f} %" if name in spread else ""
-
-
-def _rate(value: float, unit: str) -> str:
-    """With a prefix that makes the number readable.
-
-    >>> [_rate(1.57e13, "FLOP/s"), _rate(3e8, "B/s")]
-    ['15.7 TFLOP/s', '0.3 GB/s']
-    """
-    return f"{value / 1e12:.4g} T{unit}" if value >= 1e12 else f"{value / 1e9:.4g} G{unit}"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.json_file import peek, write_whole
 from alpa_dejavu.cli.files import check_outputs
-from alpa_dejavu.cli.output import console, seconds
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE
 from alpa_dejavu.cli.tables import new_table
 
@@ -61,7 +62,7 @@ def database_table(found: Database) -> Table:
             table.add_row(
                 mesh.cluster, f"{mesh.hosts}x{mesh.devices_per_host}", name, dtype, ", ".join(map(str, devices)),
                 str(len(sizes)), str(sum(len(one.left_out) for one in alike)), *ends,
-                *(seconds(end(times)) if times else "" for end in (min, max)),
+                *(units.seconds(end(times)) if times else "" for end in (min, max)),
             )  # fmt: skip
     return table
 
@@ -74,7 +75,7 @@ def left_out_lines(found: Database) -> list[str]:
         for one in mesh.series:
             for size, took, why in one.left_out:
                 where = f"{one.name} in {one.dtype} of {_size(one.name, size)} on {mesh.hosts}x{mesh.devices_per_host}"
-                first.setdefault(why, where if took is None else f"{where}, {seconds(took)}")
+                first.setdefault(why, where if took is None else f"{where}, {units.seconds(took)}")
                 reasons.append(why)
     return [
         f"left out: {reasons.count(why)} {why}, the first: {where}; measure again what is needed"
@@ -83,7 +84,7 @@ def left_out_lines(found: Database) -> list[str]:
 
 
 def _size(name: str, value: float) -> str:
-    return f"{value:.3g} {'FLOP' if name == 'dot' else 'B'}"
+    return units.flop(value) if name == "dot" else units.size(value)
 
 
 def is_database(choice: str) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, comparing_s
-from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, trust_option
 from alpa_dejavu.cli.tables import counted, new_table
 from alpa_dejavu.plans.difference import differences
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _AGREE = 1e-3
 """Costs that are so near to what the files say, as a share of a step, are the files'."""
+_signed = functools.partial(units.seconds, signed=True)
 
 
 @click.command()
@@ -64,10 +66,12 @@ def diff(
     figures = new_table(("of the average device",), (str(first_path), str(second_path), "difference"))
     parts = [breakdown(plan) for plan in (first, second)]
     for part in parts[0]:
-        figures.add_row(part, *(seconds(each[part]) for each in parts), _signed(parts[1][part] - parts[0][part]))
-    figures.add_row("iteration", seconds(first.step_s), seconds(second.step_s), _signed(second.step_s - first.step_s))
+        times = [each[part] for each in parts]
+        figures.add_row(part, *map(units.seconds, times), _signed(times[1] - times[0]))
+    times = [first.step_s, second.step_s]
+    figures.add_row("iteration", *map(units.seconds, times), _signed(times[1] - times[0]))
     memory = [max(stage.memory_bytes for stage in plan.stages) for plan in (first, second)]
-    figures.add_row("fullest memory", *map(gibibytes, memory), f"{(memory[1] - memory[0]) / 2**30:+.2f} GiB")
+    figures.add_row("fullest memory", *map(units.size, memory), units.size(memory[1] - memory[0], signed=True))
     to.print(figures)
 
 
@@ -110,7 +114,3 @@ def _step_s(made: Callable[[PricedBy | None], PlanEstimator], refused: list[str]
         refused.append(str(error))
         raise
     return step_s if plan.correction is None else step_s * plan.correction.factor
-
-
-def _signed(value: float) -> str:
-    return ("+" if value > 0 else "") + seconds(value)

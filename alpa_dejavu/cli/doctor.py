@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.versions import installed_version
 
 __all__ = ["Check", "Package", "checks", "versions"]
@@ -103,7 +104,7 @@ def _cache() -> Check:
     if cache is None:
         return Check(what, True, "nothing is kept here")
     number, num_bytes = cache.size()
-    size = f"{num_bytes / 2**20:.1f} of at most {cache.most_bytes / 2**20:.0f} MiB"
+    size = f"{units.size(num_bytes)} of at most {units.size(cache.most_bytes)}"
     finding = f"{cache.folder} has {number} entries, {size}"
     why = cache.why_not_written()
     remedy = "" if why is None else f"{what}: set {FOLDER} to a folder that can be written; each plan traces its model"
@@ -117,6 +118,6 @@ def _tried(what: str, code: str, remedy: str) -> Check:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_S, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        return Check(what, False, f"took more than {_TRIAL_S:.0f} s", remedy)
+        return Check(what, False, f"took more than {units.seconds(_TRIAL_S)}", remedy)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines() or ["no output"]
     return Check(what, done.returncode == 0, lines[-1], "" if done.returncode == 0 else f"{what}: {remedy}")

@@ -6,6 +6,7 @@ import dataclasses
 
 import click
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.hosts_by_names import hosts_by_names
 from alpa_dejavu.layers.models import known_models
 from alpa_dejavu.plans.difference import priced_plans
@@ -99,16 +100,4 @@ def _cells(plan: Plan) -> int:
 def announce(what: str, expected_s: float) -> None:
     """Says on standard error that something takes more than ten seconds, and how it is ended."""
     if expected_s > _SAID_S:
-        click.echo(f"{what} takes about {_roughly(expected_s)}; Ctrl-C ends it", err=True)
-
-
-def _roughly(value: float) -> str:
-    """A duration of one digit.
-
-    >>> [_roughly(14), _roughly(100), _roughly(1900), _roughly(16000)]
-    ['10 seconds', '2 minutes', '30 minutes', '4 hours']
-    """
-    for unit, seconds in (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)):
-        if value >= 1.5 * seconds or unit == "seconds":
-            break
-    return f"{float(f'{value / seconds:.0e}'):.0f} {unit}"
+        click.echo(f"{what} takes about {units.roughly(expected_s)}; Ctrl-C ends it", err=True)

@@ -6,10 +6,11 @@ import pathlib
 
 import click
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.cli.effort import announce, estimating_s
 from alpa_dejavu.cli.files import check_outputs, takes_stdout, write_outputs
-from alpa_dejavu.cli.output import console, gibibytes, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, cache_option, calibration_option, output_options, trust_option
 from alpa_dejavu.cli.tables import print_planned
 from alpa_dejavu.plans.plan_file import read_plan
@@ -52,7 +53,7 @@ def estimate(
         planned = estimator.estimate(given)
     to = console(takes_stdout(*paths))
     print_planned(planned, to, "estimated")
-    to.print(f"the file says           {seconds(given.step_s)}")
+    to.print(f"the file says           {units.seconds(given.step_s)}")
     for line in lacking(planned.plan):
         to.print(line)
     for path in write_outputs(planned, *paths):
@@ -62,7 +63,7 @@ def estimate(
 def lacking(plan: Plan) -> list[str]:
     """A line for each stage that doesn't fit."""
     return [
-        f"stage {n} doesn't fit into memory: {gibibytes(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
+        f"stage {n} doesn't fit into memory: {units.size(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
         for n, stage in enumerate(plan.stages)
         if stage.memory_bytes > stage.memory_limit_bytes
     ]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, explaining_s
-from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option
 from alpa_dejavu.cli.tables import new_table, print_plan, print_said
 from alpa_dejavu.plans.difference import stages_text
@@ -42,18 +43,18 @@ def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
         found, lacking = _explained(given, plan_path, calibration)
     plan, to = found.plan, console()
     print_plan(plan, to)
-    to.print(f"iteration time {seconds(plan.step_s)}: {found.bound}")
+    to.print(f"iteration time {units.seconds(plan.step_s)}: {found.bound}")
     print_said(plan, to)
     for note in found.notes:
         to.print(note, soft_wrap=True)
     parts = new_table(("of the average device",), ("time", "share"))
     for part, time in found.parts.items():
-        parts.add_row(part, seconds(time), f"{100 * time / plan.step_s:.1f} %")
+        parts.add_row(part, units.seconds(time), f"{100 * time / plan.step_s:.1f} %")
     to.print(parts)
     helps = new_table(("what would help",), ("iteration", "saves"))
     for option in found.what_if:
         saved = 100 * (1 - option.step_s / plan.step_s)
-        helps.add_row(option.change, seconds(option.step_s), f"{saved:.1f} %")
+        helps.add_row(option.change, units.seconds(option.step_s), f"{saved:.1f} %")
     to.print(helps)
     to.print(sensitivity_table(found.sensitivities))
     for line in lacking:
@@ -87,11 +88,11 @@ def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
     for one in found[:_MOST]:
         table.add_row(
             one.what,
-            seconds(one.saved_s / 100),
+            units.seconds(one.saved_s / 100),
             f"{one.elasticity:.3f} %",
             f"{one.worse_elasticity:.3f} %",
-            seconds(one.twice_s),
-            "" if one.best_s is None else seconds(one.best_s),
+            units.seconds(one.twice_s),
+            "" if one.best_s is None else units.seconds(one.best_s),
             f"{100 * one.gained_s / one.step_s:.1f} %",
             "" if one.best_s is None else "this plan" if one.best is None else stages_text(one.best),
         )

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
-from alpa_dejavu.cli.output import console, seconds
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import HISTORY
 from alpa_dejavu.cli.streams import write_stdout
 from alpa_dejavu.cli.tables import counted, new_table
+from alpa_dejavu.plans.stage_rows import layers_text, mesh_text
 from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
 
 if TYPE_CHECKING:
@@ -61,9 +63,7 @@ def history(path: pathlib.Path | None, as_json: bool) -> None:
         )
 
 
-def _corrections(
-    runs: Sequence[PastRun], correction: Correction
-) -> list[tuple[str, str, StepCorrection]]:
+def _corrections(runs: Sequence[PastRun], correction: Correction) -> list[tuple[str, str, StepCorrection]]:
     """For each model and cluster that ran, by one predictor: their names, and what is found for a new plan."""
     found: dict[Any, list[PastRun]] = {}
     for run in runs:
@@ -82,7 +82,8 @@ def _runs_table(runs: Sequence[PastRun]) -> Table:
     for run in runs:
         plan = run.plan
         when = datetime.datetime.fromtimestamp(run.when_s).strftime("%Y-%m-%d %H:%M")
-        figures = seconds(run.predicted_s), seconds(run.measured_s), str(len(run.steps_s)), f"{run.ratio:.3f}"
+        times = map(units.seconds, (run.predicted_s, run.measured_s))
+        figures = *times, str(len(run.steps_s)), f"{run.ratio:.3f}"
         table.add_row(when, plan.model or f"model {run.origin.model}", plan.cluster, *figures, short_plan(plan))
     return table
 
@@ -90,9 +91,7 @@ def _runs_table(runs: Sequence[PastRun]) -> Table:
 def _corrections_table(corrections: Sequence[tuple[str, str, StepCorrection]]) -> Table:
     table = new_table(("a new plan for", "on"), ("is multiplied by", "give or take", "runs", "of its own"))
     for model, cluster, by in corrections:
-        table.add_row(
-            model, cluster, f"{by.factor:.3f}", f"{100 * by.spread:.1f} %", str(by.runs), str(by.own_runs)
-        )
+        table.add_row(model, cluster, f"{by.factor:.3f}", f"{100 * by.spread:.1f} %", str(by.runs), str(by.own_runs))
     return table
 
 
@@ -105,10 +104,8 @@ def short_plan(plan: Plan) -> str:
 
 
 def _short_stage(stage: StagePlan) -> str:
-    first, last = stage.layers
-    layers = str(first) if first == last else f"{first}-{last}"
     extra = [name for name, on in (("remat", stage.remat != "none"), (f"ZeRO {stage.zero}", stage.zero > 0)) if on]
-    return " ".join([layers, "on", "x".join(map(str, stage.logical_mesh)), *extra])
+    return " ".join([layers_text(stage), "on", mesh_text(stage.logical_mesh), *extra])
 
 
 def _run_data(run: PastRun) -> dict[str, Any]:

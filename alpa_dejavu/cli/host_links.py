@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from alpa_dejavu.cli.output import seconds
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.tables import new_table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def host_link_table(found: HostLinks) -> Table:
     """A row for each kind of link, with the first pair of hosts that has it, and for each medium."""
-    figures = ("links", "latency", "bytes/s", "send latency", "send bytes/s")
+    figures = ("links", "latency", "rate", "send latency", "send rate")
     table = new_table(("link from host to host",), figures)
     kinds: dict[Link, list[str]] = {}
     for a, row in enumerate(found.links):
@@ -27,10 +27,10 @@ def host_link_table(found: HostLinks) -> Table:
                 kinds.setdefault(alike, []).append(f"{found.hosts[a]} to {found.hosts[b]}")
     for link, pairs in kinds.items():
         sent_s, sent_rate = link.sending
-        rates = f"{link.bytes_per_s:.3g}", f"{sent_rate:.3g}"
+        rates = units.byte_rate(link.bytes_per_s), units.byte_rate(sent_rate)
         name = pairs[0] if len(pairs) == 1 else f"{pairs[0]}, and others"
-        table.add_row(name, str(len(pairs)), seconds(link.latency_s), rates[0], seconds(sent_s), rates[1])
+        table.add_row(name, str(len(pairs)), units.seconds(link.latency_s), rates[0], units.seconds(sent_s), rates[1])
     for name, rate in found.media.items():
         over = sum(name in link.shares for row in found.links for link in row if link is not None)
-        table.add_row(f"shared: {name}", str(over), "", f"{rate:.3g}", "", "")
+        table.add_row(f"shared: {name}", str(over), "", units.byte_rate(rate), "", "")
     return table

@@ -1,4 +1,4 @@
-"""The consoles where commands print, and figures as they read there."""
+"""The consoles where commands print."""
 
 from __future__ import annotations
 
@@ -58,24 +58,3 @@ def _of(stream: TextIO, width: int | None = None) -> Console:
     # What isn't a size of a terminal is as good as none.
     sane = {name: value for name, value in os.environ.items() if name not in _SIZES or len(value) <= _DIGITS}
     return _Console(file=stream, highlight=False, markup=False, emoji=False, width=width, _environ=sane)
-
-
-def seconds(value: float) -> str:
-    """Returns seconds as text, with a unit that makes the number readable.
-
-    >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0)]
-    ['2.5 s', '12.5 ms', '30 us', '0 s']
-    """
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if value == 0 or abs(value) * factor >= 1:
-            return f"{value * factor:.4g} {unit}"
-    return f"{value * 1e6:.4g} us"
-
-
-def gibibytes(value: float) -> str:
-    """Returns bytes as text in GiB, or in MiB where that is less than a hundredth.
-
-    >>> [gibibytes(2**34), gibibytes(2**20)]
-    ['16.00 GiB', '1.00 MiB']
-    """
-    return f"{value / 2**30:.2f} GiB" if abs(value) >= 2**30 / 100 else f"{value / 2**20:.2f} MiB"

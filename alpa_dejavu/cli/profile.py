@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from alpa_dejavu._util import units
 from alpa_dejavu.calibration.history.history_file import history_path
 from alpa_dejavu.cli.effort import announce
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, takes_stdout, write_output
-from alpa_dejavu.cli.output import console, progress, seconds
+from alpa_dejavu.cli.output import console, progress
 from alpa_dejavu.cli.parameters import HISTORY, PLAN_FILE, calibration_option, trust_option
 from alpa_dejavu.cli.ray_cluster import ray_cluster
 from alpa_dejavu.cli.stragglers import straggler_lines
-from alpa_dejavu.cli.tables import counted, new_table, print_plan
+from alpa_dejavu.cli.tables import counted, print_plan, stage_table
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.plans.plan_file import read_plan
+from alpa_dejavu.plans.stage_rows import PROFILED, StageRow
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -96,22 +98,17 @@ def profile(
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
-    """A row for each stage: seconds of a micro-batch, and of what comes once a step; → stands before the measured ones.
+    """Returns a row for each stage: seconds of a micro-batch, and of what comes once a step.
 
     Measured is what the worker is busy with for a forward or backward, computing it (shown apart) and starting it,
     sending and receiving.
     """
-    columns = ("forward", "→", "computing", "backward", "→", "computing", "to next", "→", "once a step", "→")
-    table = new_table(("stage", "layers"), columns)
-    rows = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
-    for n, (stage, ours, theirs, computing) in enumerate(rows):
-        first, last = stage.layers
-        cells = (
-            ours.forward_s, theirs.forward_s, computing[0], ours.backward_s, theirs.backward_s, computing[1],
-            ours.forward_send_s, theirs.forward_send_s, ours.per_step_s, theirs.per_step_s,
-        )  # fmt: skip
-        table.add_row(str(n), str(first) if first == last else f"{first}-{last}", *map(seconds, cells))
-    return table
+    known = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
+    rows = [
+        StageRow(n, stage, predicted=ours, measured=theirs, computing_s=computing)
+        for n, (stage, ours, theirs, computing) in enumerate(known)
+    ]
+    return stage_table(PROFILED, rows)
 
 
 def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
@@ -119,9 +116,9 @@ def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
     ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
     low, high = min(found.steps_s), max(found.steps_s)
     return [
-        f"iteration time          measured {seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
-        f"{seconds(low)} to {seconds(high)})",
-        f"predicted               {seconds(plan.step_s)}: measured is {ratio:.2f} times that",
-        f"the file says           {seconds(given.step_s)}",
-        f"simulated from measured {seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
+        f"iteration time          measured {units.seconds(found.step_s)} (median of {len(found.steps_s)} steps, "
+        f"{units.seconds(low)} to {units.seconds(high)})",
+        f"predicted               {units.seconds(plan.step_s)}: measured is {ratio:.2f} times that",
+        f"the file says           {units.seconds(given.step_s)}",
+        f"simulated from measured {units.seconds(found.simulated_s)}: {simulated:.2f} times the measured step",
     ]

@@ -6,9 +6,10 @@ import pathlib
 
 import click
 
+from alpa_dejavu._util import units
 from alpa_dejavu.cli.effort import announce, replanning_s
 from alpa_dejavu.cli.files import OUTPUT, check_outputs, kept_beside, takes_stdout, write_output, write_pair
-from alpa_dejavu.cli.output import console, gibibytes, seconds
+from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu.cli.tables import counted, print_plan, print_said
 from alpa_dejavu.plans.plan_file import read_plan
@@ -65,16 +66,16 @@ def replan(
         )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
     print_plan(made.plan, to)
-    to.print(f"iteration time          {seconds(made.plan.step_s)} (before: {seconds(before.step_s)})")
+    to.print(f"iteration time          {units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
     moved = made.moves
     to.print(
-        f"moves                   {gibibytes(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
-        f"{seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
+        f"moves                   {units.size(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
+        f"{units.seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
     )
     print_said(made.plan, to)
     ahead = made.plan.planning_s.get("contingencies")
-    more = "" if ahead is None else f" (for the loss of another host in {seconds(ahead)})"
-    to.print(f"planned again in        {seconds(made.seconds)}{more}")
+    more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
+    to.print(f"planned again in        {units.seconds(made.seconds)}{more}")
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 

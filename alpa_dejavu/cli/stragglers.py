@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from alpa_dejavu.cli.output import gibibytes, seconds
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
 
 if TYPE_CHECKING:
@@ -45,6 +45,6 @@ def _around(path: pathlib.Path, plan: Plan, found: Sequence[Straggler]) -> list[
         made = planned_around(plan, read_kept(path), found)
     except (NoPlanError, ValueError) as error:
         return [f"{'planned around it':<24}no: {error}"]
-    moved = f"{gibibytes(made.moves.num_bytes)} move in {seconds(made.moves.seconds)}"
-    what = f"{seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
+    moved = f"{units.size(made.moves.num_bytes)} move in {units.seconds(made.moves.seconds)}"
+    what = f"{units.seconds(made.plan.step_s)} a step, {moved}: alpa-dejavu replan {path} {options}"
     return [f"{'planned around it':<24}{what}"]

@@ -8,34 +8,23 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from alpa_dejavu.cli.output import gibibytes, seconds
+from alpa_dejavu._util import units
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.price import PricedPlan
-from alpa_dejavu.problem import Plan, StagePlan, StepCorrection
+from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
+from alpa_dejavu.problem import Plan, StepCorrection
 
-_TEXT = ("stage", "layers", "submesh", "logical", "hosts", "remat", "ZeRO")
-_FIGURES = ("compute", "collectives", "boundary", "once a step", "memory", "headroom")
 _REACH = 1.6449
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def stage_table(plan: Plan) -> Table:
-    """Returns a row for each stage; seconds are of one micro-batch, both ways, but for what comes once a step."""
-    table = new_table(_TEXT, _FIGURES)
-    for n, stage in enumerate(plan.stages):
-        headroom = stage.memory_limit_bytes - stage.memory_bytes
-        table.add_row(
-            str(n),
-            f"{stage.layers[0]}-{stage.layers[1]}" if stage.num_layers > 1 else str(stage.layers[0]),
-            f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host}",
-            "x".join(map(str, stage.logical_mesh)),
-            host_names(stage),
-            stage.remat,
-            str(stage.zero),
-            *map(seconds, (stage.compute_s, stage.collective_s, stage.boundary_s, stage.per_step_s)),
-            gibibytes(stage.memory_bytes),
-            gibibytes(headroom) if headroom >= 0 else f"MISSING {gibibytes(-headroom)}",
-        )
+def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
+    """Returns a row for each stage."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.name, justify="right" if column.is_figure else "left", no_wrap=True)
+    for row in cells(columns, rows):
+        table.add_row(*row)
     return table
 
 
@@ -45,7 +34,7 @@ def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
     for n, other in enumerate(runners_up, 2):
         plan = other.plan
         counts = str(len(plan.stages)), str(plan.num_micro_batches), str(plan.num_layers)
-        table.add_row(str(n), *counts, seconds(plan.step_s), other.why)
+        table.add_row(str(n), *counts, units.seconds(plan.step_s), other.why)
     return table
 
 
@@ -53,7 +42,7 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
     """Returns a row for each plan for which no other is both as fast and as cheap."""
     table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
     for one in front:
-        table.add_row(str(len(one.hosts)), seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
+        table.add_row(str(len(one.hosts)), units.seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
     return table
 
 
@@ -65,7 +54,7 @@ def print_plan(plan: Plan, to: Console) -> None:
         f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
     )
-    to.print(stage_table(plan))
+    to.print(stage_table(PLANNED, stage_rows(plan.stages)))
 
 
 def print_said(plan: Plan, to: Console) -> None:
@@ -82,19 +71,19 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
     """Prints the plan, its figures, and the next best ones; `verb` says what took so long."""
     plan = planned.plan
     print_plan(plan, to)
-    to.print(f"iteration time          {seconds(plan.step_s)}")
+    to.print(f"iteration time          {units.seconds(plan.step_s)}")
     if plan.correction is not None:
         to.print(correction_line(plan, plan.correction))
     if planned.samples_per_s is not None:
-        to.print(f"throughput              {planned.samples_per_s:.4g} samples/s")
+        to.print(f"throughput              {units.sample_rate(planned.samples_per_s)}")
     rate = planned.model_flop / plan.step_s / plan.num_devices
-    to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({rate / 1e12:.4g} TFLOP/s per device)")
+    to.print(f"model FLOP utilisation  {100 * planned.flop_utilisation:.1f} % ({units.flop_rate(rate)} per device)")
     if planned.price_per_step is not None:
         to.print(f"price of a step         {planned.price_per_step:.4g}")
     print_said(plan, to)
     if plan.planning_s:
-        steps = ", ".join(f"{step} {seconds(time)}" for step, time in plan.planning_s.items())
-        to.print(f"{f'{verb} in':<24}{seconds(plan.total_planning_s)} ({steps})")
+        steps = ", ".join(f"{step} {units.seconds(time)}" for step, time in plan.planning_s.items())
+        to.print(f"{f'{verb} in':<24}{units.seconds(plan.total_planning_s)} ({steps})")
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
     if planned.front:
@@ -103,11 +92,13 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
 
 def correction_line(plan: Plan, by: StepCorrection) -> str:
     """Returns a line that says by how much past runs corrected a prediction, and how sure that is."""
-    ends = [plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread) for side in (-1, 1)]
+    low, high = (
+        units.seconds(plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread)) for side in (-1, 1)
+    )
     title = f"corrected by {counted(by.runs, 'run')}"
     return (
-        f"{title:<24}{by.factor:.3f} times {seconds(plan.uncorrected_s)}; 90 % interval {seconds(ends[0])} to "
-        f"{seconds(ends[1])}; {by.own_runs} of this model on this cluster"
+        f"{title:<24}{by.factor:.3f} times {units.seconds(plan.uncorrected_s)}; 90 % interval {low} to {high}; "
+        f"{by.own_runs} of this model on this cluster"
     )
 
 
@@ -118,12 +109,6 @@ def counted(number: int, one: str, many: str = "") -> str:
     ['1 stage', '2 stages', '2 batches']
     """
     return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def host_names(stage: StagePlan) -> str:
-    """Returns the names of a stage's hosts: all of a few, else the first, the last and how many."""
-    hosts = stage.hosts
-    return " ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import Device, SmallProducts, StridedReads
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def _core() -> Device:
     """Returns one core of this machine as a device, measured once."""
     started = time.perf_counter()
     core = _peaks()
-    _log.info("measured in %.2f s: %s", time.perf_counter() - started, core)
+    _log.info("measured in %s: %s", units.seconds(time.perf_counter() - started), core)
     return core
 
 

@@ -10,6 +10,7 @@ from typing import final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.measured_memory import StageMeasurement, log_ratio, margin_with, with_peaks
 from alpa_dejavu.costs.memory_margin import MemoryMargin
@@ -200,7 +201,8 @@ def _measured(
     nominal = Factors(np.ones_like(factors.common[:1]), np.ones_like(factors.own[:1]))
     predicted = float(search.predicted_s(candidate, stage, nominal)[0])
     predicted *= _alone(search.costs.cluster, search.costs.space.submeshes[stage.submesh])
-    _log.info("measured %s: %s s, predicted %.4g s", stage, seconds, predicted)
+    took = "it failed" if seconds is None else units.seconds(seconds)
+    _log.info("measured %s: %s, predicted %s", stage, took, units.seconds(predicted))
     if seconds is not None:
         resolved = resolved_stage(candidate, stage, search.resolver)
         noise = _NOISE[search.costs.cluster.shared]
@@ -236,7 +238,7 @@ def _memory_notes(search: _Search, state: _State, given: MemoryMargin) -> list[s
 def _note(state: _State, table: CostTable, budget_s: float) -> str:
     failed = sum(seconds is None for seconds in state.tried.values())
     return (
-        f"{len(state.tried) - failed} of {len(state.seen)} candidate stages were measured in {state.spent_s:.1f} s of "
-        f"{budget_s:g} s ({int(table.offered.sum())} stages were offered)"
+        f"{len(state.tried) - failed} of {len(state.seen)} candidate stages were measured in "
+        f"{units.seconds(state.spent_s)} of {units.seconds(budget_s)} ({int(table.offered.sum())} stages were offered)"
         + (f"; {failed} couldn't be measured" if failed else "")
     )

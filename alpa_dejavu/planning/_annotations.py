@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.costs.memory_margin import with_memory_note
 from alpa_dejavu.planning._candidate import Candidate
 from alpa_dejavu.planning._clock import Clock
@@ -75,8 +76,8 @@ class UnusedHosts(Annotation):
         whole = [one for one in chosen.candidates if one.num_devices == chosen.task.cluster.num_devices]
         said = "no plan that uses all devices was found"
         if whole:
-            best_s = min(one.step_s for one in whole) * factor
-            said = f"the best plan found that uses all devices takes {best_s:.4g} s, this one {plan.step_s:.4g} s"
+            best = units.seconds(min(one.step_s for one in whole) * factor)
+            said = f"the best plan found that uses all devices takes {best}, this one {units.seconds(plan.step_s)}"
         names = ", ".join(unused) if len(unused) <= 8 else f"{', '.join(unused[:3])} ... ({len(unused)} hosts)"
         note = f"{names} {'is' if len(unused) == 1 else 'are'} left unused: {said}"
         return dataclasses.replace(plan, notes=(*plan.notes, note))

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.changed_cluster import without
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.planning._candidate import Candidate, best_first
@@ -132,8 +133,8 @@ def _better(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: C
     if best is not None and best.step_s * factor * _CLEARLY <= worst.step_s:
         return [
             f"without {lost} a plan that cuts the model into {best.model.num_layers} layers would take "
-            f"{best.step_s * factor:.4g} s a step, {worst.step_s:.4g} s with this plan's layers: plan again if it is "
-            "lost"
+            f"{units.seconds(best.step_s * factor)} a step, {units.seconds(worst.step_s)} with this plan's layers: "
+            "plan again if it is lost"
         ]
     left = without(task.cluster, [lost])
     untried = {*task.layers} - {one.model.num_layers for one in found}

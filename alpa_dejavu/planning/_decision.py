@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.problem import Moves, Plan
 
@@ -50,9 +51,12 @@ class Decision:
         return self.gain_s > self.cost_s
 
     def __str__(self) -> str:
-        moved = f"{self.moves.num_bytes / 2**20:.3g} MiB moved in {self.moves.seconds:.3g} s"
+        now, then, gain, cost, restart, looked = map(
+            units.seconds, (self.now_s, self.step_s, self.gain_s, self.cost_s, self.restart_s, self.looked_s)
+        )
+        moved = f"{units.size(self.moves.num_bytes)} moved in {units.seconds(self.moves.seconds)}"
         return (
-            f"{self.now_s:.4g} s a step, {self.step_s:.4g} s by {stages_text(self.plan)}: {self.gain_s:.3g} s gained "
-            f"over {self.steps_left} steps, {self.cost_s:.3g} s lost by moving ({moved}, restarted in "
-            f"{self.restart_s:.3g} s): {'move' if self.worth else 'stay'} (looked for {self.looked_s:.2g} s)"
+            f"{now} a step, {then} by {stages_text(self.plan)}: {gain} gained over {self.steps_left} steps, {cost} "
+            f"lost by moving ({moved}, restarted in {restart}): {'move' if self.worth else 'stay'} "
+            f"(looked for {looked})"
         )

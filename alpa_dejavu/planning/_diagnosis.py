@@ -6,12 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, SearchSpace
 from alpa_dejavu.slicing import Dynamic, Slicer
-
-_MIB = 2.0**20
 
 
 def no_plan(
@@ -36,8 +35,8 @@ def _devices(cluster: Cluster, limit: float, margin: MemoryMargin) -> str:
     """How much memory may be used of them; of unlike ones, those of which most may."""
     most = [host for host in cluster.hosts if margin.usable_bytes(host) >= limit]
     count, free = sum(host.num_devices for host in most), most[0].device.memory_bytes - limit
-    whole = f"{most[0].device.memory_bytes / _MIB:.1f} MiB each"
-    left = f", of which {free / _MIB:.1f} MiB are left free (memory_margin)" if free else ""
+    whole = f"{units.size(most[0].device.memory_bytes)} each"
+    left = f", of which {units.size(free)} are left free (memory_margin)" if free else ""
     if count < cluster.num_devices:
         return f"the {count} devices that have most (of {cluster.num_devices}) have {whole}{left}"
     return f"the {cluster.num_devices} devices have {whole}{left}"
@@ -54,12 +53,12 @@ def _memory(model: Model, cluster: Cluster, space: SearchSpace, run: Run, table:
     worst = int(np.argmax(alone))
     parts = [
         f"the model doesn't fit into memory: {_devices(cluster, limit, table.margin)}, and "
-        f"all {model.num_layers} layers as one stage need {least[0, -1] / _MIB:.1f} MiB on each device of the best "
-        f"submesh: {max(least[0, -1] - limit, 0.0):.0f} bytes are missing there"
+        f"all {model.num_layers} layers as one stage need {units.size(least[0, -1])} on each device of the best "
+        f"submesh: {units.size(max(least[0, -1] - limit, 0.0))} are missing there"
     ]
     if alone[worst] > limit:
         missing = alone[worst] - limit
-        parts.append(f"layer {worst} alone needs {alone[worst]:.0f} bytes: {missing:.0f} bytes are missing")
+        parts.append(f"layer {worst} alone needs {units.size(alone[worst])}: {units.size(missing)} are missing")
     risk = "" if table.margin.residuals is None else f"a larger risk than {table.margin.risk:.2%}, "
     parts.append(
         f"what helps: {risk}more micro-batches (now {run.num_micro_batches}), remat "

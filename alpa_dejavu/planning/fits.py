@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alpa_dejavu._util.near_names import near
+from alpa_dejavu.plans.stage_rows import mesh_text
 
 if TYPE_CHECKING:
     from alpa_dejavu.planning._given import GivenStage
@@ -59,7 +60,7 @@ def stage_differences(
             if len(set(hosts)) != shape.num_hosts or len(hosts) != shape.num_hosts:
                 yield f"stage {n} is on {shape.num_hosts} hosts, but names {list(hosts)}"
         if math.prod(stage.config.shape) != shape.num_devices:
-            mesh = "x".join(map(str, stage.config.shape))
+            mesh = mesh_text(stage.config.shape)
             yield f"stage {n} has the logical mesh {mesh}, but its submesh has {shape.num_devices} devices"
         yield from _option_differences(n, stage)
     for host, count in _taken(stages).items():

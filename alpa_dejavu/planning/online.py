@@ -38,6 +38,7 @@ from alpa_dejavu.planning._ranking import plan_of, settled
 from alpa_dejavu.planning.kept import Kept
 from alpa_dejavu.planning.kept_task import kept_prices, kept_task
 from alpa_dejavu.planning.state_migration import layer_state, moves
+from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import (
     Cluster,
     Moves,
@@ -228,7 +229,7 @@ def _choices(plan: Plan, space: SearchSpace, cluster: Cluster) -> tuple[StageCho
         submesh = site_of(stage, space, cluster)
         row = () if submesh is None else space.configs[submesh]
         if submesh is None or given.config not in row:
-            shape = "x".join(map(str, stage.logical_mesh))
+            shape = mesh_text(stage.logical_mesh)
             raise ValueError(f"stage {n} of the plan, as {shape}, isn't among what the search offers; plan once more")
         found.append(StageChoice(*stage.layers, submesh, row.index(given.config)))
     return tuple(found)

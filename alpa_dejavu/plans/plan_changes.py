@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from alpa_dejavu.plans.stage_rows import mesh_text
 from alpa_dejavu.problem import Plan, PricedBy, StagePlan
 
 __all__ = ["between", "changes", "grouped", "priced_text", "stages_text"]
@@ -120,12 +121,8 @@ def _layers_text(stage: StagePlan) -> str:
     return f"{stage.num_layers} layer{'s' if stage.num_layers > 1 else ''}"
 
 
-def _logical_text(stage: StagePlan) -> str:
-    return "x".join(map(str, stage.logical_mesh))
-
-
 def _devices_text(stage: StagePlan) -> str:
-    return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {_logical_text(stage)}"
+    return f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
 
 
 def priced_text(by: PricedBy | None) -> str:
@@ -165,10 +162,12 @@ _Stages = Sequence[StagePlan]
 _OF_STAGES: dict[str, tuple[Callable[[StagePlan], Any], Callable[[_Stages], str]]] = {
     "layers": (lambda stage: stage.layers, lambda stages: grouped(list(map(_layers_text, stages)))),
     "submeshes": (lambda stage: stage.submesh, lambda stages: grouped(list(map(_devices_text, stages)))),
-    "logical meshes": (lambda stage: stage.logical_mesh, lambda stages: grouped(list(map(_logical_text, stages)))),
+    "logical meshes": (
+        lambda stage: stage.logical_mesh, lambda stages: grouped([mesh_text(stage.logical_mesh) for stage in stages]),
+    ),
     "hosts": (lambda stage: stage.hosts, lambda stages: "; ".join(" ".join(stage.hosts) for stage in stages)),
     "remat": (lambda stage: stage.remat, lambda stages: " ".join(stage.remat for stage in stages)),
     "ZeRO": (lambda stage: stage.zero, lambda stages: " ".join(str(stage.zero) for stage in stages)),
     "auto-sharding": (_options, lambda stages: grouped(list(map(_options_text, stages)))),
-}
+}  # fmt: skip
 """For each thing in which stages may differ its value, and text for a row of stages."""

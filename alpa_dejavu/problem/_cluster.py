@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._link import Link
 from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_most
@@ -244,6 +245,6 @@ class Cluster:
                 if rate > most:
                     raise ValueError(
                         f"cluster {self.name}: the link from {self.hosts[a].name!r} to {self.hosts[b].name!r} has "
-                        f"{rate:.4g} bytes/s, but the memory of the devices at its ends {most:.4g}; "
+                        f"{units.byte_rate(rate)}, but the memory of the devices at its ends {units.byte_rate(most)}; "
                         "look at its unit, or measure it again"
                     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 
 
@@ -62,11 +63,11 @@ class Confidence:
         """Returns the confidence in one line of text.
 
         >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
-        'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 0.9 to 1.8 s (assumed)'
+        'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'
         """
-        low, high = self.interval_s
+        expected, low, high = map(units.seconds, (self.expected_step_s, *self.interval_s))
         of = f" ({self.compared})" if self.compared else ""
         return (
             f"within 5 % of the best of {self.candidates} candidates{of} with {100 * self.probability:.0f} %; expected "
-            f"step {self.expected_step_s:.4g} s, with 90 % {low:.4g} to {high:.4g} s ({self.spread_from})"
+            f"step {expected}, with 90 % {low} to {high} ({self.spread_from})"
         )

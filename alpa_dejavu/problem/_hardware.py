@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._cluster import Cluster
 
@@ -88,12 +89,12 @@ class ClusterSummary:
         """The hosts in a few words.
 
         >>> ClusterSummary((HostSummary("a", 8, "V100", 2**34), HostSummary("b", 8, "V100", 2**34))).text
-        '2 hosts of 8 V100 with 16 GiB'
+        '2 hosts of 8 V100 with 16.00 GiB'
         """
         counts: dict[str, int] = {}
         for host in self.hosts:
             slow = "" if host.slowdown == 1 else f", {host.slowdown:g} times as slow"
-            of = f"of {host.num_devices} {host.device} with {host.memory_bytes / 2**30:.4g} GiB{slow}"
+            of = f"of {host.num_devices} {host.device} with {units.size(host.memory_bytes)}{slow}"
             counts[of] = counts.get(of, 0) + 1
         return " and ".join(f"{count} host{'s' if count > 1 else ''} {of}" for of, count in counts.items())
 

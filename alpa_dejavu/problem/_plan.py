@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import checks
 from alpa_dejavu.problem._confidence import Confidence
 from alpa_dejavu.problem._contingency import Contingency
@@ -187,8 +188,8 @@ class Plan:
         host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
         moved = worst.moves
         return (
-            f"{worst.step_s:.4g} s a step without {host}, after {moved.num_bytes / 2**30:.3g} GiB have moved in "
-            f"{moved.seconds:.3g} s"
+            f"{units.seconds(worst.step_s)} a step without {host}, after {units.size(moved.num_bytes)} have moved in "
+            f"{units.seconds(moved.seconds)}"
         )
 
     @property

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.report._style import COLORS, finished
 
 __all__ = ["cost_map"]
-
-_MS = 1e3
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
@@ -56,12 +55,12 @@ def _map(planned: PlanningResult, submesh: int) -> dict[str, Any]:
     least = np.take_along_axis(costs, best[..., None], axis=2)[..., 0]
     named = np.array([_config(config) for config in configs])
     return {
-        "z": [[None if np.isinf(x) else x * _MS for x in row] for row in least.tolist()],
+        "z": [[None if np.isinf(x) else x / units.MILLISECONDS.value for x in row] for row in least.tolist()],
         "text": named[best].tolist(),
         "colorscale": "YlGnBu",
-        "colorbar": {"title": {"text": "ms"}, "thickness": 14},
+        "colorbar": {"title": {"text": units.MILLISECONDS.name}, "thickness": 14},
         "hoverongaps": False,
-        "hovertemplate": "layers %{y} to %{x}: %{z:.4g} ms<br>%{text}<extra></extra>",
+        "hovertemplate": f"layers %{{y}} to %{{x}}: %{{z:.4g}} {units.MILLISECONDS.name}<br>%{{text}}<extra></extra>",
     }
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.placement import site_of
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import StagePlan
 from alpa_dejavu.report._style import COLORS, finished
 
 __all__ = ["entry_of", "layer_costs"]
-
-_MS = 1e3
 
 
 def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
@@ -42,14 +41,14 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
         costs = {name: None if entry is None else array[:, :, entry[0], entry[1]] for name, array in parts.items()}
         for layer in range(stage.layers[0], stage.layers[1] + 1):
             for name, cost in costs.items():
-                seconds[name].append(None if cost is None else float(cost[layer, layer]) * _MS)
+                seconds[name].append(None if cost is None else float(cost[layer, layer]) / units.MILLISECONDS.value)
     figure = go.Figure()
     for name, values in seconds.items():
         figure.add_bar(
             y=values,
             name=name,
             marker={"color": COLORS[name]},
-            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} ms<extra></extra>",
+            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} {units.MILLISECONDS.name}<extra></extra>",
         )
     for n, stage in enumerate(planned.plan.stages):
         first, last = stage.layers
@@ -65,5 +64,5 @@ def layer_costs(planned: PlanningResult) -> dict[str, Any]:
         )
     figure.update_layout(barmode="stack", legend={"traceorder": "normal", "orientation": "h", "y": 1.14, "x": 0})
     figure.update_xaxes(title="layer (shades: stages)")
-    figure.update_yaxes(title="one micro-batch (ms)")
+    figure.update_yaxes(title=f"one micro-batch ({units.MILLISECONDS.name})")
     return finished(figure, 360)

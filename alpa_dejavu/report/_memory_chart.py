@@ -9,12 +9,12 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from alpa_dejavu._util import units
 from alpa_dejavu.report._style import COLORS, finished, stage_colors
 from alpa_dejavu.simulation.step import Timeline
 
 __all__ = ["memory_chart"]
 
-_GB = 1e9
 _POINTS = 1200
 """How many times a line is drawn for; where there are more, each point is the most of its time."""
 
@@ -22,25 +22,26 @@ _POINTS = 1200
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
     """A line for each stage, and a dashed one for each limit."""
     figure = go.Figure()
+    held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     for n, color in enumerate(stage_colors(timeline.num_stages)):
         times, held = _thinned(*timeline.memory_over_time(n), timeline.step_s)
         figure.add_scatter(
             x=times,
-            y=held / _GB,
+            y=held / units.GIBIBYTES.value,
             mode="lines",
             line={"shape": "hv", "color": color, "width": 1.6},
             name=f"stage {n}",
-            hovertemplate=f"stage {n}: %{{y:.3f}} GB at %{{x:.4g}} s<extra></extra>",
+            hovertemplate=f"stage {n}: {held_at}<extra></extra>",
         )
     limits = {stage.memory_limit_bytes for stage in timeline.stages if math.isfinite(stage.memory_limit_bytes)}
     for limit in sorted(limits):
         figure.add_hline(
-            y=limit / _GB,
+            y=limit / units.GIBIBYTES.value,
             line={"color": COLORS["limit"], "dash": "dash", "width": 1.6},
-            annotation={"text": f"limit: {limit / _GB:.2f} GB", "font": {"color": COLORS["limit"]}},
+            annotation={"text": f"limit: {units.size(limit)}", "font": {"color": COLORS["limit"]}},
         )
-    figure.update_xaxes(title="time in the step (s)", range=[0, timeline.step_s])
-    figure.update_yaxes(title="memory of each device (GB)", rangemode="tozero")
+    figure.update_xaxes(title=f"time in the step ({units.SECONDS.name})", range=[0, timeline.step_s])
+    figure.update_yaxes(title=f"memory of each device ({units.GIBIBYTES.name})", rangemode="tozero")
     return finished(figure, 380)
 
 

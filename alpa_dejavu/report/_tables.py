@@ -6,18 +6,18 @@ from typing import TypedDict
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters.host_classes import members_of_kinds
 from alpa_dejavu.costs.memory import ModelMemory
 from alpa_dejavu.planning.result import PlanningResult
-from alpa_dejavu.problem import Cluster, Link, Plan, StagePlan
+from alpa_dejavu.plans.stage_rows import REPORTED, StageRow, cells, mesh_text
+from alpa_dejavu.problem import Cluster, Link, Plan
 from alpa_dejavu.simulation.sensitivity import sensitivities
-from alpa_dejavu.simulation.step import StageTimes, Timeline
+from alpa_dejavu.simulation.step import Timeline
 
 __all__ = [
     "Table", "facts", "layer_rows", "origins", "planning_rows", "runner_up_rows", "sensitivity_rows", "stage_table",
 ]  # fmt: skip
-
-_GB, _MB, _GFLOP, _MS = 1e9, 1e6, 1e9, 1e3
 
 
 class Table(TypedDict):
@@ -30,21 +30,21 @@ class Table(TypedDict):
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
     """Returns the figures that a reader wants first, as pairs of a name and a value."""
     plan, timeline = planned.plan, planned.timeline
-    shown = [("predicted step", f"{plan.step_s:.4g} s")]
+    shown = [("predicted step", f"{units.seconds(plan.step_s)}")]
     if measured is not None:
-        shown.append(("measured step", f"{measured.step_s:.4g} s"))
+        shown.append(("measured step", f"{units.seconds(measured.step_s)}"))
     if planned.samples_per_s is not None:
-        shown.append(("throughput", f"{planned.samples_per_s:.4g} samples/s"))
+        shown.append(("throughput", f"{units.sample_rate(planned.samples_per_s)}"))
     sure = [] if plan.confidence is None else [("confidence", plan.confidence.summary)]
     return [
         *shown,
-        ("model FLOP utilisation", f"{planned.flop_utilisation:.1%}"),
-        ("model FLOP of a step", f"{planned.model_flop:.3g}"),
+        ("model FLOP utilisation", f"{100 * planned.flop_utilisation:.1f} %"),
+        ("model FLOP of a step", units.flop(planned.model_flop)),
         ("stages", f"{len(plan.stages)} on {plan.num_devices} devices"),
         ("micro-batches", f"{plan.num_micro_batches}" + ("" if plan.batch is None else f" of a batch of {plan.batch}")),
         ("schedule", plan.schedule.replace("_", " ")),
-        ("waiting in bubbles", f"{np.mean(timeline.bubble_shares):.1%} (mean of the stages)"),
-        ("planned in", f"{plan.total_planning_s:.3g} s"),
+        ("waiting in bubbles", f"{100 * np.mean(timeline.bubble_shares):.1f} % (mean of the stages)"),
+        ("planned in", f"{units.seconds(plan.total_planning_s)}"),
         *sure,
         *([] if plan.without_a_host is None else [("if a host is lost", plan.without_a_host)]),
         *(("note", note) for note in plan.notes),
@@ -53,54 +53,28 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
     """Returns a row of figures for each stage, measured ones beside the predicted where there are any."""
-    heads = [
-        "stage", "layers", "submesh", "logical mesh", "hosts", "remat", "ZeRO", "compute ms", "collectives ms",
-        "transfers ms", "once a step ms", "computing", "bubbles", "memory GB", "limit GB", "headroom GB",
+    timeline = planned.timeline
+    rows = [
+        StageRow(
+            n, stage, timeline.busy_shares[n], timeline.bubble_shares[n], timeline.stages[n],
+            None if measured is None else measured.stages[n],
+        )
+        for n, stage in enumerate(planned.plan.stages)
     ]  # fmt: skip
-    rows = [_stage_row(n, stage, planned.timeline) for n, stage in enumerate(planned.plan.stages)]
-    if measured is not None:
-        heads += ["measured forward ms", "measured backward ms", "measured to predicted"]
-        for row, ours, theirs in zip(rows, planned.timeline.stages, measured.stages, strict=True):
-            row += _measured_cells(ours, theirs)
-    return {"heads": heads, "rows": rows}
-
-
-def _stage_row(n: int, stage: StagePlan, timeline: Timeline) -> list[str]:
-    first, last = stage.layers
-    times = (stage.compute_s, stage.collective_s, stage.boundary_s, stage.per_step_s)
-    return [
-        str(n),
-        str(first) if first == last else f"{first}–{last}",
-        f"{stage.submesh.num_hosts} × {stage.submesh.devices_per_host}",
-        " × ".join(map(str, stage.logical_mesh)),
-        ", ".join(stage.hosts),
-        stage.remat,
-        str(stage.zero),
-        *(f"{seconds * _MS:.4g}" for seconds in times),
-        f"{timeline.busy_shares[n]:.0%}",
-        f"{timeline.bubble_shares[n]:.0%}",
-        f"{stage.memory_bytes / _GB:.2f}",
-        f"{stage.memory_limit_bytes / _GB:.2f}",
-        f"{(stage.memory_limit_bytes - stage.memory_bytes) / _GB:.2f}",
-    ]
-
-
-def _measured_cells(ours: StageTimes, theirs: StageTimes) -> list[str]:
-    predicted = ours.forward_s + ours.backward_s
-    ratio = f"{(theirs.forward_s + theirs.backward_s) / predicted:.2f}" if predicted > 0 else "–"
-    return [f"{theirs.forward_s * _MS:.4g}", f"{theirs.backward_s * _MS:.4g}", ratio]
+    known = [column for column in REPORTED if any(map(column.cell, rows))]
+    return {"heads": [column.name for column in known], "rows": cells(known, rows)}
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:
     """Returns the plan and the next best ones, and why they lose; no rows where nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
-    rows = [["1", described(planned.plan), f"{planned.plan.step_s:.4g}", "", "the plan of this page"]]
+    rows = [["1", described(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
     for rank, other in enumerate(planned.runners_up, start=2):
         plan = other.plan
         slower = plan.step_s / planned.plan.step_s - 1
-        rows.append([str(rank), described(plan), f"{plan.step_s:.4g}", f"{slower:+.2%}", other.why])
-    return {"heads": ["rank", "plan", "step s", "slower by", "why it loses"], "rows": rows}
+        rows.append([str(rank), described(plan), units.seconds(plan.step_s), f"{slower:+.2%}", other.why])
+    return {"heads": ["rank", "plan", "step", "slower by", "why it loses"], "rows": rows}
 
 
 def described(plan: Plan) -> str:
@@ -111,8 +85,7 @@ def described(plan: Plan) -> str:
     """
     runs: list[list[object]] = []
     for stage in plan.stages:
-        logical = "x".join(map(str, stage.logical_mesh))
-        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {logical}"
+        text = f"{stage.submesh.num_hosts}x{stage.submesh.devices_per_host} as {mesh_text(stage.logical_mesh)}"
         text += (", remat" if stage.remat != "none" else "") + (f", ZeRO-{stage.zero}" if stage.zero else "")
         if runs and runs[-1][1] == text:
             runs[-1] = [int(str(runs[-1][0])) + 1, text]
@@ -127,10 +100,10 @@ def described(plan: Plan) -> str:
 def sensitivity_rows(plan: Plan) -> Table:
     """Returns the derivatives of the step by what the plan itself tells apart, what helps most first."""
     rows = [
-        [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", f"{one.twice_s:.4g}"]
+        [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", units.seconds(one.twice_s)]
         for one in sensitivities(plan)
     ]
-    heads = ["what", "1 % better saves", "1 % worse costs", "step s where it is twice as good"]
+    heads = ["what", "1 % better saves", "1 % worse costs", "step where it is twice as good"]
     return {"heads": heads, "rows": rows}
 
 
@@ -144,21 +117,21 @@ def layer_rows(planned: PlanningResult) -> Table:
             str(n),
             layer.name,
             str(stage_of.get(n, "–")),
-            f"{layer.forward.total_flop / _GFLOP:.4g}",
-            f"{layer.backward.total_flop / _GFLOP:.4g}",
-            f"{memory.parameters[n, n] / _MB:.4g}",
-            f"{memory.activations[n, n] / _MB:.4g}",
+            units.flop(layer.forward.total_flop),
+            units.flop(layer.backward.total_flop),
+            units.size(memory.parameters[n, n]),
+            units.size(memory.activations[n, n]),
         ]
         for n, layer in enumerate(model.layers)
     ]
-    heads = ["layer", "name", "stage", "forward GFLOP", "backward GFLOP", "parameters MB", "kept for backward MB"]
+    heads = ["layer", "name", "stage", "forward", "backward", "parameters", "kept for backward"]
     return {"heads": heads, "rows": rows}
 
 
 def planning_rows(plan: Plan) -> Table:
     """Returns the seconds that each step of the planning took, and their sum."""
-    rows = [[step, f"{seconds:.3f}"] for step, seconds in plan.planning_s.items()]
-    return {"heads": ["step of the planning", "s"], "rows": [*rows, ["all", f"{plan.total_planning_s:.3f}"]]}
+    rows = [[step, units.seconds(time)] for step, time in plan.planning_s.items()]
+    return {"heads": ["step of the planning", "time"], "rows": [*rows, ["all", units.seconds(plan.total_planning_s)]]}
 
 
 def origins(planned: PlanningResult) -> Table:
@@ -166,13 +139,13 @@ def origins(planned: PlanningResult) -> Table:
     rows = []
     for device, hosts in _devices(planned.cluster).items():
         chosen = next(host.device for host in planned.cluster.hosts if host.device.name == device)
-        rates = ", ".join(f"{dtype} {rate / 1e12:.4g} TFLOP/s" for dtype, rate in chosen.flop_per_s.items())
-        memory = f"{chosen.memory_bytes / _GB:.2f} GB at {chosen.memory_bytes_per_s / _GB:.4g} GB/s"
+        rates = ", ".join(f"{dtype} {units.flop_rate(rate)}" for dtype, rate in chosen.flop_per_s.items())
+        memory = f"{units.size(chosen.memory_bytes)} at {units.byte_rate(chosen.memory_bytes_per_s)}"
         rows.append([f"{device} ({len(hosts)} hosts)", f"{rates}; {memory}", chosen.origin or "not said"])
     for where, link in _links(planned.cluster).items():
-        text = f"{link.bytes_per_s / _GB:.4g} GB/s, {link.latency_s * 1e6:.4g} µs"
+        text = f"{units.byte_rate(link.bytes_per_s)}, {units.seconds(link.latency_s)}"
         rows.append([f"link {where}", text, f"the cluster {planned.cluster.name}"])
-    rows.append(["step time", f"{planned.timeline.step_s:.4g} s", "event simulation of Alpa's order of tasks"])
+    rows.append(["step time", units.seconds(planned.timeline.step_s), "event simulation of Alpa's order of tasks"])
     return {"heads": ["what", "figures", "where from"], "rows": rows}
 
 

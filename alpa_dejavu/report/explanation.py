@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.plans.difference import stages_text
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.breakdown import breakdown
@@ -111,7 +112,7 @@ def _found(
     by_name = {one.what: one for one in (*own, *made.found)}
     if made.now is None:
         return ranked(by_name.values()), []
-    better = f"the best plan as things are takes {made.now.step_s:.4g} s: {stages_text(made.now)}"
+    better = f"the best plan as things are takes {units.seconds(made.now.step_s)}: {stages_text(made.now)}"
     return ranked(by_name.values()), [better]
 
 
@@ -120,7 +121,7 @@ def _slowest(plan: Plan) -> Iterator[str]:
     slowest, mean = max(range(len(seconds)), key=seconds.__getitem__), sum(seconds) / len(seconds)
     if len(seconds) > 1 and seconds[slowest] > 1.02 * mean:
         yield (
-            f"stage {slowest} is the slowest: {seconds[slowest]:.4g} s for a micro-batch, "
+            f"stage {slowest} is the slowest: {units.seconds(seconds[slowest])} for a micro-batch, "
             f"{100 * (seconds[slowest] / mean - 1):.0f} % above the average stage; the others wait for it"
         )
 
@@ -132,12 +133,12 @@ def _fullest(plan: Plan) -> Iterator[str]:
     fullest = max(range(len(shares)), key=shares.__getitem__)
     stage = plan.stages[fullest]
     headroom = stage.memory_limit_bytes - stage.memory_bytes
-    figures = f"{stage.memory_bytes / 2**30:.2f} of {stage.memory_limit_bytes / 2**30:.2f} GiB"
+    figures = f"{units.size(stage.memory_bytes)} of {units.size(stage.memory_limit_bytes)}"
     if headroom < 0:
         helps = [] if stage.remat == "layer" else ["remat"]
         helps += [] if stage.zero else ["a ZeRO level of 2 or 3"]
         helps += ["more micro-batches", "more devices"]
-        missing = f"{-headroom:.0f} bytes are missing"
+        missing = f"{units.size(-headroom)} are missing"
         yield f"stage {fullest} doesn't fit: {figures}, {missing}; {', '.join(helps)} would help"
     elif shares[fullest] > _TIGHT:
         yield f"stage {fullest} nearly fills its memory: {figures}; faster choices may be ruled out by that"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu.plans.stage_rows import layers_text
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.step import Timeline
 
@@ -38,7 +39,7 @@ def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
         for host in stage.hosts:
             first, taken[host] = taken[host], taken[host] + stage.submesh.devices_per_host
             devices = f"device {first}" if taken[host] == first + 1 else f"devices {first}-{taken[host] - 1}"
-            layers = f"layers {stage.layers[0]}-{stage.layers[1]}"
+            layers = f"layers {layers_text(stage)}"
             pid = hosts.index(host)
             events.append(_name("thread", pid, 2 * number, f"stage {number} ({devices}, {layers})"))
             events.append(_name("thread", pid, 2 * number + 1, f"stage {number} sends"))

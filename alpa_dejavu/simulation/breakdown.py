@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from alpa_dejavu._util import units
 from alpa_dejavu.problem import Plan
 
 __all__ = ["PARTS", "breakdown", "why_slower"]
@@ -30,7 +31,7 @@ def why_slower(plan: Plan, best: Plan) -> str:
     more = {part: seconds - breakdown(best)[part] for part, seconds in breakdown(plan).items()}
     slower = plan.step_s - best.step_s
     reasons = [
-        f"{seconds:+.3g} s {part}"
+        f"{units.seconds(seconds, signed=True)} {part}"
         for part, seconds in sorted(more.items(), key=lambda item: -item[1])
         if seconds > 0.05 * max(slower, 1e-12)
     ]

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import final
 
+from alpa_dejavu._util import units
 from fuzzing._example import Example
 
 _DEVICES = pathlib.Path("/dev")
@@ -131,9 +132,9 @@ def _took_too_much(ended: Ended, limits: Limits) -> Iterator[str]:
     if ended.code is None or (ended.stopped and not told):
         yield "had to be ended"
     elif ended.seconds > limits.seconds and not told:
-        yield f"over {limits.seconds:g} s"
+        yield f"over {units.seconds(limits.seconds)}"
     if ended.memory_bytes > limits.memory_bytes:
-        yield f"over {limits.memory_bytes / 2**30:g} GiB"
+        yield f"over {units.size(limits.memory_bytes)}"
 
 
 def _may_change(name: str, example: Example) -> bool:
@@ -177,7 +178,7 @@ def _digests(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
         elif path.stat().st_size < 2**28:
             yield name, hashlib.sha256(path.read_bytes()).hexdigest()
         else:
-            yield name, f"{path.stat().st_size} bytes"
+            yield name, units.exact_bytes(path.stat().st_size)
 
 
 def _devices() -> list[str]:

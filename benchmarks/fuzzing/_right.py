@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 from click.testing import CliRunner
 
+from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from fuzzing._read import SHAPES
 
@@ -30,7 +31,7 @@ class Content(bytes):
     """Bytes of a file, which error messages and reports don't show."""
 
     def __repr__(self) -> str:
-        return f"<{len(self)} bytes>"
+        return f"<{units.exact_bytes(len(self))}>"
 
 
 Files = Mapping[str, Content]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from hetero._bench import Bench
 from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
@@ -53,7 +54,7 @@ def killed_misses(found: Mapping[str, Any]) -> list[str]:
     if len(found["recoveries"]) != 1:
         said.append(f"killed host: training went on {len(found['recoveries'])} times without one, not once")
     said += [
-        f"killed host: training went on after {recovery['seconds']:.1f} s, at most {GOES_ON_S:g}"
+        f"killed host: training went on after {units.seconds(recovery['seconds'])}, at most {units.seconds(GOES_ON_S)}"
         for recovery in found["recoveries"]
         if recovery["seconds"] > GOES_ON_S
     ]
@@ -69,8 +70,8 @@ def killed_table(found: Mapping[str, Any]) -> str:
         lines.append(
             f"lost {', '.join(recovery['hosts'])} in step {recovery['failed_step']}, went on from step "
             f"{recovery['resumed_step']} by {found['plan_afterwards']}: {recovery['steps_lost']} steps and "
-            f"{recovery['seconds']:.1f} s lost ({recovery['noticed_s']:.1f} s to notice, {recovery['started_s']:.1f} s "
-            "to compile and restore)"
+            f"{units.seconds(recovery['seconds'])} lost ({units.seconds(recovery['noticed_s'])} to notice, "
+            f"{units.seconds(recovery['started_s'])} to compile and restore)"
         )
     first, last = found["losses"][0], found["losses"][-1]
     lines.append(

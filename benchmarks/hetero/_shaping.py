@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from alpa_dejavu._util import units
 from hetero._commands import ran
 from hetero._namespaces import Network
 
@@ -27,7 +28,8 @@ def shape(net: Network, bytes_per_s: Sequence[Sequence[float]]) -> None:
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a != b and not rate > 0:
-                raise ValueError(f"the link from host {a} to host {b} has {rate} bytes/s; give a positive rate")
+                given = units.byte_rate(rate)
+                raise ValueError(f"the link from host {a} to host {b} has {given}; give a positive rate")
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a == b:

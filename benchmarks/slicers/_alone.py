@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tqdm import tqdm
 
+from alpa_dejavu._util import units
 from slicers._cold import alone
 from slicers._figure import Figure, Part, Scale
 
-AIMS = {"64/512": (1.0, None), "64/512 noisy": (1.0, None), "256/4096": (30.0, 4.0)}
-"""By layers and devices: seconds, and GiB."""
+AIMS = {"64/512": (1.0, None), "64/512 noisy": (1.0, None), "256/4096": (30.0, 4 * 2.0**30)}
+"""By layers and devices: seconds, and bytes."""
 GAP = 1e-3
 
 
@@ -17,12 +18,13 @@ def measured(scale: Scale) -> Part:
     figures, rows = [], []
     for name in tqdm(scale.alone, "alone"):
         one = alone(name)
-        found, gib = one.answer, one.most_bytes / 2**30
-        most_s, most_gib = AIMS.get(name, (1.0, None))
-        said = f"{one.seconds:.3g} s ({one.cpu_s:.3g} s of one core)"
-        figures.append(Figure("dynamic", name, f"under {most_s:g} s", said, one.seconds < most_s))
-        if most_gib is not None:
-            figures.append(Figure("dynamic", name, f"under {most_gib:g} GiB", f"{gib:.2f} GiB", gib < most_gib))
+        found = one.answer
+        most_s, most_bytes = AIMS.get(name, (1.0, None))
+        said = f"{units.seconds(one.seconds)} ({units.seconds(one.cpu_s)} of one core)"
+        figures.append(Figure("dynamic", name, f"under {units.seconds(most_s)}", said, one.seconds < most_s))
+        if most_bytes is not None:
+            aim, taken = f"under {units.size(most_bytes)}", units.size(one.most_bytes)
+            figures.append(Figure("dynamic", name, aim, taken, one.most_bytes < most_bytes))
         said = "exact" if found.gap == 0 else f"gap {100 * found.gap:.2g} %"
         figures.append(Figure("dynamic", name, f"exact, or a gap under {100 * GAP:g} %", said, found.gap < GAP))
         rows.append(

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 
@@ -64,7 +65,7 @@ def solve_within(limit_s: float, peer: str, problem: SlicingProblem) -> Solved |
     """The answer of a process of its own, which compiles first; None if it took longer than the limit."""
     with child_process(_serve, peer, problem, name=f"alpa-{peer}", patience_s=1.0) as connection:
         if not connection.poll(_STARTING_S):
-            raise RuntimeError(f"alpa's {peer} wasn't compiled in {_STARTING_S:.0f} s; is the machine busy?")
+            raise RuntimeError(f"alpa's {peer} wasn't compiled in {units.seconds(_STARTING_S)}; is the machine busy?")
         warm_s: float = connection.recv()
         if not connection.poll(limit_s):
             return None

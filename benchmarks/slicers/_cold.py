@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import Slicing
 from slicers._problems import SIZED, sized
@@ -55,7 +56,8 @@ def alone(size: str) -> Alone:
 def _asked(serve: Any, *arguments: str) -> Any:
     with child_process(serve, *arguments, name="cold", patience_s=1.0) as connection:
         if not connection.poll(_PATIENCE_S):
-            raise RuntimeError(f"{' '.join(arguments)} took more than {_PATIENCE_S:.0f} s in a process of its own")
+            asked, most = " ".join(arguments), units.seconds(_PATIENCE_S)
+            raise RuntimeError(f"{asked} took more than {most} in a process of its own")
         return connection.recv()
 
 

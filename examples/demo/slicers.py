@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import final
 
 import numpy as np
+from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from alpa_dejavu.clusters import named_cluster
@@ -17,9 +18,9 @@ from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers import TracedStep
 from alpa_dejavu.problem import Run, SlicingProblem, StageChoice
-from alpa_dejavu.report.pictures import Curve, Frame, curves, strip
 from alpa_dejavu.sharding import model_of_step
 from alpa_dejavu.slicing import Gradient, Slicer, slicer
+from demo.pictures import curves, strip
 
 __all__ = [
     "LAYERS", "MOST_LAYERS", "Answer", "Solve", "alpas", "anneal", "answers", "costs_over_time", "ours", "question",
@@ -103,30 +104,29 @@ def answers(problem: SlicingProblem, programs: dict[str, Solve]) -> dict[str, An
     return found
 
 
-def runtimes(problems: Iterable[SlicingProblem], programs: dict[str, Solve]) -> str:
+def runtimes(problems: Iterable[SlicingProblem], programs: dict[str, Solve]) -> Figure:
     """A picture of seconds over the number of layers; programs stop where `MOST_LAYERS` says so."""
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for problem in problems:
         fitting = {n: solve for n, solve in programs.items() if problem.num_layers <= MOST_LAYERS.get(n, 10**9)}
         for name, answer in answers(problem, fitting).items():
             points[name].append((problem.num_layers, answer.seconds))
-    drawn = [Curve(name, tuple(seconds)) for name, seconds in points.items() if seconds]
-    return curves("How long slicers take, once compiled", "layers", "seconds", drawn)
+    return curves("How long slicers take, once compiled", "layers", "seconds", points)
 
 
-def costs_over_time(problem: SlicingProblem, efforts: Mapping[str, Sequence[Solve]]) -> str:
+def costs_over_time(problem: SlicingProblem, efforts: Mapping[str, Sequence[Solve]]) -> Figure:
     """A picture of costs, next to the least one, over the seconds that they took, with one effort or several."""
     found = {name: [answers(problem, {name: solve})[name] for solve in solves] for name, solves in efforts.items()}
     least = min(answer.cost_s for row in found.values() for answer in row)
-    drawn = []
-    for name, row in found.items():
-        points = tuple((a.seconds, 100 * (a.cost_s / least - 1)) for a in row if math.isfinite(a.cost_s))
-        drawn += [Curve(name, points)] if points else []
+    drawn = {
+        name: [(a.seconds, 100 * (a.cost_s / least - 1)) for a in row if math.isfinite(a.cost_s)]
+        for name, row in found.items()
+    }
     title = f"What slicers find in which time: {problem.num_layers} layers on {problem.num_devices} devices"
     return curves(title, "seconds", "cost above the least, %", drawn, log=(True, False))
 
 
-def anneal(problem: SlicingProblem) -> str:
+def anneal(problem: SlicingProblem) -> Figure:
     """A picture of how `gradient` comes to its stages: which layers are in which, at some of its rounds.
 
     It is of one of the starts: where it ends, devices may be shared out on the mean only. The plan is put together from
@@ -137,7 +137,7 @@ def anneal(problem: SlicingProblem) -> str:
         raise ValueError("there is nothing to anneal: some layer is in no stage that the problem offers")
     rounds = np.unique(np.rint(np.linspace(0, len(trace.assignment) - 1, SHOWN)).astype(int)).tolist()
     frames = [
-        Frame(f"round {n + 1}, T = {1e3 * trace.temperature_s[n]:.3g} ms", np.clip(trace.assignment[n].T, 0.0, 1.0))
+        (f"round {n + 1}, T = {1e3 * trace.temperature_s[n]:.3g} ms", np.clip(trace.assignment[n].T, 0.0, 1.0))
         for n in rounds
     ]
     return strip("With what probability a layer is in a stage, as gradient anneals", "layer", "stage", frames)

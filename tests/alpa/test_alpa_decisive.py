@@ -23,7 +23,7 @@ from train_steps import predict_in_stages
 
 LAYERS, HIDDEN, BATCH = 4, 256, 64
 PEAK_BYTES, OPTIMIZER_BYTES = 2e6, 3e5
-NOTE = re.compile(r"(\d+) of (\d+) candidate stages were measured in [\d.]+ s of 60 s \((\d+) stages were offered\)")
+NOTE = re.compile(r"(\d+) of (\d+) candidate stages were measured in [\d.]+ m?s of 60 s \((\d+) stages were offered\)")
 
 
 @pytest.fixture

@@ -142,11 +142,11 @@ def test_a_training_that_did_not_go_on_is_told(changed, said):
     assert [part in line for part, line in zip(said, killed_misses(found), strict=True)] == [True] * len(said)
     assert "losses from 2.0000 to 1.0000" in killed_table(found)
     slow = {**found, "recoveries": [{**recovery, "seconds": 61.0}]}
-    assert "after 61.0 s, at most 60" in killed_misses(slow)[0]
+    assert "after 61 s, at most 60 s" in killed_misses(slow)[0]
 
 
 def test_rates_and_shares_that_cannot_be_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"from host 1 to host 0 has -1\.0 bytes/s"):
+    with pytest.raises(ValueError, match=r"from host 1 to host 0 has -1 B/s"):
         shape(Network(2), [[0.0, 1.0], [-1.0, 0.0]])
     with pytest.raises(ValueError, match="below the"):
         Quotas([tmp_path]).limit([float(os.cpu_count())])

@@ -218,8 +218,8 @@ def _row(column, n, value):
     [
         (_row("seconds", 3, -1e-4), "seconds[3] is -0.0001, but must be a number above 0"),
         (_row("seconds", 3, None), "seconds[3] is null, but must be a number above 0"),
-        (_row("seconds", 9, 1e-9), "row 9, 2.09715e+06 in 1e-09 s, is faster than a smaller size"),
-        (_row("num_bytes", 3, 16384), "row 3, 16384 in 0.000124576 s, is a size that was there already"),
+        (_row("seconds", 9, 1e-9), "row 9, 2.09715e+06 in 0.001 us, is faster than a smaller size"),
+        (_row("num_bytes", 3, 16384), "row 3, 16384 in 124.6 us, is a size that was there already"),
         (lambda mesh: mesh["series"][0]["seconds"].pop(), "has 10 sizes and 9 seconds"),
         (lambda mesh: mesh["series"][0].pop("num_bytes"), "lacks 'num_bytes'"),
         (_of_series(groups=[[0, 4]]), "the groups are [[0, 4]], but must be equally many of 4 devices each"),
@@ -263,7 +263,7 @@ def test_rows_that_were_left_out_are_named_where_they_are_converted(tmp_path, re
     done = CliRunner().invoke(main, ["calibration", "convert", str(path), "--output", str(tmp_path / "db.json")])
     assert done.exit_code == 0, done.output
     lines = " ".join(done.stdout.split())
-    assert "left out: 2 not finite, the first: all_reduce in f16 of 64 B on 1x4; measure again" in lines
+    assert "left out: 2 not finite, the first: all_reduce in f16 of 64 bytes on 1x4; measure again" in lines
     assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 B on 1x4, " in lines
 
 

@@ -84,7 +84,7 @@ def test_plan_prints_stages_figures_and_runners_up(run):
     assert (
         lines[1].split()
         == (
-            "stage layers submesh logical hosts remat ZeRO compute collectives boundary once a step memory headroom"
+            "stage layers submesh logical hosts remat ZeRO compute collectives transfers once a step memory headroom"
         ).split()
     )
     assert lines[2].split()[:7] == ["0", "0-1", "1x2", "2x1", "host-0", "none", "0"]

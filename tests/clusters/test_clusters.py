@@ -81,5 +81,5 @@ def test_a_summary_says_which_hosts_may_change_places():
     assert summary_of(named_cluster("p3.16xlarge", 2)).alike
     assert not summary_of(islands()).alike
     assert [host.kind for host in summary_of(two_and_two()).hosts] == [0, 0, 1, 1]
-    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16 GiB"
+    assert summary_of(two_and_two()).text == "4 hosts of 2 made up with 16.00 GiB"
     assert summary_of(named_cluster("local-cpu")).shared

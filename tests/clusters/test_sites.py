@@ -418,5 +418,5 @@ def test_a_report_shows_which_hosts_a_submesh_stands_for():
 
 def test_what_does_not_fit_is_told_of_the_devices_that_have_most():
     where = two_and_two(memory_bytes=2.0**30)
-    with pytest.raises(NoPlanError, match=r"the 4 devices that have most \(of 8\) have 16384.0 MiB each"):
+    with pytest.raises(NoPlanError, match=r"the 4 devices that have most \(of 8\) have 16.00 GiB each"):
         planned(chain(2, parameter_bytes=2.0**36), where, 8, RUN, slicing="exhaustive")

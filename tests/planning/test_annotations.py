@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import unlike
+from alpa_dejavu._util import units
 from alpa_dejavu.planning import plan
 from alpa_dejavu.planning._annotations import Confidence, UnusedHosts
 from alpa_dejavu.problem import Link, Run
@@ -32,7 +33,7 @@ def test_a_plan_says_which_hosts_it_leaves_unused_and_what_all_would_take():
     (used,) = {host for stage in made.stages for host in stage.hosts}
     unused = [f"host-{n}" for n in range(3) if f"host-{n}" != used]
     assert note.startswith(f"{', '.join(unused)} are left unused: the best plan found that uses all devices takes ")
-    assert note.endswith(f"s, this one {made.step_s:.4g} s")
+    assert note.endswith(f"s, this one {units.seconds(made.step_s)}")
     whole_s = float(note.split("takes ")[1].split()[0])
     assert whole_s > made.step_s
 

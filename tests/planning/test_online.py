@@ -217,6 +217,6 @@ def test_a_decision_says_its_numbers(start):
     decision = Decision(start[0], 2.0, 1.5, Moves((1,), 2.0**20, 0.5), 4.0, 10, 0.1)
     assert (decision.gain_s, decision.cost_s, decision.worth) == (5.0, 4.5, True)
     assert str(decision) == (
-        "2 s a step, 1.5 s by 2 times 4 layers on 1x1 as 1x1: 5 s gained over 10 steps, 4.5 s lost by moving (1 MiB "
-        "moved in 0.5 s, restarted in 4 s): move (looked for 0.1 s)"
+        "2 s a step, 1.5 s by 2 times 4 layers on 1x1 as 1x1: 5 s gained over 10 steps, 4.5 s lost by moving "
+        "(1.00 MiB moved in 500 ms, restarted in 4 s): move (looked for 100 ms)"
     )

@@ -215,7 +215,7 @@ def test_a_cluster_that_cannot_be_made_again_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"for the cluster 'unlike', and doesn't say of which machine .* --cluster"):
         cluster_of_plan(unlike)
     odd = dataclasses.replace(hardware(2), hosts=(*hardware(1).hosts, *hardware(1, 4, machine="b").hosts))
-    with pytest.raises(ValueError, match=r"for 1 host of 8 V100 with 14.4 GiB and 1 host of 4 .* a whole cluster"):
+    with pytest.raises(ValueError, match=r"for 1 host of 8 V100 with 14.40 GiB and 1 host of 4 .* a whole cluster"):
         cluster_of_plan(example_plan(hardware=odd), "p3.16xlarge")
 
 

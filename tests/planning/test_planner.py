@@ -56,7 +56,7 @@ def test_expensive_synchronisation_makes_stages():
 
 
 def test_a_model_larger_than_memory_says_how_much_is_missing():
-    with pytest.raises(NoPlanError, match=r"bytes are missing.*what helps: more micro-batches \(now 2\)"):
+    with pytest.raises(NoPlanError, match=r"GiB are missing.*what helps: more micro-batches \(now 2\)"):
         planned(chain(2, parameter_bytes=2.0**33), example_cluster(1), space(), Run(2))
 
 

@@ -48,7 +48,7 @@ def test_hosts_are_processes_and_stages_are_threads():
     hosts = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert sorted(hosts.values()) == ["alpha", "beta", "gamma"]
     threads = {(hosts[e["pid"]], e["args"]["name"]) for e in events if e["name"] == "thread_name"}
-    assert ("alpha", "stage 1 (devices 2-3, layers 2-2)") in threads
+    assert ("alpha", "stage 1 (devices 2-3, layers 2)") in threads
     assert ("gamma", "stage 2 (devices 0-1, layers 3-5)") in threads
     used = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
     assert used <= {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}

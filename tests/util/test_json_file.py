@@ -105,9 +105,9 @@ def test_a_folder_is_refused(tmp_path):
 def test_a_large_file_is_not_read_and_how_to_read_it_is_said(tmp_path, monkeypatch):
     (tmp_path / "large.json").write_text(" " * 2**16 + "[]")
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "0.0625")
-    with pytest.raises(ValueError, match=r"larger than 0\.0625 MiB, .*; set ALPA_DEJAVU_FILE_MIB to more"):
+    with pytest.raises(ValueError, match=r"larger than 0\.06 MiB, .*; set ALPA_DEJAVU_FILE_MIB to more"):
         read_text(tmp_path / "large.json", "write it again")
-    with pytest.raises(ValueError, match=r"/dev/zero is larger than 0\.0625 MiB"):
+    with pytest.raises(ValueError, match=r"/dev/zero is larger than 0\.06 MiB"):
         read_text(pathlib.Path("/dev/zero"), "write it again")
     assert peek(tmp_path / "large.json") is None
     monkeypatch.setenv("ALPA_DEJAVU_FILE_MIB", "1")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.alpa.resume._session import HostsLostError, Recovery, Session, Trained
 from alpa_dejavu.planning.replanning import fallback, replan
 from alpa_dejavu.problem import Plan
@@ -138,9 +139,10 @@ class _Loop:
         gone = self._gone(error)
         if not gone:
             if self._timed_out.is_set():
+                assert self._timeout_s is not None, "without one nothing times out"
                 raise TimeoutError(
-                    f"step {self._done} took more than {self._timeout_s:g} s, though all hosts are there; give a "
-                    "longer step_timeout_s, or look at the hosts"
+                    f"step {self._done} took more than {units.seconds(self._timeout_s)}, though all hosts are there; "
+                    "give a longer step_timeout_s, or look at the hosts"
                 ) from error
             raise error
         self._timed_out.clear()
@@ -155,8 +157,8 @@ class _Loop:
         self._session.stop()
         self._plan = self._following(error)
         _log.warning(
-            "%s lost in step %d: training goes on from step %d with a plan of %.4g s a step instead of %.4g s",
-            names, self._done, self._checkpoint, self._plan.step_s, self._first.step_s,
+            "%s lost in step %d: training goes on from step %d with a plan of %s a step instead of %s",
+            names, self._done, self._checkpoint, units.seconds(self._plan.step_s), units.seconds(self._first.step_s),
         )  # fmt: skip
         hosts, failed = ((), self._done) if before is None else (before.hosts, before.failed_step)
         self._pending = Recovery((*hosts, *gone), failed, self._checkpoint, 0.0, noticed_s, 0.0, self._plan.step_s)

@@ -9,6 +9,7 @@ import pathlib
 import zlib
 from typing import Any
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 
 _GZIP = zlib.MAX_WBITS | 16
@@ -24,7 +25,8 @@ def packed_json(data: Any) -> bytes:
     """
     text, most = json.dumps(data, separators=(",", ":")).encode(), _most_text()
     if len(text) > most:
-        raise ValueError(f"the data take {len(text)} bytes of JSON, but must take at most {most}; {_remedy(len(text))}")
+        took = units.exact_bytes(len(text))
+        raise ValueError(f"the data take {took} of JSON, but must take at most {most}; {_remedy(len(text))}")
     return gzip.compress(text, compresslevel=1, mtime=0)
 
 
@@ -40,7 +42,7 @@ def unpacked_json(content: bytes) -> Any:
     except zlib.error as error:
         raise ValueError(f"this isn't gzip's format: {error}") from None
     if len(text) > most:
-        raise ValueError(f"it unpacks to more than {most} bytes of JSON; {_remedy(2 * most)}")
+        raise ValueError(f"it unpacks to more than {units.exact_bytes(most)} of JSON; {_remedy(2 * most)}")
     if not unpacking.eof:
         raise ValueError("it ends too early")
     try:
@@ -60,7 +62,7 @@ def read_packed(path: pathlib.Path) -> Any:
         raise ValueError("it is no regular file")
     size, most = path.stat().st_size, _most_text()
     if size > most:
-        raise ValueError(f"it has {size} bytes, but must have at most {most}; {_remedy(2 * size)}")
+        raise ValueError(f"it has {units.exact_bytes(size)}, but must have at most {most}; {_remedy(2 * size)}")
     return unpacked_json(path.read_bytes())
 
 
@@ -69,4 +71,5 @@ def _most_text() -> int:
 
 
 def _remedy(text_bytes: int) -> str:
-    return f"if that is meant, set {VARIABLE} to {math.ceil(text_bytes * _ROOM / 2**20)} (MiB in memory)"
+    mebibytes = math.ceil(text_bytes * _ROOM / 2**20)
+    return f"if that is meant, set {VARIABLE} to {mebibytes} (MiB in memory)"

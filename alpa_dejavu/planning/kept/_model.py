@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.file_size import VARIABLE, most_bytes
 from alpa_dejavu.problem import Layer, Model, Operator, Operators, Tensor
 
@@ -70,9 +71,10 @@ def model_of(data: Mapping[str, Any]) -> Model:
     """
     count = len(data["layers"])
     if 8 * count**2 > most_bytes():
+        mebibytes = math.ceil(8 * count**2 / 2**20)
         raise ValueError(
-            f"a number for each range of its {count} layers takes {8 * count**2} bytes, but must take at most "
-            f"{most_bytes():.0f}; if that is meant, set {VARIABLE} to {math.ceil(8 * count**2 / 2**20)}"
+            f"a number for each range of its {count} layers takes {units.exact_bytes(8 * count**2)}, but must take at "
+            f"most {most_bytes():.0f}; if that is meant, set {VARIABLE} to {mebibytes}"
         )
     if "distinct" in data:
         distinct = list(map(_record, data["distinct"]))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import final
 
+from alpa_dejavu._util import units
 from alpa_dejavu._util.ties import ordered
 from alpa_dejavu.calibration import Prices
 from alpa_dejavu.costs.communication import CommunicationModel
@@ -25,8 +26,6 @@ from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 
 __all__ = ["ByStrategy", "as_planned"]
-
-_GIB = 2.0**30
 
 
 @final
@@ -188,7 +187,7 @@ def _given(strategy: str, n: int, stage: PlacedStage, cluster: Cluster) -> Given
 
 
 def _said(made: StrategyPlan) -> str:
-    own = "" if made.own_s is None else f", and reckons with {made.own_s:.4g} s a step itself"
+    own = "" if made.own_s is None else f", and reckons with {units.seconds(made.own_s)} a step itself"
     return f"chosen by {made.strategy}, which compared {made.tried} plans{own}"
 
 
@@ -200,8 +199,8 @@ def _check_memory(strategy: str, found: Candidate, margin: MemoryMargin) -> None
         counted = {"resident": stage.resident_bytes, "per_micro_batch": kept, "temporary": stage.temporary_bytes}
         hosts = [found.cluster.hosts[host] for host in on]
         if not margin.fits(counted, hosts):
-            need, there = sum(counted.values()) / _GIB, min(map(margin.usable_bytes, hosts)) / _GIB
+            need, there = sum(counted.values()), min(map(margin.usable_bytes, hosts))
             raise NoPlanError(
-                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {need:.3g} GiB of each "
-                f"device, of which {there:.3g} GiB may be used; give more hosts, another batch or another strategy"
+                f"{strategy} has no plan that fits: in the best it knows, stage {n} needs {units.size(need)} of each "
+                f"device, of which {units.size(there)} may be used; give more hosts, another batch or another strategy"
             )

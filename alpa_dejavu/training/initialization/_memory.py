@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from alpa_dejavu._util import units
 from alpa_dejavu.training.initialization._trainer import Trainer
 
 
@@ -28,13 +29,13 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
     while (needed := trainer.memory_bytes(fitting)) > limit:
         if fitting == 1:
             raise DoesNotFitError(
-                f"one candidate takes {needed:.4g} bytes, but the device has {limit:.4g}; make the model or the "
-                "batches smaller, or give the right memory_bytes"
+                f"one candidate takes {units.size(needed)}, but the device has {units.size(limit)}; make the model or "
+                "the batches smaller, or give the right memory_bytes"
             )
         fitting //= 2
     if fitting == lanes:
         return lanes, ""
-    return fitting, f"{lanes} candidates side by side don't fit in {limit:.4g} bytes of memory, {fitting} do"
+    return fitting, f"{lanes} candidates side by side don't fit in {units.size(limit)} of memory, {fitting} do"
 
 
 def _memory_of_device() -> float | None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
+from alpa_dejavu._util import units
 from alpa_dejavu.training.initialization._layout import Leaves
 from alpa_dejavu.training.initialization._memory import DoesNotFitError, fitting_lanes
 from alpa_dejavu.training.initialization._model import Model
@@ -95,8 +96,10 @@ class _RayRunner(Runner):
         asked = [actor.fitting.remote(lanes, memory_bytes) for actor in self._actors]
         late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)[1]
         if late:
-            _log.warning("%d of %d workers haven't begun after %g s; they are waited for: see that a host has what "
-                         "one of them needs, or ask for fewer", len(late), len(asked), PATIENCE_S)  # fmt: skip
+            _log.warning(
+                "%d of %d workers haven't begun after %s; they are waited for: see that a host has what one of them "
+                "needs, or ask for fewer", len(late), len(asked), units.seconds(PATIENCE_S),
+            )  # fmt: skip
         least, note = min(self._answer(one, place, lanes, memory_bytes) for place, one in enumerate(asked))
         if not least:
             raise ValueError(note)

@@ -156,7 +156,7 @@ def test_progress_is_told_and_one_candidate_is_plain_training():
 
 
 def test_memory_decides_how_many_train_side_by_side():
-    with pytest.raises(ValueError, match=r"one candidate takes .* the device has 10;"):
+    with pytest.raises(ValueError, match=r"one candidate takes .* the device has 10 bytes;"):
         run(memory_bytes=10, lanes=2)
     fewer = run(memory_bytes=1500, num_candidates=4, rungs=(4,), lanes=4)
     assert "4 candidates side by side don't fit in 1500 bytes of memory" in fewer.notes[0]

@@ -101,7 +101,7 @@ def test_the_worker_with_the_least_memory_says_how_many_go_side_by_side(monkeypa
     assert "don't fit in 1500 bytes" in fewer.notes[0]
     assert max(len(task.numbers) for _, task, _ in ray.sent) < 4
     ray = Ray(memory=(1e9, 1e9, 10))
-    with pytest.raises(ValueError, match=r"one candidate takes .* but the device has 10;"):
+    with pytest.raises(ValueError, match=r"one candidate takes .* but the device has 10 bytes;"):
         run(lanes=4)
     assert not ray.sent
     ray = Ray(dies_asked=(1,))

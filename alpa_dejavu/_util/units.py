@@ -1,0 +1,120 @@
+"""Quantities with their units, as people read them: no other file gives a number its unit.
+
+Memory, and data that are moved, are in binary multiples; operations and rates are in decimal ones, as on data sheets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+__all__ = [
+    "GIBIBYTES", "MILLISECONDS", "SECONDS", "Unit", "byte_rate", "exact_bytes", "flop", "flop_rate", "roughly",
+    "sample_rate", "seconds", "size",
+]  # fmt: skip
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A unit, and how much it is in SI units; charts have one for a whole axis."""
+
+    name: str
+    value: float
+
+
+SECONDS, MILLISECONDS, GIBIBYTES = Unit("s", 1.0), Unit("ms", 1e-3), Unit("GiB", 2.0**30)
+_SECONDS = (SECONDS, MILLISECONDS, Unit("us", 1e-6))
+_MEBIBYTES = Unit("MiB", 2.0**20)
+_PREFIXES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_DURATIONS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
+def seconds(value: float, signed: bool = False) -> str:
+    """Returns seconds as text, in a unit that makes the number readable.
+
+    >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0), seconds(86400), seconds(0.5, signed=True)]
+    ['2.5 s', '12.5 ms', '30 us', '0 s', '86400 s', '+500 ms']
+    """
+    units = _SECONDS if value else _SECONDS[:1]
+    unit = next((unit for unit in units if not abs(value) < unit.value), units[-1])
+    return f"{_digits(value / unit.value, signed and value > 0)} {unit.name}"
+
+
+def size(value: float, signed: bool = False) -> str:
+    """Returns a number of bytes as text: in GiB, in MiB where that is less than a hundredth, or in bytes.
+
+    >>> [size(2**34), size(2**20), size(12), size(0), size(-(2**30)), size(2**30, signed=True)]
+    ['16.00 GiB', '1.00 MiB', '12 bytes', '0 bytes', '-1.00 GiB', '+1.00 GiB']
+    """
+    sign = "+" if signed and value > 0 else ""
+    for unit in (GIBIBYTES, _MEBIBYTES):
+        if abs(value) >= unit.value / 100:
+            return f"{sign}{value / unit.value:.2f} {unit.name}"
+    return sign + exact_bytes(value)
+
+
+def exact_bytes(value: float) -> str:
+    """Returns a number of bytes as text, to the byte.
+
+    >>> [exact_bytes(1), exact_bytes(2**20)]
+    ['1 byte', '1048576 bytes']
+    """
+    return f"{value:.0f} byte{'' if round(value) == 1 else 's'}"
+
+
+def byte_rate(value: float) -> str:
+    """Returns bytes per second as text.
+
+    >>> [byte_rate(1.555e12), byte_rate(3e8)]
+    ['1.555 TB/s', '300 MB/s']
+    """
+    return _prefixed(value, "B/s")
+
+
+def flop(value: float) -> str:
+    """Returns floating-point operations as text.
+
+    >>> [flop(3.27e15), flop(0.0)]
+    ['3.27 PFLOP', '0 FLOP']
+    """
+    return _prefixed(value, "FLOP")
+
+
+def flop_rate(value: float) -> str:
+    """Returns floating-point operations per second as text.
+
+    >>> flop_rate(1.57e13)
+    '15.7 TFLOP/s'
+    """
+    return _prefixed(value, "FLOP/s")
+
+
+def sample_rate(value: float) -> str:
+    """Returns samples per second as text.
+
+    >>> sample_rate(51.2)
+    '51.2 samples/s'
+    """
+    return f"{_digits(value)} samples/s"
+
+
+def roughly(value: float) -> str:
+    """Returns a duration in seconds as text of one digit.
+
+    >>> [roughly(14), roughly(100), roughly(1900), roughly(16000)]
+    ['10 seconds', '2 minutes', '30 minutes', '4 hours']
+    """
+    name, unit = next((one for one in _DURATIONS if value >= 1.5 * one[1]), _DURATIONS[-1])
+    return f"{float(f'{value / unit:.0e}'):.0f} {name}"
+
+
+def _prefixed(value: float, unit: str) -> str:
+    prefix, factor = next((one for one in _PREFIXES if abs(value) >= one[1]), _PREFIXES[-1])
+    return f"{_digits(value / factor)} {prefix}{unit}"
+
+
+def _digits(value: float, signed: bool = False) -> str:
+    """Returns a number of four digits, or more where it has more before the point."""
+    sign = "+" if signed else ""
+    return f"{value:{sign}.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:{sign}.4g}"

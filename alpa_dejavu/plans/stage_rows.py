@@ -1,0 +1,207 @@
+"""Tables of stages: each column is told once, and the command line, reports and texts choose from them.
+
+A new column is a `Column` here and its name in one of the tuples; what it needs that a plan doesn't hold is a field of
+`StageRow`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, final
+
+from alpa_dejavu._util import units
+from alpa_dejavu.problem import StagePlan
+
+__all__ = [
+    "BRIEF", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "layers_text", "mesh_text",
+    "stage_rows",
+]  # fmt: skip
+
+
+class StageTimes(Protocol):
+    """The seconds of a stage that tables show, as `alpa_dejavu.simulation` has them."""
+
+    @property
+    def forward_s(self) -> float:
+        """Returns the seconds of a forward."""
+
+    @property
+    def backward_s(self) -> float:
+        """Returns the seconds of a backward."""
+
+    @property
+    def forward_send_s(self) -> float:
+        """Returns the seconds in which activations go to the next stage."""
+
+    @property
+    def per_step_s(self) -> float:
+        """Returns the seconds of what comes once a step."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class StageRow:
+    """A stage of a plan, and what more is known of it.
+
+    Attributes:
+        number: its place in the plan, from 0.
+        stage: as the plan has it.
+        busy_share, bubble_share: the shares of the simulated step that it computes and waits.
+        predicted, measured: seconds of a micro-batch, and of what comes once a step.
+        computing_s: what it was measured to compute in a forward, and in a backward.
+    """
+
+    number: int
+    stage: StagePlan
+    busy_share: float | None = None
+    bubble_share: float | None = None
+    predicted: StageTimes | None = None
+    measured: StageTimes | None = None
+    computing_s: tuple[float, float] | None = None
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table of stages.
+
+    Attributes:
+        name: as it stands above the column.
+        cell: the text for a row, with its unit; "" where the row doesn't know it.
+        is_figure: whether cells are put to the right.
+    """
+
+    name: str
+    cell: Callable[[StageRow], str]
+    is_figure: bool = True
+
+
+def stage_rows(stages: Iterable[StagePlan]) -> list[StageRow]:
+    """Returns the rows of a plan's stages, of which nothing more is known."""
+    return [StageRow(n, stage) for n, stage in enumerate(stages)]
+
+
+def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]]:
+    """Returns the texts of a table's rows, shape (rows, columns)."""
+    return [[column.cell(row) for column in columns] for row in rows]
+
+
+def layers_text(stage: StagePlan) -> str:
+    """Returns a stage's first and last layer, or its only one."""
+    first, last = stage.layers
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def mesh_text(shape: Iterable[int]) -> str:
+    """Returns the shape of a mesh.
+
+    >>> mesh_text((2, 4))
+    '2x4'
+    """
+    return "x".join(map(str, shape))
+
+
+def _some_hosts(row: StageRow) -> str:
+    """Returns the names of all of a few hosts, else the first, the last and how many."""
+    hosts = row.stage.hosts
+    return " ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"
+
+
+def _headroom(row: StageRow) -> str:
+    left = row.stage.memory_limit_bytes - row.stage.memory_bytes
+    return units.size(left) if left >= 0 else f"MISSING {units.size(-left)}"
+
+
+def _share(name: str, of: Callable[[StageRow], float | None]) -> Column:
+    def cell(row: StageRow) -> str:
+        value = of(row)
+        return "" if value is None else f"{100 * value:.0f} %"
+
+    return Column(name, cell)
+
+
+def _seconds(name: str, of: Callable[[StageRow], float | None]) -> Column:
+    def cell(row: StageRow) -> str:
+        value = of(row)
+        return "" if value is None else units.seconds(value)
+
+    return Column(name, cell)
+
+
+def _timed(name: str, of: Callable[[StageRow], StageTimes | None], seconds: Callable[[StageTimes], float]) -> Column:
+    def value(row: StageRow) -> float | None:
+        times = of(row)
+        return None if times is None else seconds(times)
+
+    return _seconds(name, value)
+
+
+def _predicted(row: StageRow) -> StageTimes | None:
+    return row.predicted
+
+
+def _measured(row: StageRow) -> StageTimes | None:
+    return row.measured
+
+
+def _measured_to_predicted(row: StageRow) -> str:
+    if row.predicted is None or row.measured is None:
+        return ""
+    predicted, measured = (times.forward_s + times.backward_s for times in (row.predicted, row.measured))
+    return f"{measured / predicted:.2f}" if predicted > 0 else "–"
+
+
+_PLACE = (
+    Column("stage", lambda row: str(row.number), False),
+    Column("layers", lambda row: layers_text(row.stage), False),
+)
+_MESHES = (
+    Column("submesh", lambda row: mesh_text((row.stage.submesh.num_hosts, row.stage.submesh.devices_per_host)), False),
+    Column("logical", lambda row: mesh_text(row.stage.logical_mesh), False),
+)
+_SOME_HOSTS = Column("hosts", _some_hosts, False)
+_ALL_HOSTS = Column("hosts", lambda row: ", ".join(row.stage.hosts), False)
+_CHOICES = (
+    Column("remat", lambda row: row.stage.remat, False),
+    Column("ZeRO", lambda row: str(row.stage.zero), False),
+)
+_TIMES = (
+    _seconds("compute", lambda row: row.stage.compute_s),
+    _seconds("collectives", lambda row: row.stage.collective_s),
+    _seconds("transfers", lambda row: row.stage.boundary_s),
+    _seconds("once a step", lambda row: row.stage.per_step_s),
+)
+_SHARES = (
+    _share("computing", lambda row: row.busy_share),
+    _share("bubbles", lambda row: row.bubble_share),
+)
+_MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
+_LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
+_HEADROOM = Column("headroom", _headroom)
+_BESIDE = (
+    _timed("measured forward", _measured, lambda times: times.forward_s),
+    _timed("measured backward", _measured, lambda times: times.backward_s),
+    Column("measured to predicted", _measured_to_predicted),
+)
+
+BRIEF = (*_PLACE, *_MESHES, _SOME_HOSTS, *_TIMES, _MEMORY, _HEADROOM)
+"""The columns of `plan_table`: seconds are of one micro-batch, both ways, but for what comes once a step."""
+PLANNED = (*_PLACE, *_MESHES, _SOME_HOSTS, *_CHOICES, *_TIMES, _MEMORY, _HEADROOM)
+"""The columns of a plan on the command line."""
+REPORTED = (*_PLACE, *_MESHES, _ALL_HOSTS, *_CHOICES, *_TIMES, *_SHARES, _MEMORY, _LIMIT, _HEADROOM, *_BESIDE)
+"""The columns of a report; those of which no row knows anything are left out."""
+PROFILED = (
+    *_PLACE,
+    _timed("forward", _predicted, lambda times: times.forward_s),
+    _timed("→", _measured, lambda times: times.forward_s),
+    _seconds("computing", lambda row: None if row.computing_s is None else row.computing_s[0]),
+    _timed("backward", _predicted, lambda times: times.backward_s),
+    _timed("→", _measured, lambda times: times.backward_s),
+    _seconds("computing", lambda row: None if row.computing_s is None else row.computing_s[1]),
+    _timed("to next", _predicted, lambda times: times.forward_send_s),
+    _timed("→", _measured, lambda times: times.forward_send_s),
+    _timed("once a step", _predicted, lambda times: times.per_step_s),
+    _timed("→", _measured, lambda times: times.per_step_s),
+)
+"""The columns of a profile; → stands before the measured seconds, next to those that were predicted."""

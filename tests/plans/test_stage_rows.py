@@ -1,0 +1,49 @@
+"""Tables of stages: what their cells say, with units, of stages that fit and of some that don't."""
+
+import dataclasses
+
+import pytest
+
+from alpa_dejavu.plans.stage_rows import BRIEF, PLANNED, PROFILED, REPORTED, StageRow, cells, stage_rows
+from alpa_dejavu.problem import StagePlan, Submesh
+from alpa_dejavu.simulation.step import StageTimes
+
+STAGE = StagePlan(
+    (4, 7), Submesh(2, 4), (2, 4), ("a", "b", "c"), 0.0125, 3e-5, 0.0, 2.5, 2.0**33, memory_limit_bytes=2.0**34
+)
+
+
+def told(columns, row):
+    return dict(zip([column.name for column in columns], cells(columns, [row])[0], strict=True))
+
+
+def test_cells_have_their_units():
+    found = told(PLANNED, StageRow(1, STAGE))
+    assert found == {
+        "stage": "1", "layers": "4-7", "submesh": "2x4", "logical": "2x4", "hosts": "a ... c (3)", "remat": "none",
+        "ZeRO": "0", "compute": "12.5 ms", "collectives": "30 us", "transfers": "0 s", "once a step": "2.5 s",
+        "memory": "8.00 GiB", "headroom": "8.00 GiB",
+    }  # fmt: skip
+    assert told(PLANNED, StageRow(1, dataclasses.replace(STAGE, layers=(4, 4))))["layers"] == "4"
+
+
+def test_what_is_missing_is_said():
+    row = StageRow(0, dataclasses.replace(STAGE, memory_bytes=1.5 * 2**34))
+    assert {told(columns, row)["headroom"] for columns in (BRIEF, PLANNED, REPORTED)} == {"MISSING 8.00 GiB"}
+
+
+def test_what_a_row_does_not_know_is_blank():
+    (row,) = stage_rows([STAGE])
+    assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
+        "computing", "bubbles", "measured forward", "measured backward", "measured to predicted",
+    ]  # fmt: skip
+    known = dataclasses.replace(row, busy_share=0.5, predicted=StageTimes(1, 1), measured=StageTimes(1.5, 1))
+    found = told(REPORTED, known)
+    assert (found["computing"], found["measured forward"], found["measured to predicted"]) == ("50 %", "1.5 s", "1.25")
+    profiled = dataclasses.replace(known, computing_s=(0.75, 0.0))
+    assert cells(PROFILED, [profiled])[0][2:6] == ["1 s", "1.5 s", "750 ms", "1 s"]
+
+
+@pytest.mark.parametrize("columns", [BRIEF, PLANNED, REPORTED])
+def test_tables_of_a_plan_begin_alike(columns):
+    assert [column.name for column in columns[:4]] == ["stage", "layers", "submesh", "logical"]
