@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["figures", "finalists", "misses", "table"]
+from harness import Table
+
+__all__ = ["cases_table", "figures", "finalists", "misses", "table"]
 
 SLOWER_THAN_ALPA, FROM_BEST, TO_WIN = 1.05, 1.10, 1.5
 """At most so many times Alpa's step; at most so many times the best one's; at least so many times as fast as Alpa's."""
@@ -90,6 +92,24 @@ def table(case: Mapping[str, Any]) -> str:
         f"{found['ours_to_best']:.2f} times the best one's"
     )
     return "\n".join(lines)
+
+
+def cases_table(cases: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A row for each case that was measured as a whole."""
+    columns = {
+        "case": "{about}",
+        "Alpa's": "{figures[alpa_s]:.2f} s",
+        "ours": "{figures[ours_s]:.2f} s",
+        "best": "{figures[best_s]:.2f} s",
+        "Alpa's/ours": "{figures[alpa_to_ours]:.2f}",
+        "ours/best": "{figures[ours_to_best]:.2f}",
+        "AMP's/ours": lambda case: f"{1 / case['figures']['ours_to_amp']:.2f}",
+        "enumeration": lambda case: (
+            ", ".join(f"{case['figures'][name]:.2f}" for name in ("fastest_s", "median_s", "worst_s"))
+            + f" s ({len(case['listed'])} of {case['plans_in_all']})"
+        ),
+    }
+    return Table.of([case for case in cases.values() if "figures" in case], columns)
 
 
 def _ratio(case: Mapping[str, Any], one: str, other: str) -> float:

@@ -7,11 +7,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from _timing import timed
 from alpa_dejavu.slicing import slicer
+from harness import Figure, timed
+from slicers._alone import cold_s
 from slicers._alpa import FIRST, SECOND, Solved, solve, solve_within, warm
-from slicers._cold import cold_s
-from slicers._figure import Figure, Part, Scale
+from slicers._figure import Part, Scale
 from slicers._problems import sized
 
 AIMS = {"16/64": (100.0, 10.0), "32/64": (300.0, 30.0), "48/128": (1000.0, 100.0)}

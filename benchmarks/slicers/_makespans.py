@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from alpa_dejavu.problem import Slicing, SlicingProblem
 from alpa_dejavu.slicing import Gradient, Mcmc, slicer
-from slicers._figure import Figure, Part, Scale
+from harness import Figure
+from slicers._figure import Part, Scale
 from slicers._transfers import by_the_formula, with_transfers
 
 DIFFERENT = 1e-3

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from _timing import timed
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Gradient, slicer
-from slicers._figure import Figure, Part, Scale
+from harness import Figure, timed
+from slicers._figure import Part, Scale
 from slicers._problems import by_work, powers, sized
 
 SHAPES = ((8, 8), (16, 16), (24, 32), (32, 64))

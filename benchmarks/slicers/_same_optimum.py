@@ -12,8 +12,9 @@ from tqdm import tqdm
 from alpa_dejavu.problem import Slicing, SlicingProblem
 from alpa_dejavu.slicing import Exhaustive, slicer
 from alpa_dejavu.testing import random_problem
+from harness import Figure
 from slicers._alpa import PEERS, solve
-from slicers._figure import Figure, Part, Scale
+from slicers._figure import Part, Scale
 from slicers._problems import by_work, powers
 from slicers._real import real_problems
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from _timing import timed
 from alpa_dejavu.slicing import slicer
-from slicers._figure import Figure, Part, Scale
+from harness import Figure, timed
+from slicers._figure import Part, Scale
 from slicers._pipe_dp import as_slicing, cost, drawn, on_unlike_hosts, pipe_dp_within, starts_of
 
 AIM = 100.0
