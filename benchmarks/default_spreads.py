@@ -66,7 +66,7 @@ def _kernels(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
 
 
 def _collectives(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
-    rows = collectives._load(folder)
+    rows = collectives.load(folder)
     cluster = named_cluster("p3.16xlarge", 4)
     rows["log_error"] = np.log(rows[MEASURED_S] / [_seconds(row, cluster) for _, row in rows.iterrows()])
     found = []

@@ -29,9 +29,9 @@ from _measured_runs import ENVIRONMENT
 from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
-from hetero._commands import NotShownError
 from hetero._killed import killed, killed_misses, killed_table
 from hetero._report import cases_table, figures, misses, table
+from hetero._system import NotShownError
 from hetero._trial import Effort, trial
 
 KILLED = "killed host"

@@ -14,11 +14,10 @@ from harness import Remote
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed
-from hetero._namespaces import Network, network
+from hetero._namespaces import Network, network, shape
 from hetero._nodes import nodes
 from hetero._quotas import Quotas, quotas
 from hetero._runs import driver
-from hetero._shaping import shape
 
 __all__ = ["Bench", "bench"]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from hetero._commands import NotShownError
-from hetero._owner import is_leftover, own_name
+from hetero._system import NotShownError, is_leftover, own_name
 
 __all__ = ["Quotas", "quotas"]
 

@@ -12,9 +12,9 @@ from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive
 from harness import Figure, timed
 from slicers import _alpa, _makespans, _relaxed, _same_optimum, _sketch
 from slicers._figure import QUICK, Part, Scale
+from slicers._makespans import by_the_formula, with_transfers
 from slicers._pipe_dp import as_slicing, cost, drawn, on_unlike_hosts, pipe_dp, pipe_dp_within, starts_of
 from slicers._problems import SIZED, by_work, powers, sized
-from slicers._transfers import by_the_formula, with_transfers
 
 
 def test_the_sketchs_program_finds_the_least_of_all_cuts():
