@@ -26,16 +26,16 @@ import numpy as np
 from tqdm import tqdm
 
 from _operator_graphs import MESHES, MODELS, case_of
-from alpa_dejavu.sharding._anneal import annealed
 from alpa_dejavu.sharding._blocks import Blocks
-from alpa_dejavu.sharding._dual import Dual
 from alpa_dejavu.sharding._eliminate import reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow, solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
-from alpa_dejavu.sharding._padded import IntArray, Padded
-from alpa_dejavu.sharding._relaxed import CEILINGS, ceiling_of, solve_relaxed
-from alpa_dejavu.sharding._settle import settled
+from alpa_dejavu.sharding.experimental.anneal import annealed
+from alpa_dejavu.sharding.experimental.dual import Dual
+from alpa_dejavu.sharding.experimental.padded import IntArray, Padded
+from alpa_dejavu.sharding.experimental.relaxed import CEILINGS, ceiling_of, solve_relaxed
+from alpa_dejavu.sharding.experimental.settle import settled
 from harness import Results, Table, at_least, options, timed
 
 Row = dict[str, Any]

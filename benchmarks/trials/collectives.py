@@ -34,6 +34,7 @@ _NVLINKS = {
 
 
 def load(folder: Folder) -> pd.DataFrame:
+    """The measured collectives of a folder, without those that are too short to tell anything."""
     texts, numbers = ["mesh", "collective", "replica_groups", "dtype"], ["num_groups", "group_size", "num_elements"]
     rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"], counts=["num_groups", "group_size"])
     _check_groups(folder, rows)
