@@ -158,7 +158,11 @@ def _shown(name: str, result: dict[str, Any]) -> Iterator[Table | str]:
     if result["amp_says"] is not None:
         yield f"AMP says of its own plan: {result['amp_says']}x Megatron's throughput, measured."
     if "logged_estimates" in result:
-        yield f"AMP's logged estimates that the released variant comes out with: {result['logged_estimates']}"
+        logged = result["logged_estimates"]
+        yield (
+            f"The released variant comes out with {logged['agree']} of {logged['logged']} estimates that AMP logged; "
+            f"{logged['of_one_micro_batch']} more are of one micro-batch, which AMP cuts by other rules."
+        )
 
 
 if __name__ == "__main__":

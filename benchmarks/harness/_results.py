@@ -10,8 +10,9 @@ import os
 import platform
 import shlex
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -97,12 +98,20 @@ def _run() -> dict[str, Any]:
     }
 
 
-def described(result: Mapping[str, Any]) -> str:
-    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and lines."""
+def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
+    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and lines.
+
+    Args:
+        result: all that is in the file.
+        left_out: headings of columns that aren't wanted.
+    """
     run = result["run"]
     machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
-    parts = [f"```\n{run['command']}\n```", f"**Machine:** {machine}.", f"**Date:** {run['date']}."]
+    said = textwrap.fill(f"**Machine:** {machine}.", 120)
+    parts = [f"```\n{run['command']}\n```", said, f"**Date:** {run['date']}."]
     for one in result["tables"]:
-        rows = () if isinstance(one, str) else tuple(tuple(row) for row in one["rows"])
-        parts.append(one if isinstance(one, str) else Table(tuple(one["columns"]), rows, one["title"]).markdown())
-    return "\n\n".join(part for part in parts if part.strip()) + "\n"
+        if isinstance(one, str):
+            parts.append(textwrap.fill(one, 120))
+        else:
+            parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["title"]).markdown(left_out))
+    return "\n\n".join(part for part in parts if part) + "\n"

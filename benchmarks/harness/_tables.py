@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import rich.table
@@ -42,11 +42,22 @@ class Table:
         """
         return cls(tuple(columns), tuple(_cells(row, columns.values()) for row in rows), title)
 
-    def markdown(self) -> str:
-        """The table as Markdown has it, its title in bold above it."""
-        lines = [self.columns, ("---",) * len(self.columns)]
-        lines += [(*row, *[""] * (len(self.columns) - len(row))) for row in self.rows]
-        text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    def markdown(self, left_out: Collection[str] = (), width: int = 120) -> str:
+        """The table as Markdown has it, its title in bold above it.
+
+        Args:
+            left_out: headings of columns that aren't wanted.
+            width: characters of a line: a wider table becomes several, each of which begins with the first column.
+        """
+        lines = [self.columns, *((*row, *[""] * (len(self.columns) - len(row))) for row in self.rows)]
+        wanted = [n for n, name in enumerate(self.columns) if name not in left_out]
+        columns = [[line[n].replace("|", "\\|") for line in lines] for n in wanted]
+        parts = [[columns[0]]]
+        for column in columns[1:]:
+            if _width([*parts[-1], column]) > width and len(parts[-1]) > 1:
+                parts.append([columns[0]])
+            parts[-1].append(column)
+        text = "\n\n".join(map(_drawn, parts))
         return f"**{self.title}**\n\n{text}" if self.title else text
 
 
@@ -88,6 +99,15 @@ def show(*shown: Table | str) -> None:
         for row in one.rows:
             drawn.add_row(*map(Text, row))
         console.print(drawn)
+
+
+def _drawn(columns: Sequence[Sequence[str]]) -> str:
+    head, *rows = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+    return "\n".join([head, f"|{' --- |' * len(columns)}", *rows])
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return max(map(len, _drawn(columns).splitlines()))
 
 
 def _cells(row: Row, columns: Iterable[Any]) -> tuple[str, ...]:

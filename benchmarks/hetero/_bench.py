@@ -8,7 +8,7 @@ from typing import Any, final
 
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.problem import Plan
 from harness import Remote
 from hetero._cases import FAST, Case

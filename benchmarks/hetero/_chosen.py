@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.planning import plan_model
 from alpa_dejavu.planning.strategies import as_planned, strategy

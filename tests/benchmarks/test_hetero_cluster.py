@@ -13,7 +13,7 @@ from _measured_jobs import Job
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
 from hetero._bench import bench
