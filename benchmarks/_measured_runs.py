@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+import _thread_times
 from _measured_jobs import JOBS, Job
 from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.problem import Plan
@@ -48,11 +49,14 @@ def runner(cores: Sequence[int]) -> contextlib.AbstractContextManager[Remote]:
 
 
 def _serve(connection: Connection, cores: list[int]) -> None:
+    import ray
+
     from alpa_dejavu.alpa.local_cluster import local_cluster
 
     # AutoStageOption leaves its profile in the working directory.
     with tempfile.TemporaryDirectory() as directory, local_cluster(devices=len(cores)):
         os.chdir(directory)
+        ray.cloudpickle.register_pickle_by_value(_thread_times)
         answer_all(connection, _Server(cores))
 
 
@@ -93,13 +97,11 @@ class _Server:
 
         What is noted is one plan's alone, so it is asked for each time.
         """
-        from alpa_dejavu._util.threads import seconds_without_core
-
         run = self.runs[number]
         run.noting(noting)
-        before = run.on_workers(seconds_without_core)
+        before = run.on_workers(_thread_times.seconds_without_core)
         steps = [run.step() for _ in range(count)]
-        after = run.on_workers(seconds_without_core)
+        after = run.on_workers(_thread_times.seconds_without_core)
         waited_s = [
             (now - old) * len(stages[0]) / size
             for size, stages in zip(self.sizes, zip(after, before, strict=True), strict=True)
@@ -109,13 +111,13 @@ class _Server:
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
         """CPU seconds of each thread of each worker in so many steps, and the cores of all threads."""
-        from alpa_dejavu._util.threads import cores_of_threads, thread_seconds
+        from alpa_dejavu._util.threads import cores_of_threads
 
         run = self.runs[number]
-        before, start = run.on_workers(thread_seconds), time.perf_counter()
+        before, start = run.on_workers(_thread_times.thread_seconds), time.perf_counter()
         for _ in range(count):
             run.step()
-        wall_s, after = time.perf_counter() - start, run.on_workers(thread_seconds)
+        wall_s, after = time.perf_counter() - start, run.on_workers(_thread_times.thread_seconds)
         seconds = [
             sorted((round(now - old.get(name, 0.0), 3) for name, now in new.items() if now > old.get(name, 0.0)))[::-1]
             for stages in zip(after, before, strict=True)
