@@ -12,8 +12,6 @@ from pathlib import Path
 
 from harness import Table
 
-__all__ = ["FileResult", "count", "gpu_only", "page", "tables"]
-
 _FILES_FOR_GPU = ("runtime/test_xla_nccl.py",)
 _LONGEST_CAUSE = 160
 

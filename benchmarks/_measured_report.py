@@ -14,8 +14,6 @@ from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
 from harness import Table
 
-__all__ = ["held_out_regret", "job_result", "jobs_table", "paired_ratio", "summary", "table"]
-
 Rounds = Sequence[Sequence[float]]
 
 

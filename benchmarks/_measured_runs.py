@@ -22,8 +22,6 @@ from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.problem import Plan
 from harness import Remote, answer_all
 
-__all__ = ["ENVIRONMENT", "auto_plan", "runner", "submesh_sizes"]
-
 ENVIRONMENT = {
     # A device computes on the one thread that runs its program: the other threads that a process has, for oneDNN's
     # products and for parts of loops, are one pool for all of its devices, for which they would wait in turns.

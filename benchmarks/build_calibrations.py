@@ -117,7 +117,5 @@ def _missing(bundle: Bundle, fitted: Mapping[str, Part]) -> list[str]:
     return [*found, bundle.note] if bundle.note else found
 
 
-__all__ = ["build", "calibration", "main"]
-
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -103,7 +103,5 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
-__all__ = ["leaderboard", "main", "run"]
-
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -28,20 +28,20 @@ class Results(dict[str, Any]):
 
     Args:
         file: where it is kept; None: nowhere.
-        settings: everything that results depend on: a file that was made with others isn't gone on from. None: what is
-            in the file is of no use, and is replaced.
+        resumed_by: the settings that results depend on: a file that was made with the same is gone on from, one that
+            was made with others is left alone. None: a file that is there is replaced.
         begun: the results where there is no file yet.
 
     Raises:
         SystemExit: the file was made with other settings.
     """
 
-    def __init__(self, file: Path | None, settings: Mapping[str, Any] | None = None, **begun: Any) -> None:
+    def __init__(self, file: Path | None, resumed_by: Mapping[str, Any] | None = None, **begun: Any) -> None:
         super().__init__({"version": 1, **begun})
         self.file = file
-        if settings is not None:
-            self["settings"] = json.loads(json.dumps(settings, default=str))
-        if settings is not None and file is not None and file.exists():
+        if resumed_by is not None:
+            self["settings"] = json.loads(json.dumps(resumed_by, default=str))
+        if resumed_by is not None and file is not None and file.exists():
             found = json.loads(file.read_text(encoding="utf-8"))
             if found.get("settings") != self["settings"]:
                 said = f"{file} was measured with {found.get('settings')}, now {self['settings']}"

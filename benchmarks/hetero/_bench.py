@@ -19,8 +19,6 @@ from hetero._nodes import nodes
 from hetero._quotas import Quotas, quotas
 from hetero._runs import driver
 
-__all__ = ["Bench", "bench"]
-
 
 @final
 class Bench:

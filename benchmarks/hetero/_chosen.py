@@ -12,8 +12,6 @@ from alpa_dejavu.planning.strategies import as_planned, strategy
 from alpa_dejavu.problem import Cluster, Device, Host, Link, Model, Plan
 from hetero._cases import Case
 
-__all__ = ["amps_plan", "chosen_plan", "cluster_of"]
-
 _BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
 """What is known of links before they are measured, as in `clusters/local-cpu.json`."""
 

@@ -19,8 +19,6 @@ from typing import final
 
 from hetero._system import NotShownError, is_leftover, own_name, ran
 
-__all__ = ["Network", "end_host", "end_processes", "enter", "network", "path", "shape"]
-
 _log = logging.getLogger(__name__)
 
 _NAMED = "/run/netns"

@@ -15,8 +15,6 @@ from typing import final
 from hetero._namespaces import Network, end_processes, path
 from hetero._system import is_leftover, own_name
 
-__all__ = ["Nodes", "nodes"]
-
 _PORT = 6379
 _START_S = 120.0
 _STORE_BYTES = 256 * 1024**2

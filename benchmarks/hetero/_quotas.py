@@ -10,8 +10,6 @@ from typing import final
 
 from hetero._system import NotShownError, is_leftover, own_name
 
-__all__ = ["Quotas", "quotas"]
-
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux
 takes for a quota.

@@ -8,8 +8,6 @@ from typing import Any
 
 from harness import Table
 
-__all__ = ["cases_table", "figures", "finalists", "misses", "table"]
-
 SLOWER_THAN_ALPA, FROM_BEST, TO_WIN = 1.05, 1.10, 1.5
 """At most so many times Alpa's step; at most so many times the best one's; at least so many times as fast as Alpa's."""
 FINALISTS = 2

@@ -19,8 +19,6 @@ from hetero._meshes import Place
 from hetero._namespaces import Network, end_host, enter
 from hetero._nodes import Nodes
 
-__all__ = ["driver"]
-
 _PATIENCE_S = 10.0
 
 

@@ -10,8 +10,6 @@ import re
 import subprocess
 from pathlib import Path
 
-__all__ = ["NotShownError", "is_leftover", "own_name", "ran"]
-
 _NAME = re.compile(r"alpadj-(\d+)-(\d+)-.*")
 
 

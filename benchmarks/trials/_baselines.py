@@ -25,8 +25,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from trials._trial_set import Predicted
 
-__all__ = ["BASELINES", "Baseline", "baseline"]
-
 _FOLDS = 5
 
 

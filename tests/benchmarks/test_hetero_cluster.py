@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from _measured_jobs import Job
+from _measured_jobs import Job, drawn
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
@@ -20,7 +20,7 @@ from hetero._bench import bench
 from hetero._cases import CASES, Case
 from hetero._chosen import amps_plan, cluster_of
 from hetero._killed import killed_misses, killed_table
-from hetero._layouts import Layout, drawn, enumeration, label
+from hetero._layouts import Layout, enumeration, label
 from hetero._namespaces import Network, network, shape
 from hetero._quotas import Quotas
 from hetero._report import figures, finalists, misses, table
