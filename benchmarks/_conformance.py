@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["FileResult", "count", "gpu_only", "markdown"]
+from harness import Table
 
 _FILES_FOR_GPU = ("runtime/test_xla_nccl.py",)
 _LONGEST_CAUSE = 160
@@ -77,27 +77,35 @@ def _defined_tests(path: Path) -> int:
 
 def _summary(causes: Iterable[str]) -> str:
     """The causes in a line, the frequent ones first, fit for a cell of a table."""
-    heads = collections.Counter(" ".join(cause.split())[:_LONGEST_CAUSE].replace("|", "\\|") for cause in causes)
+    heads = collections.Counter(" ".join(cause.split())[:_LONGEST_CAUSE] for cause in causes)
     return "; ".join(f"{cause} ({times} times)" if times > 1 else cause for cause, times in heads.most_common(3))
 
 
-def markdown(results: Sequence[FileResult], heading: str) -> str:
-    """The table of files and the table of folders."""
-    lines = ["# Alpa's own tests, unchanged", "", heading, "", "## Folders", ""]
-    lines += ["| folder | passed | failed | skipped | share passed |", "| --- | --- | --- | --- | --- |"]
+def tables(results: Sequence[FileResult]) -> tuple[Table, Table]:
+    """The table of folders, without files that need a GPU, and the table of files."""
     counting = [result for result in results if result.counts]
-    for folder in sorted({result.folder for result in counting}):
-        lines.append(_total(folder, [result for result in counting if result.folder == folder]))
-    lines.append(_total("all", counting))
-    lines += ["", "A skipped test is no passed one. Files that need a GPU are in the next table, not in this one.", ""]
-    lines += ["## Files", "", "| path | passed | failed | skipped | cause |", "| --- | --- | --- | --- | --- |"]
-    for result in results:
-        cause = result.cause if result.counts else f"GPU only, not counted: {result.cause}".rstrip(": ")
-        lines.append(f"| {result.path} | {result.passed} | {result.failed} | {result.skipped} | {cause} |")
-    return "\n".join(lines) + "\n"
+    folders = [
+        _total(folder, [result for result in counting if result.folder == folder])
+        for folder in sorted({result.folder for result in counting})
+    ]
+    files = tuple((one.path, str(one.passed), str(one.failed), str(one.skipped), _shown_cause(one)) for one in results)
+    counts = "passed", "failed", "skipped"
+    by_folder = Table(("folder", *counts, "share passed"), (*folders, _total("all", counting)))
+    return by_folder, Table(("path", *counts, "cause"), files)
 
 
-def _total(name: str, results: Sequence[FileResult]) -> str:
+def page(heading: str, folders: Table, files: Table) -> str:
+    """The page with both tables, as Markdown."""
+    said = "A skipped test is no passed one. Files that need a GPU are in the next table, not in this one."
+    parts = ("# Alpa's own tests, unchanged", heading, "## Folders", folders.markdown(), said, "## Files")
+    return "\n\n".join((*parts, files.markdown())) + "\n"
+
+
+def _shown_cause(result: FileResult) -> str:
+    return result.cause if result.counts else f"GPU only, not counted: {result.cause}".rstrip(": ")
+
+
+def _total(name: str, results: Sequence[FileResult]) -> tuple[str, ...]:
     passed, failed, skipped = (sum(getattr(r, field) for r in results) for field in ("passed", "failed", "skipped"))
     share = passed / max(passed + failed + skipped, 1)
-    return f"| {name} | {passed} | {failed} | {skipped} | {share:.1%} |"
+    return name, str(passed), str(failed), str(skipped), f"{share:.1%}"

@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "ray_head", "run_limited", "sweep"]
-
 _PR_SET_CHILD_SUBREAPER = 36
 _RAY_START_LIMIT_S = 120
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from alpa_dejavu.clusters.space import search_space
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.problem import Cluster, MeshConfig, Plan, Run, Submesh
 
-__all__ = ["JOBS", "Job", "chosen_plan", "drawn", "every_plan", "label", "plan_of"]
-
+Drawn = TypeVar("Drawn")
 REMAT, ZERO = ("none",), (0, 2)
 """Of what takes longer to save memory one kind is measured, since there is enough."""
 
@@ -86,10 +85,10 @@ def every_plan(job: Job, cluster: Cluster) -> list[Plan]:
     return plans
 
 
-def drawn(plans: list[Plan], count: int, seed: int) -> list[Plan]:
+def drawn(plans: Sequence[Drawn], count: int, seed: int) -> list[Drawn]:
     """So many of the plans, by a seed, in their order; all if there are no more."""
     if count >= len(plans):
-        return plans
+        return list(plans)
     chosen = np.random.default_rng(seed).choice(len(plans), count, replace=False)
     return [plans[n] for n in sorted(chosen.tolist())]
 

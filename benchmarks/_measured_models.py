@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-__all__ = ["convolutions", "language_model", "mixer", "perceptron", "unet"]
-
 Weights = Any
 _OPTIMIZER = optax.sgd(1e-3, momentum=0.9)
 

@@ -13,8 +13,7 @@ from scipy.stats import spearmanr
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.problem import Plan
-
-__all__ = ["held_out_regret", "job_result", "paired_ratio", "summary", "table"]
+from harness import Table
 
 Rounds = Sequence[Sequence[float]]
 
@@ -169,19 +168,26 @@ def table(job: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each job."""
+    columns = {
+        "job": "{name}",
+        "plans": "{measured_plans} of {plans_in_all}",
+        "ours over the best (rank)": "{regret:+.1%} ({rank})",
+        "held out": "{held_out_regret:+.1%}",
+        "a plan by chance": "{regret_of_a_plan_by_chance:+.1%}",
+        "rank correlation": "{rank_correlation:.2f}",
+        "ours by AutoStageOption's": "{ours_to_auto:.2f}",
+    }
+    return Table.of(jobs, columns)
+
+
 def summary(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures over all jobs, and lines that say them."""
     judged = [job for job in jobs if "regret" in job]
     errors = [abs(row["simulation_error"]) for job in jobs for row in job["plans"] if "step_s" in row]
     noted = [abs(row["simulation_error_of_noted_steps"]) for job in jobs for row in job["plans"] if "step_s" in row]
     lines = []
-    for job in judged:
-        auto = f", {job['ours_to_auto']:.2f} times AutoStageOption's" if "ours_to_auto" in job else ""
-        lines.append(
-            f"{job['name']:<14} ours is {job['regret']:+.1%} from the best of {job['measured_plans']} (rank "
-            f"{job['rank']}; held out {job['held_out_regret']:+.1%}; a plan by chance "
-            f"{job['regret_of_a_plan_by_chance']:+.1%}){auto}"
-        )
     found: dict[str, Any] = {"plans": len(errors)}
     if judged:
         found["median_regret"] = statistics.median(job["regret"] for job in judged)

@@ -12,17 +12,15 @@ import itertools
 import os
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
+import _thread_times
 from _measured_jobs import JOBS, Job
-from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.problem import Plan
-
-__all__ = ["ENVIRONMENT", "Runner", "auto_plan", "runner", "submesh_sizes"]
+from harness import Remote, answer_all
 
 ENVIRONMENT = {
     # A device computes on the one thread that runs its program: the other threads that a process has, for oneDNN's
@@ -43,84 +41,34 @@ def submesh_sizes(plan: Plan) -> tuple[int, ...]:
     return tuple(stage.submesh.num_devices for stage in plan.stages)
 
 
-@final
-class Runner:
-    """The other process, as the one that decides whose turn it is sees it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def start(self, job: str, plans: Sequence[Plan]) -> None:
-        """Has the plans of a job compiled, in place of what was there; `answer` says how that went."""
-        self._connection.send(("plans", job, list(plans)))
-
-    def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
-        """So many steps by one of the plans, and which part of that time its devices waited for their cores."""
-        self._connection.send(("steps", number, count, noting))
-        steps, waited = self.answer()
-        return steps, waited
-
-    def threads(self, number: int, count: int) -> dict[str, Any]:
-        """CPU seconds of each thread of each worker in so many steps by a plan, and the cores of all threads."""
-        self._connection.send(("threads", number, count))
-        answer: dict[str, Any] = self.answer()
-        return answer
-
-    def auto(self, job: str, count: int) -> dict[str, Any]:
-        """AutoStageOption's plan of a job for so many micro-batches, and the seconds that it took."""
-        self._connection.send(("auto", job, count))
-        answer: dict[str, Any] = self.answer()
-        return answer
-
-    def answer(self) -> Any:
-        """What the other process says next.
-
-        Raises:
-            RuntimeError: it has ended, or something failed there.
-        """
-        try:
-            answer = self._connection.recv()
-        except EOFError:
-            raise RuntimeError("a process with a cluster ended without an answer: see its error above") from None
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return answer
-
-
-@contextlib.contextmanager
-def runner(cores: Sequence[int]) -> Iterator[Runner]:
+def runner(cores: Sequence[int]) -> contextlib.AbstractContextManager[Remote]:
     """A process with a cluster of as many devices as there are cores; both are gone when the block ends."""
-    with child_process(_serve, list(cores), name="cluster", patience_s=_PATIENCE_S) as connection:
-        yield Runner(connection)
+    return Remote.started(_serve, list(cores), name="cluster", patience_s=_PATIENCE_S)
 
 
 def _serve(connection: Connection, cores: list[int]) -> None:
+    import ray
+
     from alpa_dejavu.alpa.local_cluster import local_cluster
 
     # AutoStageOption leaves its profile in the working directory.
     with tempfile.TemporaryDirectory() as directory, local_cluster(devices=len(cores)):
         os.chdir(directory)
-        server = _Server(cores)
-        while True:
-            try:
-                what, *asked = connection.recv()
-            except EOFError:
-                return
-            try:
-                connection.send(getattr(server, what)(*asked))
-            except Exception:
-                connection.send(traceback.format_exc())
+        ray.cloudpickle.register_pickle_by_value(_thread_times)
+        answer_all(connection, _Server(cores))
 
 
 @final
 @dataclasses.dataclass
 class _Server:
+    """The methods that a `runner` has."""
+
     cores: list[int]
     runs: list[Any] = dataclasses.field(default_factory=list)
     sizes: tuple[int, ...] = ()
 
     def plans(self, job: str, plans: list[Plan]) -> dict[str, Any]:
-        """Compiles them; for each its seconds, or its error, and where the workers run."""
+        """Compiles a job's plans in place of others; seconds, or an error, of each, and the cores of the workers."""
         from alpa_dejavu.alpa import PlanRun
 
         self._connect_anew()
@@ -143,14 +91,15 @@ class _Server:
         return {"compile_s": compiled, "pinned": pinned}
 
     def steps(self, number: int, count: int, noting: bool) -> tuple[list[StepNotes], float]:
-        """Runs; what is noted is one plan's alone, so it is asked for each time."""
-        from alpa_dejavu._util.threads import seconds_without_core
+        """So many steps by one of the plans, and which part of that time its devices waited for their cores.
 
+        What is noted is one plan's alone, so it is asked for each time.
+        """
         run = self.runs[number]
         run.noting(noting)
-        before = run.on_workers(seconds_without_core)
+        before = run.on_workers(_thread_times.seconds_without_core)
         steps = [run.step() for _ in range(count)]
-        after = run.on_workers(seconds_without_core)
+        after = run.on_workers(_thread_times.seconds_without_core)
         waited_s = [
             (now - old) * len(stages[0]) / size
             for size, stages in zip(self.sizes, zip(after, before, strict=True), strict=True)
@@ -160,13 +109,13 @@ class _Server:
 
     def threads(self, number: int, count: int) -> dict[str, Any]:
         """CPU seconds of each thread of each worker in so many steps, and the cores of all threads."""
-        from alpa_dejavu._util.threads import cores_of_threads, thread_seconds
+        from alpa_dejavu._util.threads import cores_of_threads
 
         run = self.runs[number]
-        before, start = run.on_workers(thread_seconds), time.perf_counter()
+        before, start = run.on_workers(_thread_times.thread_seconds), time.perf_counter()
         for _ in range(count):
             run.step()
-        wall_s, after = time.perf_counter() - start, run.on_workers(thread_seconds)
+        wall_s, after = time.perf_counter() - start, run.on_workers(_thread_times.thread_seconds)
         seconds = [
             sorted((round(now - old.get(name, 0.0), 3) for name, now in new.items() if now > old.get(name, 0.0)))[::-1]
             for stages in zip(after, before, strict=True)
@@ -175,7 +124,7 @@ class _Server:
         return {"wall_s": wall_s, "thread_seconds": seconds, "cores": run.on_workers(cores_of_threads)}
 
     def auto(self, job: str, count: int) -> dict[str, Any]:
-        """AutoStageOption's plan; it isn't run here."""
+        """AutoStageOption's plan of a job for so many micro-batches, and the seconds that it took; it isn't run."""
         self._connect_anew()
         return auto_plan(JOBS[job], count)
 

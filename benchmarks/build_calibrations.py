@@ -9,8 +9,6 @@ that the files come out the same; another SciPy or scikit-learn gives slightly o
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,23 +20,28 @@ from bundles._devices import BUNDLES, Bundle, sheets_of
 from bundles._parts import Part, parts
 from bundles._peaks import Peaks
 from bundles._products import with_products
-from trials._folder import AbsentError, Folder, UnreadableError
+from harness import wrong_input_told
+from trials._folder import Folder
 
 DATE = "2026-11-21"
 """On which the models were last changed: not the day of a build, so that the same files come out."""
 
 _FP32 = "kernels were measured in single precision; products of other dtypes go by their rate on the device"
 
+_NO_KERNELS = (
+    "kernels: none was measured on it; they go by its data sheet and a model of five other GPUs, whose errors on a GPU "
+    "that was left out stand here"
+)
 
+
+@wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the files; returns 2 where an input is wrong, with what and where on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    given = _parsed(arguments)
-    try:
-        build(Folder(given.train), given.out)
-    except (AbsentError, UnreadableError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder for the files (the package's own)")
+    given = parser.parse_args(arguments)
+    build(Folder(given.train), given.out)
     return 0
 
 
@@ -59,9 +62,7 @@ def build(folder: Folder, out: Path) -> None:
         write_calibration(made, out / f"{bundle.name}.json")
 
 
-def calibration(
-    bundle: Bundle, fitted: Mapping[str, Part], table: Mapping[str, Mapping[str, float]]
-) -> Calibration:
+def calibration(bundle: Bundle, fitted: Mapping[str, Part], table: Mapping[str, Mapping[str, float]]) -> Calibration:
     """A bundle with its parts: the model of kernels always, the others where they were measured on its devices."""
     fits = _fits(bundle, fitted)
     measured = [fit for fit in fits if fit.rows]
@@ -102,10 +103,7 @@ def _peaks(bundle: Bundle, fitted: Mapping[str, Part]) -> list[tuple[str, str, P
 
 
 def _missing(bundle: Bundle, fitted: Mapping[str, Part]) -> list[str]:
-    found = [_FP32] if bundle.kernels else [
-        "kernels: none was measured on it; they go by its data sheet and a model of five other GPUs, whose errors on a "
-        "GPU that was left out stand here"
-    ]
+    found = [_FP32 if bundle.kernels else _NO_KERNELS]
     if not bundle.layers:
         found.append("layers: none was measured on it")
     if bundle.within is None:
@@ -118,15 +116,6 @@ def _missing(bundle: Bundle, fitted: Mapping[str, Part]) -> list[str]:
         found.append(peaks.note)
     return [*found, bundle.note] if bundle.note else found
 
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="the folder for the files (the package's own)")
-    return parser.parse_args(arguments)
-
-
-__all__ = ["build", "calibration", "main"]
 
 if __name__ == "__main__":
     raise SystemExit(main())

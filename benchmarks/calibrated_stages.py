@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import operator
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,41 +35,43 @@ from alpa_dejavu.calibration import Calibration, read_calibration, write_calibra
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.problem import Cluster, Plan
+from harness import Results, Table, at_least, options
 
 JOB_NAMES = ("mlp", "gpt", "bert", "convolutions")
 WHEN = ("before", "after")
 
 
-def main() -> None:
+COLUMNS = {
+    "job": "{job}",
+    "stages": "{summary[stages]}",
+    **{when: f"{{summary[{when}][mape]:.1%}}, bias {{summary[{when}][bias]:+.1%}}" for when in WHEN},
+    **{f"regret {when}": f"{{regret[{when}]:.1%}}" for when in WHEN},
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Calibrates, measures, prints and writes."""
-    arguments = _arguments()
-    os.environ.update(ENVIRONMENT)
-    result: dict[str, Any] = {"settings": {**vars(arguments), "calibration": str(arguments.calibration)}, "jobs": {}}
-    result["settings"] |= {"json": str(arguments.json), "environment": ENVIRONMENT}
-    with local_cluster(devices=arguments.devices):
-        cluster, found = _calibrated(arguments, result)
-        for name in arguments.jobs:
-            job = dataclasses.replace(JOBS[name], counts=(arguments.micro_batches,))
-            result["jobs"][name] = _job(job, cluster, found, arguments)
-            print(_line(name, result["jobs"][name]), flush=True)
-            result["all"] = _summary([stage for one in result["jobs"].values() for stage in one["stages"]])
-            arguments.json.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
-    print(_line("all", {"summary": result["all"], "regret": None}))
-    print(f"Written to {arguments.json}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("calibrated_stages.json"), help="default: %(default)s")
+    parser = options(__doc__, json="calibrated_stages.json")
     parser.add_argument("--calibration", type=Path, help="taken if it is there, else written (default: neither)")
     parser.add_argument("--budget", type=float, default=150.0, help="of calibrate, in seconds (default: %(default)s)")
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOB_NAMES), help="default: four")
-    parser.add_argument("--plans", type=int, default=5, help="of a job (default: %(default)s)")
-    parser.add_argument("--micro-batches", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=6, help="of a plan (default: %(default)s)")
-    parser.add_argument("--devices", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--plans", type=at_least(1), default=5, help="of a job (default: %(default)s)")
+    parser.add_argument("--micro-batches", type=at_least(1), default=4)
+    parser.add_argument("--steps", type=at_least(1), default=6, help="of a plan (default: %(default)s)")
+    parser.add_argument("--devices", type=at_least(1), default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    given = parser.parse_args(arguments)
+    os.environ.update(ENVIRONMENT)
+    result = Results(given.json, jobs={}, settings={**vars(given), "environment": ENVIRONMENT})
+    with local_cluster(devices=given.devices):
+        cluster, found = _calibrated(given, result)
+        for name in given.jobs:
+            job = dataclasses.replace(JOBS[name], counts=(given.micro_batches,))
+            result["jobs"][name] = _job(job, cluster, found, given)
+            result["all"] = _summary([stage for one in result["jobs"].values() for stage in one["stages"]])
+            result.write()
+    rows = [{"job": name, **one} for name, one in result["jobs"].items()]
+    return result.shown(Table.of([*rows, {"job": "all", "summary": result["all"]}], COLUMNS))
 
 
 def _calibrated(arguments: argparse.Namespace, result: dict[str, Any]) -> tuple[Cluster, Calibration]:
@@ -140,12 +142,5 @@ def _summary(stages: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _line(name: str, found: dict[str, Any]) -> str:
-    summary, regret = found["summary"], found["regret"]
-    parts = [f"{when}: MAPE {summary[when]['mape']:.1%}, bias {summary[when]['bias']:+.1%}" for when in WHEN]
-    said = "" if regret is None else "; regret " + ", ".join(f"{regret[when]:.1%} {when}" for when in WHEN)
-    return f"{name}: {summary['stages']} stages; {'; '.join(parts)}{said}"
-
-
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

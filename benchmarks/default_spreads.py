@@ -9,8 +9,8 @@ logarithms; `alpa_dejavu/planning/uncertainty/_spreads.py` has them.
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.communication import AlphaBeta, Group
 from alpa_dejavu.costs.latency.learned import Kernels, data_sheets
 from alpa_dejavu.problem import Cluster
+from harness import Results, Table, options
 from trials import collectives
 from trials._folder import Folder
 from trials._trial_set import MEASURED_S
@@ -28,15 +29,18 @@ _LEAST_S = 1e-3
 """Layers spend their time in large kernels; the shortest are but the launch of a kernel from Python."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--train", type=Path, required=True, help="the folder of measurements")
-    folder = Folder(parser.parse_args().train)
-    print("class                     rows groups  common     own")
+    given = parser.parse_args(arguments)
+    folder, rows = Folder(given.train), []
     for name, log_errors, groups in [*_kernels(folder), *_collectives(folder)]:
         common, own = left_out_spread(log_errors, groups)
-        print(f"{name:<24} {len(log_errors):5d} {groups.nunique():6d}  {common:6.3f}  {own:6.3f}")
+        spreads = {"common": common, "own": own}
+        rows.append({"class": name, "rows": len(log_errors), "groups": int(groups.nunique()), **spreads})
+    columns = {"class": "{class}", "rows": "{rows}", "groups": "{groups}", "common": "{common:.3f}", "own": "{own:.3f}"}
+    return Results(given.json, classes=rows).shown(Table.of(rows, columns))
 
 
 def left_out_spread(log_errors: pd.Series, groups: pd.Series) -> tuple[float, float]:
@@ -62,7 +66,7 @@ def _kernels(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
 
 
 def _collectives(folder: Folder) -> list[tuple[str, pd.Series, pd.Series]]:
-    rows = collectives._load(folder)
+    rows = collectives.load(folder)
     cluster = named_cluster("p3.16xlarge", 4)
     rows["log_error"] = np.log(rows[MEASURED_S] / [_seconds(row, cluster) for _, row in rows.iterrows()])
     found = []
@@ -80,4 +84,4 @@ def _seconds(row: pd.Series, cluster: Cluster) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

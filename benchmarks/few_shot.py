@@ -9,10 +9,7 @@ model is adapted by them, and predicts the other half. Figures are fractions (0.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +18,8 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.costs.latency.learned import (
     AdaptedKernels,
     Deviations,
@@ -34,11 +28,11 @@ from alpa_dejavu.costs.latency.learned import (
     data_sheets,
     measure_next,
 )
+from harness import Results, Table, at_least, options, wrong_input_told
 from trials import _score, kernels
-from trials._folder import AbsentError, Folder, UnreadableError
+from trials._folder import Folder
 from trials._trial_set import MEASURED_S, Predicted
 
-VERSION = 1
 COUNTS = (0, 10, 30, 100, 300)
 WAYS = ("rule", "random")
 SEEDS = 5
@@ -117,7 +111,7 @@ def run(train: Path, counts: Sequence[int] = COUNTS, seeds: int = SEEDS) -> dict
         way: {str(count): _mean([each[way][str(count)] for each in curves.values()]) for count in counts}
         for way in WAYS
     }
-    return {"version": VERSION, "counts": list(counts), "seeds": seeds, "gpus": curves, "mean": mean}
+    return {"counts": list(counts), "seeds": seeds, "gpus": curves, "mean": mean}
 
 
 def draw(folder: Path, result: dict[str, Any]) -> Path:
@@ -142,25 +136,23 @@ def draw(folder: Path, result: dict[str, Any]) -> Path:
     return path
 
 
+@wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the curves; returns 2 where an input is wrong, with what and where on stderr."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, needs_json=True)
     parser.add_argument("--train", type=Path, required=True, help="the folder of measurements")
-    parser.add_argument("--json", type=Path, required=True, help="the file for the result")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="a folder for a picture")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many random choices are averaged")
+    parser.add_argument("--seeds", type=at_least(1), default=SEEDS, help="how many random choices are averaged")
     given = parser.parse_args(arguments)
-    try:
-        result = run(given.train, COUNTS, max(given.seeds, 1))
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(given.json, json.dumps(result, indent=1) + "\n")
-    except (AbsentError, UnreadableError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    result = run(given.train, COUNTS, given.seeds)
     if given.plots is not None:
         draw(given.plots, result)
-    _show(result)
-    return 0
+    curves = [*result["gpus"].items(), ("mean", result["mean"])]
+    rows = [{"GPU": name, "chosen": way, "by": each[way]} for name, each in curves for way in WAYS]
+    cells = {f"{count} measured": lambda row, count=str(count): _cell(row["by"][count]) for count in result["counts"]}
+    said = "in %: median error / mean error / share of the half held back that is inside its 90 % interval"
+    table = Table.of(rows, {"GPU": "{GPU}", "chosen": "{chosen}", **cells})
+    return Results(given.json, **result).shown(table, said)
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -170,17 +162,6 @@ def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
 def _cell(figures: dict[str, float]) -> str:
     median, mean, inside = (100 * figures[name] for name in ("median_ape", "mape", "coverage_90"))
     return f"{median:.1f} / {mean:.1f} / {inside:.0f}"
-
-
-def _show(result: dict[str, Any]) -> None:
-    table = Table("GPU", "chosen", *(f"{count} measured" for count in result["counts"]))
-    for name, curves in [*result["gpus"].items(), ("mean", result["mean"])]:
-        for way in WAYS:
-            cells = [curves[way][str(count)] for count in result["counts"]]
-            table.add_row(name, way, *map(_cell, cells))
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-    console.print("in %: median error / mean error / share of the half held back that is inside its 90 % interval")
 
 
 if __name__ == "__main__":

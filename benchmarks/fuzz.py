@@ -18,26 +18,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+import hypothesis
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._util import units
-from alpa_dejavu._util.json_file import write_whole
 from fuzzing._example import Example
 from fuzzing._flags import flag_examples, model_examples, output_examples, size_examples, variable_examples
 from fuzzing._formats import FORMATS
 from fuzzing._outcome import ALLOWED, Limits, Outcome, last_line, tally
 from fuzzing._right import Files, right_files
 from fuzzing._runs import Worker, as_command, outcome_of
+from harness import Results, Table, at_least, options
 
 _MOST_KEPT = 3
 """So many examples of a sort of failure are laid out."""
@@ -71,7 +68,7 @@ def drawn(examples: Examples, count: int, start: int, run: Callable[[Example], O
         max_examples=count, database=None, deadline=None, phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(examples)
+    @hypothesis.given(examples)
     def all_of_them(example: Example) -> None:
         outcomes.append(run(example))
 
@@ -81,43 +78,42 @@ def drawn(examples: Examples, count: int, start: int, run: Callable[[Example], O
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the examples and shows what became of them; exit status 1 if one failed."""
-    options = _parsed(arguments)
-    limits = Limits(options.seconds, options.gibibytes * 2**30)
+    given = _parsed(arguments)
+    limits = Limits(given.seconds, given.gibibytes * 2**30)
     with tempfile.TemporaryDirectory() as folder:
         right = right_files(Path(folder))
-    chosen = {name: made for name, made in kinds(right).items() if name in (options.only or [name])}
-    outcomes = _in_process(chosen, options, limits) + _as_commands(chosen, options, limits)
+    chosen = {name: made for name, made in kinds(right).items() if name in (given.only or [name])}
+    outcomes = _in_process(chosen, given, limits) + _as_commands(chosen, given, limits)
     failures = tally(outcomes)
-    lines = {sort: _kept(number, alike, options.keep) for number, (sort, alike) in enumerate(failures.items())}
-    _show(outcomes, failures, lines)
-    if options.json is not None:
-        write_whole(options.json, json.dumps(_data(outcomes, failures, lines), indent=1) + "\n")
+    lines = {sort: _kept(place, alike, given.keep) for place, (sort, alike) in enumerate(failures.items())}
+    results = Results(given.json, **_data(outcomes, failures, lines))
+    results.shown(*_shown(results, len(outcomes)))
     return 1 if failures else 0
 
 
-def _in_process(chosen: Mapping[str, Examples], options: argparse.Namespace, limits: Limits) -> list[Outcome]:
+def _in_process(chosen: Mapping[str, Examples], given: argparse.Namespace, limits: Limits) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    with Worker(limits) as worker, tqdm(desc="in process", total=options.examples, unit="example") as bar:
+    with Worker(limits) as worker, tqdm(desc="in process", total=given.examples, unit="example") as bar:
 
         def run(example: Example) -> Outcome:
             bar.update()
             return outcome_of(example, worker.run, limits)
 
-        for number, (name, count) in enumerate(shares(chosen, options.examples).items()):
-            outcomes += drawn(chosen[name], count, options.seed + 1000 * number, run)
+        for place, (name, count) in enumerate(shares(chosen, given.examples).items()):
+            outcomes += drawn(chosen[name], count, given.seed + 1000 * place, run)
     return outcomes
 
 
-def _as_commands(chosen: Mapping[str, Examples], options: argparse.Namespace, limits: Limits) -> list[Outcome]:
-    if not options.commands:
+def _as_commands(chosen: Mapping[str, Examples], given: argparse.Namespace, limits: Limits) -> list[Outcome]:
+    if not given.commands:
         return []
-    with tqdm(desc="commands", total=options.commands, unit="example") as bar:
+    with tqdm(desc="commands", total=given.commands, unit="example") as bar:
 
         def run(example: Example) -> Outcome:
             bar.update()
             return outcome_of(example, lambda one, folder: as_command(one, folder, limits), limits)
 
-        return drawn(command_examples(st.one_of(*chosen.values())), options.commands, options.seed, run)
+        return drawn(command_examples(st.one_of(*chosen.values())), given.commands, given.seed, run)
 
 
 @st.composite
@@ -138,16 +134,16 @@ def shares(names: Iterable[str], total: int) -> dict[str, int]:
     """How many examples of each kind there are; together so many."""
     parts = [name for name in names for _ in range(_WEIGHTS.get(name, 1))]
     found = dict.fromkeys(parts, 0)
-    for number in range(total):
-        found[parts[number % len(parts)]] += 1
+    for place in range(total):
+        found[parts[place % len(parts)]] += 1
     return {name: count for name, count in found.items() if count}
 
 
-def _kept(number: int, alike: Sequence[Outcome], where: Path) -> list[str]:
+def _kept(sort: int, alike: Sequence[Outcome], where: Path) -> list[str]:
     """Lays out the first failures of a sort; returns the lines that make them again."""
     lines = []
     for place, outcome in enumerate(sorted(alike, key=_size)[:_MOST_KEPT]):
-        folder = where.absolute() / f"{number:03d}-{place}"
+        folder = where.absolute() / f"{sort:03d}-{place}"
         folder.mkdir(parents=True, exist_ok=True)
         outcome.example.place(folder)
         line = outcome.example.shown(folder)
@@ -162,18 +158,14 @@ def _size(outcome: Outcome) -> int:
     return sum(map(len, example.arguments)) + sum(len(file.content) for file in example.files)
 
 
-def _show(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, list[str]]) -> None:
-    table = Table("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed", "slowest", "most memory")
-    for kind in dict.fromkeys(outcome.example.kind for outcome in outcomes):
-        row = _row([outcome for outcome in outcomes if outcome.example.kind == kind])
-        row |= {"slowest_s": units.seconds(row["slowest_s"]), "most_mib": units.size(row["most_mib"] * 2**20)}
-        table.add_row(kind, *map(str, row.values()))
-    console = Console(width=160, markup=False, highlight=False)
-    console.print(table)
-    for sort, alike in failures.items():
-        said = last_line(alike[0].ended.stderr)[:200]
-        console.print(f"{len(alike)} x {sort!a}\n    {said!a}\n    {lines[sort][0]!a}")
-    console.print(f"{len(outcomes)} examples, {sum(map(len, failures.values()))} failures of {len(failures)} sorts")
+def _shown(data: Mapping[str, Any], count: int) -> Iterator[Table | str]:
+    columns = {name: f"{{{name}}}" for name in ("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed")}
+    columns |= {"slowest s": "{slowest_s:.2f}", "most MiB": "{most_mib:.2f}"}
+    yield Table.of([{"kind": kind, **row} for kind, row in data["kinds"].items()], columns)
+    for sort in data["failures"]:
+        yield f"{sort['count']} x {sort['sort']!a}\n    {sort['said'][:200]!a}\n    {sort['again'][0]!a}"
+    failed = sum(sort["count"] for sort in data["failures"])
+    yield f"{count} examples, {failed} failures of {len(data['failures'])} sorts"
 
 
 def _row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -194,6 +186,7 @@ def _data(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, l
     }
     found = [
         {
+            "sort": sort,
             "count": len(alike),
             "kinds": sorted({outcome.example.kind for outcome in alike}),
             "faults": list(alike[0].faults),
@@ -203,20 +196,19 @@ def _data(outcomes: Sequence[Outcome], failures: Failures, lines: Mapping[str, l
         }
         for sort, alike in failures.items()
     ]
-    return {"version": 1, "kinds": by_kind, "failures": found}
+    return {"kinds": by_kind, "failures": found}
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the examples (default: %(default)s)")
     said = "how many in one process (default: %(default)s)"
-    parser.add_argument("--examples", type=int, default=1800, help=said)
-    parser.add_argument("--commands", type=int, default=200, help="how many as commands (default: %(default)s)")
+    parser.add_argument("--examples", type=at_least(0), default=1800, help=said)
+    parser.add_argument("--commands", type=at_least(0), default=200, help="how many as commands (default: %(default)s)")
     parser.add_argument("--only", nargs="+", metavar="KIND", help="examples of these kinds alone (default: all)")
     said = "that an example may take (default: %(default)s)"
     parser.add_argument("--seconds", type=float, default=Limits().seconds, help=said)
     parser.add_argument("--gibibytes", type=float, default=Limits().memory_bytes / 2**30, help=said)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     said = "lay out what fails in this folder (default: %(default)s)"
     parser.add_argument("--keep", type=Path, metavar="DIR", default=Path("fuzz-failures"), help=said)
     return parser.parse_args(arguments)

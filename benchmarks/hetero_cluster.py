@@ -16,23 +16,22 @@ Links within a host that are slower than between hosts can't be made on one mach
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import signal
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from _measured_runs import ENVIRONMENT
+from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
-from hetero._commands import NotShownError
 from hetero._killed import killed, killed_misses, killed_table
-from hetero._report import figures, misses, table
+from hetero._report import cases_table, figures, misses, table
+from hetero._system import NotShownError
 from hetero._trial import Effort, trial
 
 KILLED = "killed host"
@@ -41,33 +40,34 @@ _COUNTS = "plans", "rounds", "steps", "warm_up", "finals"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; the exit status is 0 where everything is as it was to be."""
-    arguments = _arguments()
+    arguments = _arguments(given)
     os.environ.update(ENVIRONMENT)
     for number in _STOPPING:
         signal.signal(number, _stop)
     signal.alarm(60 * arguments.minutes)
-    result = _begun(arguments)
+    left_out = "json", "cases", "minutes"
+    settings = {name: value for name, value in vars(arguments).items() if name not in left_out}
+    result = Results(arguments.json, settings, environment=ENVIRONMENT, autos={}, cases={})
     names = [name for name in arguments.cases if name != KILLED]
     try:
         _measure([name for name in names if "figures" not in result["cases"].get(name, {})], result, arguments)
         if KILLED in arguments.cases and KILLED not in result:
-            _kill(result, arguments)
+            _kill(result)
     except NotShownError as error:
         print(f"Not shown: {error}")
         return 2
     said = [miss for name in names for miss in misses(result["cases"][name])]
-    for name in names:
-        print("\n" + table(result["cases"][name]))
+    shown = [table(result["cases"][name]) for name in names]
     if KILLED in arguments.cases:
         said += killed_misses(result[KILLED])
-        print("\n" + killed_table(result[KILLED]))
-    print("\n".join(["", *said] if said else ["", "All figures are as they were to be."]))
+        shown.append(killed_table(result[KILLED]))
+    result.shown(*shown, cases_table(result["cases"]), *(said or ["All figures are as they were to be."]))
     return 1 if said else 0
 
 
-def _measure(names: list[str], result: dict[str, Any], arguments: argparse.Namespace) -> None:
+def _measure(names: list[str], result: Results, arguments: argparse.Namespace) -> None:
     if not names:
         return
     cores, shares = len(os.sched_getaffinity(0)), max(sum(CASES[name].shares) for name in names)
@@ -77,7 +77,7 @@ def _measure(names: list[str], result: dict[str, Any], arguments: argparse.Names
 
     def written(case: dict[str, Any]) -> None:
         result["cases"][case["name"]] = case
-        _write(result, arguments.json)
+        result.write()
 
     with bench(NUM_HOSTS, ENVIRONMENT) as cluster:
         for name in names:
@@ -85,26 +85,10 @@ def _measure(names: list[str], result: dict[str, Any], arguments: argparse.Names
             written({**measured, "figures": figures(measured)})
 
 
-def _kill(result: dict[str, Any], arguments: argparse.Namespace) -> None:
+def _kill(result: Results) -> None:
     with bench(NUM_HOSTS, ENVIRONMENT) as cluster:
         result[KILLED] = killed(CASES["uniform"], cluster)
-    _write(result, arguments.json)
-
-
-def _write(result: dict[str, Any], file: Path) -> None:
-    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-def _begun(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What an earlier run with the same settings has left, or a new beginning."""
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("json", "cases", "minutes")}
-    if arguments.json.exists():
-        found: dict[str, Any] = json.loads(arguments.json.read_text(encoding="utf-8"))
-        if found.get("settings") != settings:
-            raise SystemExit(f"{arguments.json} was measured with {found.get('settings')}: name another file")
-        return found
-    machine = {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()}
-    return {"settings": settings, "machine": machine, "environment": ENVIRONMENT, "autos": {}, "cases": {}}
+    result.write()
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
@@ -116,23 +100,21 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("hetero_cluster.json"), help="default: %(default)s")
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = options(__doc__, json="hetero_cluster.json")
     names = [*CASES, KILLED]
     parser.add_argument("--cases", nargs="+", choices=names, default=names, help="default: all")
-    parser.add_argument("--plans", type=int, default=12, help="of an enumeration, at most (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=2, help="of all plans (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=2, help="of a plan in a round (default: %(default)s)")
-    parser.add_argument("--warm-up", type=int, default=2, help="steps of each plan (default: %(default)s)")
-    parser.add_argument("--finals", type=int, default=3, help="rounds of those compared (default: %(default)s)")
+    for option, default, said in (
+        ("--plans", 12, "of an enumeration, at most"),
+        ("--rounds", 2, "of all plans"),
+        ("--steps", 2, "of a plan in a round"),
+        ("--warm-up", 2, "steps of each plan"),
+        ("--finals", 3, "rounds of those compared"),
+        ("--minutes", 80, "at most"),
+    ):
+        parser.add_argument(option, type=at_least(1), default=default, help=f"{said} (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=int, default=80, help="at most (default: %(default)s)")
-    arguments = parser.parse_args()
-    for name in (*_COUNTS, "minutes"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give 1 or more")
-    return arguments
+    return parser.parse_args(given)
 
 
 if __name__ == "__main__":

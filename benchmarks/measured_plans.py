@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import platform
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -25,60 +23,55 @@ import numpy as np
 from tqdm import tqdm
 
 from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
-from _measured_report import job_result, summary, table
-from _measured_runs import ENVIRONMENT, Runner, runner, submesh_sizes
+from _measured_report import job_result, jobs_table, summary, table
+from _measured_runs import ENVIRONMENT, runner, submesh_sizes
 from alpa_dejavu.calibration.measurement import measured
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.problem import Cluster, Plan
+from harness import Remote, Results, at_least, options
 
 WARM_UP = 2
 UNDISTURBED = 0.1
 """The part of its time that a worker may wait for its core: others on the machine take some."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes."""
-    arguments = _arguments()
+    given = _parsed(arguments)
     os.environ.update(ENVIRONMENT)
-    cores = sorted(os.sched_getaffinity(0))[: arguments.devices]
+    cores = sorted(os.sched_getaffinity(0))[: given.devices]
     cluster = named_cluster("local-cpu", 1, len(cores))
-    result: dict[str, Any] = {
-        "settings": {**vars(arguments), "json": str(arguments.json), "environment": ENVIRONMENT, "cores": cores},
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform(), "python": platform.python_version()},
-        "jobs": [],
-    }
+    settings = {**vars(given), "environment": ENVIRONMENT, "cores": cores}
+    result = Results(given.json, jobs=[], settings=settings)
     print(f"{len(cores)} devices, each with a core of its own ({cores}) and one thread, with {ENVIRONMENT}")
     with contextlib.ExitStack() as stack:
         clusters = _Clusters(stack, cores)
-        for name in arguments.jobs:
-            result["jobs"].append(_job(JOBS[name], cluster, clusters, arguments))
+        for name in given.jobs:
+            result["jobs"].append(_job(JOBS[name], cluster, clusters, given))
             print(table(result["jobs"][-1]), flush=True)
             result["summary"] = summary(result["jobs"])
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    for line in result["summary"]["lines"]:
-        print(line)
-    print(f"Written to {arguments.json}")
+            result.write()
+    return result.shown(jobs_table(result["jobs"]), *result["summary"]["lines"])
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("measured_plans.json"), help="default: %(default)s")
+def _parsed(given: Sequence[str] | None) -> argparse.Namespace:
+    cores = len(os.sched_getaffinity(0))
+    parser = options(__doc__, json="measured_plans.json")
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS), help="default: all")
-    parser.add_argument("--plans", type=int, default=12, help="of a job that isn't complete (default: %(default)s)")
-    parser.add_argument("--most", type=int, default=40, help="plans of a complete job (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=8, help="of all plans (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=2, help="of a plan in a round (default: %(default)s)")
-    parser.add_argument("--tries", type=int, default=3, help="of a turn that was disturbed (default: %(default)s)")
-    parser.add_argument("--devices", type=int, default=min(2, len(os.sched_getaffinity(0))), help="at most the cores")
+    said = "of a job that isn't complete (default: %(default)s)"
+    parser.add_argument("--plans", type=at_least(1), default=12, help=said)
+    parser.add_argument("--most", type=at_least(1), default=40, help="plans of a complete job (default: %(default)s)")
+    said = "of all plans; stages are timed in every second one (default: %(default)s)"
+    parser.add_argument("--rounds", type=at_least(2), default=8, help=said)
+    parser.add_argument("--steps", type=at_least(1), default=2, help="of a plan in a round (default: %(default)s)")
+    said = "of a turn that was disturbed (default: %(default)s)"
+    parser.add_argument("--tries", type=at_least(1), default=3, help=said)
+    parser.add_argument("--devices", type=at_least(1), default=min(2, cores), help="at most the cores")
     parser.add_argument("--auto", nargs="*", choices=list(JOBS), default=None, help="jobs that AutoStageOption plans")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if not 1 <= arguments.devices <= len(os.sched_getaffinity(0)):
-        parser.error(f"--devices is {arguments.devices}, but there are {len(os.sched_getaffinity(0))} cores for them")
-    for name, least in (("rounds", 2), ("steps", 1), ("plans", 1), ("most", 1), ("tries", 1)):
-        if getattr(arguments, name) < least:
-            why = ": stages are timed in every second round" if name == "rounds" else ""
-            parser.error(f"--{name} is {getattr(arguments, name)}; give {least} or more{why}")
+    arguments = parser.parse_args(given)
+    if arguments.devices > cores:
+        parser.error(f"--devices is {arguments.devices}, but there are {cores} cores for them")
     if arguments.auto is None:
         arguments.auto = [name for name in arguments.jobs if JOBS[name].complete]
     return arguments
@@ -89,9 +82,9 @@ class _Clusters:
 
     def __init__(self, stack: contextlib.ExitStack, cores: list[int]) -> None:
         self.cores, self._stack = cores, stack
-        self._started: dict[tuple[int, ...], Runner] = {}
+        self._started: dict[tuple[int, ...], Remote] = {}
 
-    def __getitem__(self, sizes: tuple[int, ...]) -> Runner:
+    def __getitem__(self, sizes: tuple[int, ...]) -> Remote:
         if sizes not in self._started:
             self._started[sizes] = self._stack.enter_context(runner(self.cores))
         return self._started[sizes]
@@ -110,7 +103,7 @@ def _job(job: Job, cluster: Cluster, clusters: _Clusters, arguments: argparse.Na
     plans.setdefault(roles["ours"], ours)
     if job.name in arguments.auto:
         with runner(clusters.cores) as alone:
-            auto = alone.auto(job.name, ours.num_micro_batches)
+            auto = alone("auto", job.name, ours.num_micro_batches)
         theirs = plan_of(job, cluster, ours.num_micro_batches, auto["stages"])
         roles["auto"] = label(theirs)
         plans.setdefault(roles["auto"], theirs)
@@ -123,14 +116,14 @@ def _job(job: Job, cluster: Cluster, clusters: _Clusters, arguments: argparse.Na
 
 def _run(job: Job, plans: dict[str, Plan], clusters: _Clusters, arguments: argparse.Namespace) -> dict[str, Any]:
     """For each plan its steps, its times by stage and its errors."""
-    places: dict[str, tuple[Runner, int]] = {}
+    places: dict[str, tuple[Remote, int]] = {}
     groups: dict[tuple[int, ...], list[str]] = {}
     for name, plan in plans.items():
         group = groups.setdefault(submesh_sizes(plan), [])
         places[name] = clusters[submesh_sizes(plan)], len(group)
         group.append(name)
     for sizes, group in groups.items():
-        clusters[sizes].start(job.name, [plans[name] for name in group])
+        clusters[sizes].send("plans", job.name, [plans[name] for name in group])
     found: dict[str, Any] = {"compile_s": {}, "pinned": {}, "threads": {}}
     for sizes, group in groups.items():
         answer = clusters[sizes].answer()
@@ -138,7 +131,7 @@ def _run(job: Job, plans: dict[str, Plan], clusters: _Clusters, arguments: argpa
         found["pinned"].update({" + ".join(map(str, sizes)): answer["pinned"]})
     running = [name for name in plans if not isinstance(found["compile_s"][name], str)]
     for name in running:
-        places[name][0].steps(places[name][1], WARM_UP, False)
+        places[name][0]("steps", places[name][1], WARM_UP, False)
     order = np.random.default_rng(arguments.seed)
     steps: dict[str, list[list[float]]] = {name: [] for name in running}
     waited: dict[str, list[float]] = {name: [] for name in running}
@@ -155,17 +148,17 @@ def _run(job: Job, plans: dict[str, Plan], clusters: _Clusters, arguments: argpa
     for sizes, group in groups.items():
         first = next((name for name in group if name in running), None)
         if first is not None:
-            found["threads"][" + ".join(map(str, sizes))] = clusters[sizes].threads(places[first][1], 10)
+            found["threads"][" + ".join(map(str, sizes))] = clusters[sizes]("threads", places[first][1], 10)
     found |= {"steps": steps, "waited_for_core": waited}
     found["measured"] = {name: _measured(plans[name], steps[name], notes[name]) for name in running}
     return found
 
 
-def _turn(cluster: Runner, number: int, arguments: argparse.Namespace, noting: bool) -> tuple[list[Any], float]:
+def _turn(cluster: Remote, place: int, arguments: argparse.Namespace, noting: bool) -> tuple[list[Any], float]:
     """The steps of a plan's turn; of several tries the one whose workers waited least for their cores, if they did."""
     tries = []
     for _ in range(arguments.tries):
-        tries.append(cluster.steps(number, arguments.steps, noting))
+        tries.append(cluster("steps", place, arguments.steps, noting))
         if tries[-1][1] <= UNDISTURBED:
             break
     return min(tries, key=lambda made: made[1])
@@ -177,4 +170,4 @@ def _measured(plan: Plan, steps: list[list[float]], notes: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

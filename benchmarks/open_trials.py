@@ -9,20 +9,14 @@ models are fitted on `--train` and predict the rows of `--test` that aren't in `
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from trials._folder import AbsentError, Folder, UnreadableError
+from harness import Results, Table, options, wrong_input_told
+from trials._folder import Folder
 from trials._plots import draw
 from trials._run import Scored, score
 from trials._sets import SETS
@@ -31,22 +25,22 @@ VERSION = 1
 SHOWN = ("mape", "median_ape", "coverage_90", "width_90", "spearman", "subset_regret", "memory_mape")
 
 
+@wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Scores the sets and writes the result; returns 2 where an input is wrong, with what and where on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    given = _parsed(arguments)
-    try:
-        scored = run(given.train, given.test, given.only)
-    except (AbsentError, UnreadableError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    result = leaderboard(scored, given.only or list(SETS))
-    _write(given.json, result)
+    parser = options(__doc__, needs_json=True)
+    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
+    said = "a folder of measurements to predict; without it, groups are left out"
+    parser.add_argument("--test", type=Path, help=said)
+    parser.add_argument("--only", action="append", metavar="SET", help="one set alone (may be given several times)")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="a folder for a picture of each set")
+    given = parser.parse_args(arguments)
+    scored = run(given.train, given.test, given.only)
+    result = Results(given.json, **leaderboard(scored, given.only or list(SETS)))
     if given.plots is not None:
         for key, each in tqdm(scored.items(), desc="plots"):
             draw(given.plots, key, each)
-    _show(result)
-    return 0
+    return result.shown(*_tables(result))
 
 
 def run(train: Path, test: Path | None, only: Sequence[str] | None = None) -> dict[str, Scored]:
@@ -85,53 +79,29 @@ def leaderboard(scored: dict[str, Scored], asked: Sequence[str]) -> dict[str, An
     }
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", type=Path, required=True, help="the folder whose measurements models are fitted on")
-    parser.add_argument(
-        "--test", type=Path, help="a folder of measurements to predict; without it, groups are left out"
-    )
-    parser.add_argument("--json", type=Path, required=True, help="the file for the result")
-    parser.add_argument("--only", action="append", metavar="SET", help="one set alone (may be given several times)")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="a folder for a picture of each set")
-    return parser.parse_args(arguments)
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    """All or nothing: a killed run leaves no half of a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
-
-
-def _show(result: dict[str, Any]) -> None:
-    table = Table("set", "n", *SHOWN, "linear", "forest", "coverage may be", "is", "≤ linear's width")
-    for key, each in result["sets"].items():
-        others = [each["baselines"][name] for name in ("linear", "random_forest")]
-        shown = [_percent(each.get(name)) for name in SHOWN]
-        shown += [f"{_percent(other['mape'])} ±{_percent(other['width_90'])}" for other in others]
-        shown += ["-".join(_percent(end) for end in each["coverage_band"])]
-        shown += ["yes" if each[name] else "NO" for name in ("coverage_in_band", "not_wider_than_linear")]
-        table.add_row(key, str(each["n"]), *shown)
-    console = Console()
-    console.print(table)
+def _tables(result: dict[str, Any]) -> list[Table | str]:
+    columns: dict[str, Any] = {"set": "{key}", "n": "{n}"}
+    columns |= {name: lambda row, name=name: _percent(row[name]) for name in SHOWN}
+    for name in ("linear", "random_forest"):
+        columns[name] = lambda row, name=name: " ±".join(
+            _percent(row["baselines"][name][figure]) for figure in ("mape", "width_90")
+        )
+    columns["coverage may be"] = lambda row: "-".join(map(_percent, row["coverage_band"]))
+    columns |= {"is": "{coverage_in_band}", "≤ linear's width": "{not_wider_than_linear}"}
+    lines: list[Table | str] = [Table.of([{"key": key, **each} for key, each in result["sets"].items()], columns)]
     for name, said in (
         ("coverage_in_band", "coverage is outside the 95 % band of its number of groups"),
         ("not_wider_than_linear", "intervals are wider than the linear baseline's"),
     ):
         wrong = [key for key, each in result["sets"].items() if not each[name]]
-        console.print(f"{said}: {', '.join(wrong) or 'nowhere'}")
-    console.print(
-        f"coverage of all rows: {_percent(result['coverage_pooled'])}; absent: {', '.join(result['absent']) or 'none'}"
-    )
+        lines.append(f"{said}: {', '.join(wrong) or 'nowhere'}")
+    pooled = _percent(result["coverage_pooled"])
+    return [*lines, f"coverage of all rows: {pooled}; absent: {', '.join(result['absent']) or 'none'}"]
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
-
-__all__ = ["leaderboard", "main", "run"]
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -18,32 +18,27 @@ Exit status 1 if a lower bound is above the optimum anywhere, or anything is che
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import highspy
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from _operator_graphs import MESHES, MODELS, case_of
-from _timing import machine, timed
-from alpa_dejavu.sharding._anneal import annealed
 from alpa_dejavu.sharding._blocks import Blocks
-from alpa_dejavu.sharding._dual import Dual
 from alpa_dejavu.sharding._eliminate import reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow, solve_ilp
 from alpa_dejavu.sharding._joint import JointCosts
-from alpa_dejavu.sharding._padded import IntArray, Padded
-from alpa_dejavu.sharding._relaxed import CEILINGS, ceiling_of, solve_relaxed
-from alpa_dejavu.sharding._settle import settled
+from alpa_dejavu.sharding.experimental.anneal import annealed
+from alpa_dejavu.sharding.experimental.dual import Dual
+from alpa_dejavu.sharding.experimental.padded import IntArray, Padded
+from alpa_dejavu.sharding.experimental.relaxed import CEILINGS, ceiling_of, solve_relaxed
+from alpa_dejavu.sharding.experimental.settle import settled
+from harness import Results, Table, at_least, options, timed
 
-Row = dict[str, object]
+Row = dict[str, Any]
 Result = TypeVar("Result")
 SAME = 1e-6
 """A relative difference that HiGHS's tolerances explain."""
@@ -53,25 +48,17 @@ LIMITED, BUDGET = ("mlp", "unet"), 0.8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Solves all and shows them."""
-    given = _parsed(arguments)
+    parser = options(__doc__)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="these alone")
+    parser.add_argument("--meshes", nargs="+", type=_mesh, default=list(MESHES), metavar="AxB", help="these alone")
+    parser.add_argument("--repeat", type=at_least(1), default=3, help="runs of each (default: %(default)s)")
+    given = parser.parse_args(arguments)
     cases = [(model, mesh) for model in given.models for mesh in given.meshes]
     rows: list[Row] = []
     for model, mesh in tqdm(cases, unit="graph"):
         rows += _rows(model, mesh, given.repeat)
-    _show(rows)
-    if given.json is not None:
-        heading = {"version": 1, **machine(), "highs": highspy.Highs().version()}
-        given.json.write_text(json.dumps({**heading, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    Results(given.json, rows=rows).shown(Table.of(rows, COLUMNS))
     return 0 if all(row["sound"] for row in rows) else 1
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the results here, too")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="these alone")
-    parser.add_argument("--meshes", nargs="+", type=_mesh, default=list(MESHES), metavar="AxB", help="these alone")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each (default: %(default)s)")
-    return parser.parse_args(arguments)
 
 
 def _mesh(text: str) -> tuple[int, int]:
@@ -147,26 +134,18 @@ def _or_none(call: Callable[[], Result]) -> Result | None:
         return None
 
 
-def _show(rows: list[Row]) -> None:
-    columns = "model", "mesh", "graph", "nodes", "edges", "choices", "limits"
-    seconds, shares = ("eliminate_s", "ilp_s", "relaxed_s"), ("rounded", "polished", "relaxed", "gap")
-    times = *(name.replace("_", " ") for name in seconds), "ILP / relaxed", "joint s"
-    table = Table(*columns, *times, *shares, "sound")
-    for row in rows:
-        ilp_s, relaxed_s = float(str(row["ilp_s"])), float(str(row["relaxed_s"]))
-        table.add_row(
-            *(str(row[name]) for name in columns),
-            *(f"{float(str(row[name])):.3f}" for name in seconds),
-            f"{ilp_s / relaxed_s:.2f}x" if relaxed_s else "",
-            "" if row.get("joint") is None else f"{row['joint_s']:.3f}",
-            *(_share(row.get(name, "")) for name in shares),
-            "yes" if row["sound"] else "NO",
-        )
-    Console(width=220).print(table)
+def _share(name: str) -> Callable[[Row], object]:
+    return lambda row: f"{row[name]:+.2%}" if isinstance(row[name], float) else row[name]
 
 
-def _share(value: object) -> str:
-    return f"{value:+.2%}" if isinstance(value, float) else str(value)
+COLUMNS: dict[str, str | Callable[[Row], object]] = {
+    **{name: f"{{{name}}}" for name in ("model", "mesh", "graph", "nodes", "edges", "choices", "limits")},
+    **{name.replace("_", " "): f"{{{name}:.3f}}" for name in ("eliminate_s", "ilp_s", "relaxed_s")},
+    "ILP / relaxed": lambda row: f"{row['ilp_s'] / row['relaxed_s']:.2f}x" if row["relaxed_s"] else "",
+    "joint s": "{joint_s:.3f}",
+    **{name: _share(name) for name in ("rounded", "polished", "relaxed", "gap")},
+    "sound": "{sound}",
+}
 
 
 if __name__ == "__main__":

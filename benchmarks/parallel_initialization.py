@@ -32,24 +32,19 @@ starts aren't surely faster in seconds, all counted; 0 if all holds that was mea
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import jax
 from tqdm import tqdm
 
-from _timing import machine
-from alpa_dejavu._util.json_file import write_whole
+from harness import Results, options
 from races._models import TASKS
 from races._plan import QUICK, WHOLE, Plan
-from races._report import show, verdict
+from races._report import tables, verdict
 from races._seconds import WORKERS, measured
 from races._ways import Way, row, ways
 
@@ -58,37 +53,41 @@ VERSION = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is missing, shows all, and says what is missed."""
-    given = _parsed(arguments)
+    parser = options(__doc__)
+    parser.add_argument("--only", choices=["steps", "seconds"], help="one part alone; the other one's figures are kept")
+    parser.add_argument("--models", nargs="+", choices=list(TASKS), help="measure these alone")
+    parser.add_argument("--quick", action="store_true", help="one network, few steps, to see that all of it runs")
+    given = parser.parse_args(arguments)
     plan = QUICK if given.quick else WHOLE
     names = given.models or list(plan.models)
-    result = _begun(given.json, plan)
+    result = _begun(given, plan)
     for name in names if given.only != "seconds" else ():
-        _measure(name, result, plan, given.json)
+        _measure(name, result, plan)
     if given.only != "steps" and plan.pairs:
         _measure_seconds(result, plan, given)
+    # What the file has of the other part stays there, and isn't judged.
     left_out: dict[str, dict[str, Any]] = {"seconds": {"models": {}}, "steps": {"seconds": {}}}
-    result |= left_out.get(given.only or "", {})
-    show(result, plan)
-    said = verdict(result, plan)
-    print("\n".join(said.lines))
+    judged = {**result, **left_out.get(given.only or "", {})}
+    said = verdict(judged, plan)
+    result.shown(*tables(judged, plan), *said.lines)
     return 0 if said.held else 1
 
 
-def _measure(name: str, result: dict[str, Any], plan: Plan, file: Path | None) -> None:
+def _measure(name: str, result: Results, plan: Plan) -> None:
     task = plan.task(name)
     found = result["models"].setdefault(name, {"data": task.data().mark, "rows": {}})
     if found["data"] != task.data().mark:
-        raise SystemExit(f"{file} was measured with other data for {name}: name another file")
+        raise SystemExit(f"{result.file} was measured with other data for {name}: name another file")
     if "target" not in found:
         found["target"] = plan.target(task)
-        _write(result, file)
+        result.write()
     left = [(way, seed) for way in ways(plan.workers) for seed in plan.seeds if not _has(found, way, seed)]
     for way, seed in tqdm(left, name, unit="run"):
         found["rows"].setdefault(way.name, []).append(row(task, way, seed, found["target"]))
-        _write(result, file)
+        result.write()
 
 
-def _measure_seconds(result: dict[str, Any], plan: Plan, given: argparse.Namespace) -> None:
+def _measure_seconds(result: Results, plan: Plan, given: argparse.Namespace) -> None:
     if len(os.sched_getaffinity(0)) < WORKERS:
         said = f"the part in seconds needs {WORKERS} cores, one for each worker"
         if given.only == "seconds":
@@ -96,7 +95,7 @@ def _measure_seconds(result: dict[str, Any], plan: Plan, given: argparse.Namespa
         logging.warning("%s: it is left out", said)
         return
     try:
-        measured(result, plan, lambda: _write(result, given.json))
+        measured(result, plan, result.write)
     except ValueError as error:
         raise SystemExit(f"{given.json}: {error}") from None
 
@@ -105,34 +104,14 @@ def _has(found: dict[str, Any], way: Way, seed: int) -> bool:
     return any(one["seed"] == seed for one in found["rows"].get(way.name, ()))
 
 
-def _begun(file: Path | None, plan: Plan) -> dict[str, Any]:
+def _begun(given: argparse.Namespace, plan: Plan) -> Results:
     """What an earlier run has left, or a new beginning."""
-    settings = plan.settings()
-    if file is not None and file.exists():
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if found.get("version") == 1:
-            # Its seconds were of another race, of more starts than workers.
-            found["version"] = VERSION
-            found.pop("seconds", None)
-        if found.get("settings") != settings:
-            raise SystemExit(f"{file} was measured with {found.get('settings')}, now {settings}: name another file")
-        return found
-    versions = {"jax": jax.__version__, "platform": platform.platform()}
-    return {"version": VERSION, "settings": settings, "machine": {**machine(), **versions}, "models": {}}
-
-
-def _write(result: dict[str, Any], file: Path | None) -> None:
-    if file is not None:
-        write_whole(file, json.dumps(result, indent=1) + "\n")
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write rows here as they come, and go on from these")
-    parser.add_argument("--only", choices=["steps", "seconds"], help="one part alone; the other one's figures are kept")
-    parser.add_argument("--models", nargs="+", choices=list(TASKS), help="measure these alone")
-    parser.add_argument("--quick", action="store_true", help="one network, few steps, to see that all of it runs")
-    return parser.parse_args(arguments)
+    result = Results(given.json, plan.settings(), models={})
+    if result["version"] < VERSION:
+        # Its seconds were of another race, of more starts than workers.
+        result.pop("seconds", None)
+    result["version"] = VERSION
+    return result
 
 
 if __name__ == "__main__":

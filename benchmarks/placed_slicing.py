@@ -11,38 +11,38 @@ machine, `cpu_s` what this process had of it; one core is used.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from _timing import machine
 from alpa_dejavu.problem import Sites, SlicingProblem
 from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform
+from harness import Results, Table, at_least, options
 
 PER_HOST = 8
 """Devices of a host."""
+COLUMNS = {
+    **{name: f"{{{name}}}" for name in ("case", "seed", "rounds", "stages", "same")},
+    **{name: f"{{{name}:.4g}}" for name in ("seconds", "cpu_s", "other_seconds", "cost_s", "gap", "uniform_over_ours")},
+}
 CONFIG_COSTS = (1.0, 1.06, 1.15)
 """What a stage's configs cost, next to the first's; the dearer ones leave more room in memory."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Solves all and shows them; exit status 1 if an answer that has to be the same isn't."""
-    arguments = _arguments()
-    seeds = range(arguments.seeds)
+    parser = options(__doc__)
+    parser.add_argument("--seeds", type=at_least(1), default=3, help="problems of each set (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    seeds = range(given.seeds)
     rows = [_row("even layers", seed, made_up(seed, 48, [8] * 8, 128, uneven=0.02), None) for seed in seeds]
     rows += [_row("uneven layers", seed, made_up(seed, 48, [8] * 8, 128), None) for seed in seeds]
     rows += [_row("small", seed, made_up(seed, 4, [1, 1], 8, per_host=2), "exhaustive") for seed in seeds]
     rows += [_row("uniform", seed, made_up(seed, 48, [8], 128), "no sites") for seed in seeds]
-    _show(rows)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({**machine(), "cases": rows}, indent=1) + "\n", encoding="utf-8")
+    Results(given.json, cases=rows).shown(Table.of(rows, COLUMNS))
     return 0 if all(row.get("same", True) for row in rows) else 1
 
 
@@ -121,25 +121,6 @@ def _row(case: str, seed: int, problem: SlicingProblem, against: str | None) -> 
         other = Dynamic().slice(dataclasses.replace(problem, costs_s=problem.costs_s + crossing, sites=None))
     row |= {"other_seconds": other.seconds, "same": abs(other.cost_s - found.cost_s) <= 1e-9 * other.cost_s}
     return row
-
-
-def _show(rows: list[dict[str, object]]) -> None:
-    columns = (
-        "case", "seed", "seconds", "cpu_s", "other_seconds", "rounds", "stages", "cost_s", "gap", "same",
-        "uniform_over_ours",
-    )  # fmt: skip
-    table = Table(*columns)
-    for row in rows:
-        cells = [row.get(column, "") for column in columns]
-        table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
-    Console(width=140).print(table)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the results here, too")
-    parser.add_argument("--seeds", type=int, default=3, help="problems of each set (default: %(default)s)")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,24 +11,20 @@ into memory: where we say no, our estimate is too high.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from alpa_dejavu import layers, sharding
-from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.planning import GivenStage, estimate, plan_model
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.problem import Cluster, MeshConfig, NoPlanError, Run, Submesh
+from harness import Results, Table, options
 
 MACHINE = "p3.16xlarge"
 SUITES = (
@@ -62,27 +58,19 @@ class Published:
         return max(self.stages)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Compares every plan; exit status 1 if one couldn't be."""
-    arguments = _arguments()
-    sys.path.insert(0, str(arguments.suites.resolve()))
-    published = [case for case in _published() if not arguments.only or case.model in arguments.only]
-    rows = [_compare(case) for case in tqdm(published, unit="plan")]
-    _show(rows)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": MACHINE, "plans": rows}, indent=1) + "\n", encoding="utf-8")
-    return 0 if all("error" not in row for row in rows) else 1
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("suites", type=Path, help="the folder benchmark/alpa of Alpa's source at v0.2.3")
-    parser.add_argument("--json", type=Path, help="write the results here, too")
     parser.add_argument("--only", nargs="+", help="only these models, such as gpt-39b")
-    arguments = parser.parse_args()
-    if not (arguments.suites / "suite_auto_gpt.py").is_file():
-        parser.error(f"{arguments.suites} has no suite_auto_gpt.py; give the folder benchmark/alpa of Alpa v0.2.3")
-    return arguments
+    given = parser.parse_args(arguments)
+    if not (given.suites / "suite_auto_gpt.py").is_file():
+        parser.error(f"{given.suites} has no suite_auto_gpt.py; give the folder benchmark/alpa of Alpa v0.2.3")
+    sys.path.insert(0, str(given.suites.resolve()))
+    published = [case for case in _published() if not given.only or case.model in given.only]
+    rows = [_compare(case) for case in tqdm(published, unit="plan")]
+    Results(given.json, machine=MACHINE, plans=rows).shown(Table.of(rows, COLUMNS))
+    return 0 if all("error" not in row for row in rows) else 1
 
 
 def _published() -> Iterator[Published]:
@@ -164,27 +152,16 @@ def _fits(planned: PlanningResult) -> bool:
     return _memory_share(planned) <= 1
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
-    heads = ("model", "GPUs", "published s", "memory", "ours s", "micro-batches", "rank", "regret")
-    table = Table(*heads, "ours, all free", "regret", "ours fits")
-    for row in rows:
-        first = [row["model"], str(row["gpus"])]
-        if "error" in row:
-            table.add_row(*first, row["error"].split(";")[0])
-            continue
-        table.add_row(
-            *first,
-            f"{row['published_s']:.2f}",
-            f"{row['published_memory_share']:.0%}",
-            f"{row['ours_same_micro_batches_s']:.2f}",
-            str(row["micro_batches"]),
-            f"{row['rank']} of {row['ranked_among']}",
-            f"{row['regret_same_micro_batches']:+.1%}",
-            f"{units.seconds(row['ours_s'])} in {row['ours_micro_batches']}",
-            f"{row['regret']:+.1%}",
-            "yes" if row["ours_fits"] else "no",
-        )
-    Console(width=170).print(table)
+COLUMNS = {
+    "model": "{model}",
+    "GPUs": "{gpus}",
+    "published": "{published_s:.2f} s",
+    "its memory": "{published_memory_share:.0%}",
+    "ours, same micro-batches and remat": "{ours_same_micro_batches_s:.2f} s in {micro_batches} "
+    "({regret_same_micro_batches:+.1%}, rank {rank} of {ranked_among})",
+    "ours, all free": "{ours_s:.2f} s in {ours_micro_batches} ({regret:+.1%})",
+    "ours fits": lambda row: row["ours_fits"],
+}
 
 
 if __name__ == "__main__":

@@ -11,30 +11,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import json
 import os
 import platform
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from tqdm import tqdm
 
-from _conformance import FileResult, count, markdown
+from _conformance import FileResult, count, page, tables
 from _isolation import adopt_orphans, ray_head, run_limited, sweep
-from alpa_dejavu._util import units
+from harness import Results, at_least, options
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = ("serve", "tpu", "torch")
 OVERHEAD_S = 30.0
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Runs the files; exit status 0 whatever they did, since the table says it."""
-    arguments = _arguments()
+    arguments = _arguments(given)
     tests = arguments.tests.resolve()
     files = [path for path in _files(tests) if fnmatch.fnmatch(path, arguments.only)]
     if not files:
@@ -54,27 +54,23 @@ def main() -> int:
     finally:
         sweep()
     heading = _heading(time.monotonic() - started, arguments.devices)
-    if arguments.json is not None:
-        rows = [dataclasses.asdict(result) for result in results]
-        arguments.json.write_text(json.dumps({"heading": heading, "files": rows}, indent=1) + "\n", encoding="utf-8")
-    table = markdown(results, heading)
+    rows = [dataclasses.asdict(result) for result in results]
+    folders, each = tables(results)
     if arguments.only == "*":
-        arguments.output.write_text(table, encoding="utf-8")
-    print(table.partition("## Files")[0])
-    return 0
+        arguments.output.write_text(page(heading, folders, each), encoding="utf-8")
+    return Results(arguments.json, heading=heading, files=rows).shown(heading, folders)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = options(__doc__)
     parser.add_argument("tests", type=Path, help="the folder tests/ of Alpa 0.2.3")
-    parser.add_argument("--json", type=Path, help="write the results here, too")
     parser.add_argument("--time-limit", type=float, default=600.0, help="seconds for a file (default: %(default)s)")
-    parser.add_argument("--test-limit", type=int, default=240, help="seconds for a test (default: %(default)s)")
+    parser.add_argument("--test-limit", type=at_least(1), default=240, help="seconds for a test (default: %(default)s)")
     parser.add_argument("--total-limit", type=float, default=4500.0, help="seconds for all (default: %(default)s)")
-    parser.add_argument("--devices", type=int, default=8, help="devices of the Ray node (default: %(default)s)")
+    parser.add_argument("--devices", type=at_least(1), default=8, help="devices of the Ray node (default: %(default)s)")
     parser.add_argument("--only", default="*", help='run only these, for example "shard_parallel/*"; writes no table')
     parser.add_argument("--output", type=Path, default=HERE.parent / "patches" / "CONFORMANCE.md", help="the table")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     if not arguments.tests.is_dir():
         parser.error(f"{arguments.tests} is no folder; give the folder tests/ of Alpa's source at v0.2.3")
     return arguments
@@ -118,7 +114,7 @@ def _run(tests: Path, path: str, arguments: argparse.Namespace, limit_s: float) 
 def _ending(code: int | None, limit_s: float, said: str) -> str:
     """Why a file ended before its last test, if it did."""
     if code is None:
-        return f"out of time after {units.seconds(limit_s)}"
+        return f"out of time after {limit_s:.0f} s"
     if code < 0:
         return f"ended by signal {signal.Signals(-code).name}"
     lines = said.strip().splitlines()
@@ -127,7 +123,7 @@ def _ending(code: int | None, limit_s: float, said: str) -> str:
 
 def _line(result: FileResult) -> str:
     counts = f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"
-    return f"{result.path}: {counts} in {units.seconds(result.seconds)} {result.cause}".rstrip()
+    return f"{result.path}: {counts} in {result.seconds:.0f} s {result.cause}".rstrip()
 
 
 def _heading(seconds: float, devices: int) -> str:

@@ -18,24 +18,17 @@ missed.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
-import json
 import math
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._util import units
-from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.planning import PlanningResult, plan
 from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache
 from alpa_dejavu.planning.strategies import ByStrategy, strategy
@@ -43,62 +36,57 @@ from alpa_dejavu.problem import NoPlanError
 from gaps import _published, _slicers
 from gaps._pairs import Pair, drawn
 from gaps._wide import Wide, counted
-from slicers._figure import Figure
+from harness import Figure, Results, Table, at_least, options
 
 PARTS = ("gap", "strategies", "slicers", "published")
 STRATEGIES = ("alpa", "amp", "megatron")
 MEDIAN, WORST = 0.01, 0.03
 """By which share the default search's step may be longer."""
 SAME = 1e-3
-VERSION = 1
 Row = dict[str, Any]
+Shown = tuple[list[Table], list[Figure]]
+"""Of a part."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Computes the parts and shows every figure; exit status 1 if one is missed."""
-    given = _parsed(arguments)
+    parser = options(__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the pairs (default: %(default)s)")
+    parser.add_argument("--pairs", type=at_least(1), default=12, help="how many (default: %(default)s)")
+    said = "keep what is learned of models here, from run to run (default: until the end)"
+    parser.add_argument("--cache", type=Path, metavar="DIR", help=said)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    given = parser.parse_args(arguments)
+    results = Results(given.json, {"seed": given.seed})
+    tables, figures = list[Table](), list[Figure]()
     with tempfile.TemporaryDirectory() as folder:
-        known = _Known(given.json, {"seed": given.seed}, chosen_cache(given.cache or folder))
-        figures = _figures(given, known)
-    _show(figures)
-    return 0 if all(figure.held for figure in figures) else 1
+        known = _Known(results, chosen_cache(given.cache or folder))
+        for part in given.only:
+            more, judged = _part(part, given.seed, given.pairs, known)
+            tables += more
+            figures += judged
+    return results.shown(*tables, figures=figures)
 
 
-def _figures(given: argparse.Namespace, known: _Known) -> list[Figure]:
-    figures = list[Figure]()
-    for part in given.only:
-        if part == "published":
-            figures += _published_figures(_published_rows(known))
-        else:
-            row, shown = PAIR_PARTS[part]
-            pairs = _fitting(given.seed, known)
-            chosen = tqdm(itertools.islice(pairs, given.pairs), part, given.pairs, unit="pair")
-            figures += shown([_pair_row(pair, row, known) for pair in chosen])
-    return figures
-
-
+@final
+@dataclasses.dataclass(frozen=True)
 class _Known:
-    """What was computed before, by the kind of what it is and its name; written after each step."""
+    """What was computed before, and what was learned of models."""
 
-    def __init__(self, file: Path | None, settings: Row, cache: ModelCache | None) -> None:
-        self.cache = cache
-        self._file = file
-        self._data: Row = {"version": VERSION, "settings": settings}
-        if file is not None and file.exists():
-            self._data = json.loads(file.read_text(encoding="utf-8"))
-            if self._data.get("settings") != settings:
-                raise SystemExit(f"{file} was made with {self._data.get('settings')}; name another file")
+    results: Results
+    cache: ModelCache | None
 
     def row(self, kind: str, name: str, computed: Callable[[], Row]) -> Row:
         """The row; computed, if it isn't there."""
-        rows: dict[str, Row] = self._data.setdefault(kind, {})
-        if name not in rows:
-            started = time.process_time()
-            rows[name] = computed()
-            rows[name]["cpu_s"] = time.process_time() - started
-            if self._file is not None:
-                write_whole(self._file, json.dumps(self._data, indent=1) + "\n")
-        return rows[name]
+        return self.results.known(kind, name, computed)
+
+
+def _part(part: str, seed: int, pairs: int, known: _Known) -> Shown:
+    if part == "published":
+        return _published_figures([_published_row(one, known) for one in tqdm(_published.old_plans(), "published")])
+    row, shown = PAIR_PARTS[part]
+    chosen = tqdm(itertools.islice(_fitting(seed, known), pairs), part, pairs, unit="pair")
+    return shown([_pair_row(pair, row, known) for pair in chosen])
 
 
 def _fitting(seed: int, known: _Known) -> Iterator[Pair]:
@@ -119,7 +107,7 @@ def _default(pair: Pair, cache: ModelCache | None, more: int = 0) -> Row:
         return {"fits": False}
     except ValueError as error:
         return {"error": str(error)}
-    return {**_shape(made), **asked}
+    return {**_shape(made), "slicings": asked.call_count}
 
 
 def _shape(made: PlanningResult) -> Row:
@@ -156,7 +144,7 @@ def _wide(pair: Pair, known_s: float, cache: ModelCache | None) -> Row:
             made = plan(task, annotations=())
     except (NoPlanError, ValueError) as error:
         return {"error": str(error)}
-    return {**_shape(made), **asked}
+    return {**_shape(made), "slicings": asked.call_count}
 
 
 def _strategies_row(pair: Pair, default: Row, known: _Known) -> Row:
@@ -184,35 +172,35 @@ def _slicers_compared(pair: Pair, cache: ModelCache | None) -> Row:
     return _slicers.compared(task, plan(task, annotations=()))
 
 
-def _published_rows(known: _Known) -> list[Row]:
-    return [_published_row(one, known) for one in tqdm(_published.old_plans(), "published")]
-
-
 def _published_row(old: Row, known: _Known) -> Row:
     row = known.row("published", old["model"], lambda: _published.compared(old, cache=known.cache))
     return {"pair": old["model"], **row}
 
 
-def _gap_figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    yield _planned(rows)
+def _gap_figures(rows: Sequence[Row]) -> Shown:
     found = [row for row in rows if "error" not in row]
-    table = Table("pair", "default s", "shape", "wide s", "shape", "worse by", "slicings", "CPU s", "a host more")
-    for row in found:
-        default, wide = row["default"], row["wide"]
-        table.add_row(
-            row["pair"], f"{default['step_s']:.4g}", _said(default), f"{wide.get('step_s', 0.0):.4g}", _said(wide),
-            f"{row['gap']:.2%}", f"{default['slicings']} of {wide.get('slicings', 0)}",
-            f"{default['cpu_s']:.0f} of {wide['cpu_s']:.0f}", f"{row['more_gap']:+.1%}",
-        )  # fmt: skip
-    Console(width=190).print(table)
+    columns = {
+        "pair": "{pair}",
+        "default s": "{default[step_s]:.4g}",
+        "shape": lambda row: _said(row["default"]),
+        "wide s": "{wide[step_s]:.4g}",
+        "wide shape": lambda row: _said(row["wide"]),
+        "worse by": "{gap:.2%}",
+        "slicings": "{default[slicings]} of {wide[slicings]}",
+        "CPU s": "{default[cpu_s]:.0f} of {wide[cpu_s]:.0f}",
+        "a host more": "{more_gap:+.1%}",
+    }
     gaps = [row["gap"] for row in found] or [0.0]
     said = f"median {statistics.median(gaps):.2%}, worst {max(gaps):.2%}"
     aim = f"median {MEDIAN:.0%}, worst {WORST:.0%} at most"
     held = statistics.median(gaps) <= MEDIAN and max(gaps) <= WORST
-    yield Figure("default search", f"{len(found)} pairs, worse than a wide one", aim, said, held)
     slower = [row for row in found if row["more_gap"] > SAME]
-    said = "; ".join(f"{row['pair']} {row['more_gap']:+.1%}" for row in slower) or "none"
-    yield Figure("default search", f"{len(found)} pairs, a host more", "none slower by over 0.1 %", said, not slower)
+    more = "; ".join(f"{row['pair']} {row['more_gap']:+.1%}" for row in slower) or "none"
+    return [Table.of(found, columns)], [
+        _planned(rows),
+        Figure("default search", f"{len(found)} pairs, worse than a wide one", aim, said, held),
+        Figure("default search", f"{len(found)} pairs, a host more", "none slower by over 0.1 %", more, not slower),
+    ]
 
 
 def _said(shape: Row) -> str:
@@ -226,31 +214,31 @@ def _planned(rows: Sequence[Row]) -> Figure:
     return Figure("planner", f"{len(rows)} pairs", "all are planned", "; ".join(failed) or "all", not failed)
 
 
-def _strategies_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+def _strategies_figures(rows: Sequence[Row]) -> Shown:
     found = [row for row in rows if "error" not in row]
+    figures = []
     for name in STRATEGIES:
         others = [(row, row["others"][name]) for row in found if "step_s" in row["others"][name]]
         faster = [
-            f"{row['pair']}: {units.seconds(other['step_s'])} ({_said(other)}), ours "
-            f"{units.seconds(row['default']['step_s'])}"
+            f"{row['pair']}: {other['step_s']:.4g} s ({_said(other)}), ours {row['default']['step_s']:.4g} s"
             for row, other in others
             if other["step_s"] < row["default"]["step_s"] * (1 - SAME)
         ]
-        yield Figure(name, f"{len(others)} pairs", "never 0.1 % faster", "; ".join(faster) or "never", not faster)
+        said = "; ".join(faster) or "never"
+        figures.append(Figure(name, f"{len(others)} pairs", "never 0.1 % faster", said, not faster))
+    return [], figures
 
 
-def _slicers_figures(rows: Sequence[Row]) -> Iterator[Figure]:
+def _slicers_figures(rows: Sequence[Row]) -> Shown:
     found = [row for row in rows if "error" not in row]
-    table = Table("scenario", "pairs", *(f"{name} wins" for name in _NAMES), *(f"{name} over best" for name in _NAMES))
+    lines = []
     for scenario in ("alike", "unlike links", "uneven layers", "tight memory"):
         chosen = [row for row in found if scenario in row["scenarios"]]
-        if not chosen:
-            continue
-        wins = [str(_slicers.wins(chosen, f"{name}_s", SAME)) for name in _NAMES]
-        over = [_mean_over(chosen, f"{name}_s") for name in _NAMES]
-        table.add_row(scenario, str(len(chosen)), *wins, *over)
-    Console(width=140).print(table)
-    yield from ()
+        if chosen:
+            wins = {f"{name} wins": _slicers.wins(chosen, f"{name}_s", SAME) for name in _NAMES}
+            over = {f"{name} over best": _mean_over(chosen, f"{name}_s") for name in _NAMES}
+            lines.append({"scenario": scenario, "pairs": len(chosen), **wins, **over})
+    return [Table.of(lines, {name: f"{{{name}}}" for name in lines[0]})] if lines else [], []
 
 
 _NAMES = ("dynamic", "mcmc", "gradient")
@@ -262,47 +250,28 @@ def _mean_over(rows: Sequence[Row], name: str) -> str:
     return f"{statistics.geometric_mean(over) - 1:.2%}, at most {max(over) - 1:.2%}"
 
 
-def _published_figures(rows: Sequence[Row]) -> Iterator[Figure]:
-    table = Table("model", "old s", "memory", "new s", "new over old")
-    for row in rows:
-        if "error" in row:
-            table.add_row(row["pair"], row["error"], "", f"{row['new_s']:.4g}", "")
-            continue
-        over = f"{row['new_s'] / row['old_s'] - 1:+.2%}" if row["old_fits"] else "old doesn't fit"
-        cells = (f"{row['old_s']:.4g}", f"{row['old_memory_share']:.0%}", f"{row['new_s']:.4g}", over)
-        table.add_row(row["pair"], *cells)
-    Console(width=100).print(table)
+def _published_figures(rows: Sequence[Row]) -> Shown:
+    columns = {
+        "model": "{pair}",
+        "old s": "{old_s:.4g}",
+        "memory": "{old_memory_share:.0%}",
+        "new s": "{new_s:.4g}",
+        "new over old": lambda row: f"{row['new_s'] / row['old_s'] - 1:+.2%}" if row["old_fits"] else "old doesn't fit",
+    }
     fits = [row for row in rows if row.get("old_fits")]
     worse = [row["pair"] for row in rows if math.isinf(row["new_s"])]
     worse += [row["pair"] for row in fits if row["new_s"] > row["old_s"] * (1 + SAME)]
     what = f"{len(fits)} of {len(rows)} published cases, where the old plan fits"
-    yield Figure("default search", what, "as good as the old plan or better", ", ".join(worse) or "all", not worse)
+    said = ", ".join(worse) or "all"
+    figure = Figure("default search", what, "as good as the old plan or better", said, not worse)
+    return [Table.of(rows, columns)], [figure]
 
 
-PAIR_PARTS: dict[str, tuple[Callable[[Pair, Row, _Known], Row], Callable[[Sequence[Row]], Iterator[Figure]]]] = {
+PAIR_PARTS: dict[str, tuple[Callable[[Pair, Row, _Known], Row], Callable[[Sequence[Row]], Shown]]] = {
     "gap": (_gap_row, _gap_figures),
     "strategies": (_strategies_row, _strategies_figures),
     "slicers": (_slicers_row, _slicers_figures),
 }
-
-
-def _show(figures: Sequence[Figure]) -> None:
-    table = Table("of", "on", "aim", "measured", "")
-    for figure in figures:
-        said = "[green]held[/]" if figure.held else "[red]missed[/]"
-        table.add_row(figure.of, figure.what, figure.aim, figure.measured, said)
-    Console(width=160).print(table)
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="of the pairs (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=12, help="how many (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here, and go on from them")
-    said = "keep what is learned of models here, from run to run (default: until the end)"
-    parser.add_argument("--cache", type=Path, metavar="DIR", help=said)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,10 @@ import argparse
 import collections
 import dataclasses
 import itertools
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from alpa_dejavu._util import units
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningResult, plan_model
@@ -33,6 +27,7 @@ from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.planning.strategies import Task
 from alpa_dejavu.planning.strategies._searched import pipeline_of
 from alpa_dejavu.problem import Cluster, Plan, Run
+from harness import Results, Table, options, wrong_input_told
 
 CLUSTER = Path(__file__).with_suffix(".json")
 SEARCHES = {
@@ -42,30 +37,39 @@ SEARCHES = {
 }
 
 
+COLUMNS = {
+    "planned by": "{planned_by}",
+    "believed": "{believed_s:.3f} s",
+    "on these links": "{step_s:.3f} s",
+    "over ours": "{over_ours:.2f}x",
+    "cards busy": "{cards_busy:.0%}",
+    "boundaries inside": "{boundaries_inside} of {boundaries}",
+    "stages inside": "{stages_inside}",
+    "micro-batches": "{micro_batches}",
+    "stages": "{stages}",
+}
+
+
+@wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plans by each belief and prints the table; returns 2 where an input is wrong, with what and where on stderr."""
-    given = _parsed(arguments)
-    try:
-        cluster = named_cluster(str(given.cluster))
-        rows = {name: _row(cluster, given, *belief) for name, belief in SEARCHES.items()}
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if given.json is not None:
-        text = json.dumps({"version": 1, "simulated": True, "cluster": cluster.name, "plans": rows}, indent=1)
-        given.json.write_text(text + "\n", encoding="utf-8")
-    _show(cluster, given, rows)
-    return 0
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--cluster", type=Path, default=CLUSTER, help="a file of hosts and links")
     parser.add_argument("--model", default="gpt-1.3b", help="a known name, or module:function")
     parser.add_argument("--batch", type=int, default=64, help="samples of a step")
     parser.add_argument("--layers", type=int, default=16, help="that the model is cut into")
-    parser.add_argument("--json", type=Path, help="write the result here, too")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    cluster = named_cluster(str(given.cluster))
+    plans = {name: _row(cluster, given, *belief) for name, belief in SEARCHES.items()}
+    ours = plans["links of the file"]["step_s"]
+    rows = [{"planned_by": name, "over_ours": row["step_s"] / ours, **row} for name, row in plans.items()]
+    within, between = cluster.links[0][0].bytes_per_s, cluster.links[0][1].bytes_per_s
+    title = (
+        f"{given.model}, batch {given.batch}, on {len(cluster.hosts)} x {cluster.hosts[0].num_devices} devices: "
+        f"{within:.3g} bytes/s within hosts, {between:.3g} between; simulated"
+    )
+    results = Results(given.json, simulated=True, cluster=cluster.name, plans=plans)
+    return results.shown(Table.of(rows, COLUMNS, title))
 
 
 def _row(cluster: Cluster, given: argparse.Namespace, communication: str, alike: bool) -> dict[str, Any]:
@@ -116,25 +120,6 @@ def _stages(plan: Plan) -> str:
         for stage in plan.stages
     ]
     return ", ".join(f"{len(list(alike))} on {shape}" for shape, alike in itertools.groupby(shapes))
-
-
-def _show(cluster: Cluster, given: argparse.Namespace, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    within, between = cluster.links[0][0].bytes_per_s, cluster.links[0][1].bytes_per_s
-    table = Table(
-        title=f"{given.model}, batch {given.batch}, on {len(cluster.hosts)} x {cluster.hosts[0].num_devices} devices: "
-        f"{units.byte_rate(within)} within hosts, {units.byte_rate(between)} between; simulated"
-    )
-    for column in ("planned by", "believed", "on these links", "over ours", "cards busy", "boundaries inside",
-                   "stages inside", "micro-batches", "stages"):  # fmt: skip
-        table.add_column(column)
-    ours = rows["links of the file"]["step_s"]
-    for name, row in rows.items():
-        table.add_row(
-            name, units.seconds(row["believed_s"]), units.seconds(row["step_s"]), f"{row['step_s'] / ours:.2f}x",
-            f"{row['cards_busy']:.0%}", f"{row['boundaries_inside']} of {row['boundaries']}",
-            str(row["stages_inside"]), str(row["micro_batches"]), row["stages"],
-        )  # fmt: skip
-    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,14 @@ here: all seconds are predictions, and `step_s` of HetPipe is an estimate of a t
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from _strategy_cases import Case, ProfiledLayers, cases, model_of, without_starts
-from alpa_dejavu._util import units
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel, latency_model
 from alpa_dejavu.planning.strategies import (
@@ -38,6 +32,7 @@ from alpa_dejavu.planning.strategies import (
     Task,
 )
 from alpa_dejavu.problem import NoPlanError
+from harness import Results, Table, options, wrong_input_told
 
 STRATEGIES: tuple[Strategy, ...] = (
     Megatron(), Megatron("all"), AlpaDefault(), Amp("paper"), Amp("released"),
@@ -47,31 +42,18 @@ LOGGED = {"homogeneous": "homogeneous_trials.csv", "unlike layers": "het_model_t
 AGREES = 1e-4
 
 
+@wrong_input_told
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plans each case by each strategy; returns 2 where an input is wrong, with what and where on stderr."""
-    given = _parsed(arguments)
-    try:
-        latency = latency_model("analytic") if given.profiles is None else ProfiledLayers.of(given.profiles)
-        chosen = [case for case in cases() if given.only is None or case.name in given.only]
-        result = {case.name: _case(case, latency, given.profiles) for case in chosen}
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if given.json is not None:
-        source = "analytic" if given.profiles is None else "profiled"
-        text = json.dumps({"version": 1, "latency": source, "cases": result}, indent=1)
-        given.json.write_text(text + "\n", encoding="utf-8")
-    for name, each in result.items():
-        _show(name, each)
-    return 0
-
-
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--profiles", type=Path, help="the folder with AMP's forward times of layers")
-    parser.add_argument("--json", type=Path, help="write the result here, too")
     parser.add_argument("--only", nargs="+", choices=[case.name for case in cases()], help="these cases alone")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    latency = latency_model("analytic") if given.profiles is None else ProfiledLayers.of(given.profiles)
+    chosen = [case for case in cases() if given.only is None or case.name in given.only]
+    result = {case.name: _case(case, latency, given.profiles) for case in chosen}
+    shown = [part for name, each in result.items() for part in _shown(name, each)]
+    return Results(given.json, latency="analytic" if given.profiles is None else "profiled", cases=result).shown(*shown)
 
 
 def _case(case: Case, latency: LatencyModel, profiles: Path | None) -> dict[str, Any]:
@@ -150,32 +132,37 @@ def _logged(task: Task, path: Path) -> dict[str, int]:
     return found
 
 
-def _show(name: str, result: dict[str, Any]) -> None:
-    table = Table(title=f"{name}: {result['cluster']}, batch {result['batch']}")
-    for column in ("strategy", "step", "own estimate", "over Megatron", "fits", "on Alpa", "stages", "micro-batches"):
-        table.add_column(column)
-    for strategy, row in result["strategies"].items():
-        if "error" in row:
-            table.add_row(strategy, row["error"])
-            continue
-        own = "" if row["own_s"] is None else units.seconds(row["own_s"])
-        first = row["plan"][0]
-        stages = " ".join(
-            f"{stage['layers'][1] - stage['layers'][0] + 1}x({stage['data_parallel']},{stage['tensor_parallel']})"
-            for stage in first["stages"]
-        )
-        table.add_row(
-            strategy, units.seconds(row["step_s"]), own, f"{row['over_megatron'] or float('nan'):.2f}x",
-            "yes" if row["fits"] else "no", "yes" if row["runs_on_alpa"] else "no", stages,
-            f"{first['num_micro_batches']} of {first['micro_batch']}",
-        )  # fmt: skip
-    console = Console(width=200)
-    console.print(table)
+def _stages(row: dict[str, Any]) -> str:
+    """How many layers each stage has, and on which logical mesh."""
+    return " ".join(
+        f"{stage['layers'][1] - stage['layers'][0] + 1}x({stage['data_parallel']},{stage['tensor_parallel']})"
+        for stage in row["plan"][0]["stages"]
+    )
+
+
+COLUMNS = {
+    "strategy": "{strategy}",
+    "step": "{step_s:.3f} s",
+    "own estimate": "{own_s:.3f} s",
+    "over Megatron": "{over_megatron:.2f}x",
+    "fits": "{fits}",
+    "on Alpa": "{runs_on_alpa}",
+    "stages": _stages,
+    "micro-batches": "{plan[0][num_micro_batches]} of {plan[0][micro_batch]}",
+}
+
+
+def _shown(name: str, result: dict[str, Any]) -> Iterator[Table | str]:
+    rows = [{"strategy": strategy, **row} for strategy, row in result["strategies"].items()]
+    yield Table.of(rows, COLUMNS, f"{name}: {result['cluster']}, batch {result['batch']}")
     if result["amp_says"] is not None:
-        console.print(f"AMP says of its own plan: {result['amp_says']}x Megatron's throughput, measured.")
+        yield f"AMP says of its own plan: {result['amp_says']}x Megatron's throughput, measured."
     if "logged_estimates" in result:
         logged = result["logged_estimates"]
-        console.print(f"AMP's logged estimates that the released variant comes out with: {logged}")
+        yield (
+            f"The released variant comes out with {logged['agree']} of {logged['logged']} estimates that AMP logged; "
+            f"{logged['of_one_micro_batch']} more are of one micro-batch, which AMP cuts by other rules."
+        )
 
 
 if __name__ == "__main__":

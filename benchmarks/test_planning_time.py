@@ -15,22 +15,20 @@ References:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
-from alpa_dejavu._util import units
+from harness import Results, Table, at_least, options
 
 CASES = (
     ("gpt-1.3b", 1), ("gpt-2.6b", 1), ("gpt-6.7b", 2), ("gpt-15b", 4), ("gpt-39b", 8), ("gpt-39b", 32), ("gpt-76b", 16),
@@ -41,45 +39,42 @@ CLUSTER = "p3.16xlarge"
 BATCH = 1024
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Plans every case and shows the split; exit status 1 if a case couldn't be planned."""
-    arguments = _arguments()
-    cases = [
-        (model, hosts)
-        for model, hosts in CASES
-        if model in (arguments.models or [model]) and 8 * hosts in (arguments.gpus or [8 * hosts])
-    ]
-    rows = [_case(model, hosts, arguments) for model, hosts in tqdm(cases, unit="case")]
-    _show(rows)
-    if arguments.json is not None:
-        heading: dict[str, object] = {"cores": os.cpu_count(), "python": platform.python_version()}
-        heading |= {"cluster": CLUSTER, "batch": BATCH, "calibration": arguments.calibration}
-        arguments.json.write_text(json.dumps({**heading, "cases": rows}, indent=1) + "\n", encoding="utf-8")
-    return 0 if all("error" not in row for row in rows) else 1
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="write the results here, too")
+    parser = options(__doc__)
     parser.add_argument("--models", nargs="+", choices=sorted({model for model, _ in CASES}), help="only these")
     gpus = sorted({8 * hosts for _, hosts in CASES})
     parser.add_argument("--gpus", nargs="+", type=int, choices=gpus, help="only so many")
     parser.add_argument("--calibration", metavar="NAME|FILE", help="plan with it (default: by data sheets)")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each (default: %(default)s)")
-    return parser.parse_args()
+    parser.add_argument("--repeat", type=at_least(1), default=3, help="runs of each (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    cases = [
+        (model, hosts)
+        for model, hosts in CASES
+        if model in (given.models or [model]) and 8 * hosts in (given.gpus or [8 * hosts])
+    ]
+    rows = [_case(model, hosts, given.calibration, given.repeat) for model, hosts in tqdm(cases, unit="case")]
+    results = Results(given.json, cluster=CLUSTER, batch=BATCH, calibration=given.calibration, cases=rows)
+    steps = dict.fromkeys(step for row in rows for step in row.get("planning_s", {}))
+    columns: dict[str, Any] = {"model": "{model}", "GPUs": "{gpus}"}
+    columns["whole"] = lambda row: f"{statistics.median(row['walls_s']):.1f} s"
+    columns |= {"again": "{again_s:.1f} s", "a host more": "{host_more_s:.1f} s"}
+    columns |= {step: f"{{planning_s[{step}]:.2f}}" for step in steps}
+    results.shown(Table.of(rows, {**columns, "stages": "{stages}"}))
+    return 0 if all("error" not in row for row in rows) else 1
 
 
-def _case(model: str, hosts: int, arguments: argparse.Namespace) -> dict[str, object]:
-    runs = [_plan(model, hosts, arguments.calibration) for _ in range(arguments.repeat)]
+def _case(model: str, hosts: int, calibration: str | None, repeat: int) -> dict[str, Any]:
+    runs = [_plan(model, hosts, calibration) for _ in range(repeat)]
     failed = [run for run in runs if "error" in run]
-    case: dict[str, object] = {"model": model, "gpus": 8 * hosts}
+    case: dict[str, Any] = {"model": model, "gpus": 8 * hosts}
     if failed:
         return case | failed[0]
-    order = sorted(runs, key=lambda run: float(str(run["wall_s"])))
+    order = sorted(runs, key=lambda run: float(run["wall_s"]))
     return case | order[len(order) // 2] | {"walls_s": [run["wall_s"] for run in runs]}
 
 
-def _plan(model: str, hosts: int, calibration: str | None) -> dict[str, object]:
+def _plan(model: str, hosts: int, calibration: str | None) -> dict[str, Any]:
     """One planning with an empty cache, and the seconds of two more with what it has kept."""
     with tempfile.TemporaryDirectory() as directory:
         whole = _run(model, hosts, calibration, Path(directory))
@@ -88,7 +83,7 @@ def _plan(model: str, hosts: int, calibration: str | None) -> dict[str, object]:
     return failed or whole | {"again_s": again.get("wall_s"), "host_more_s": more.get("wall_s")}
 
 
-def _run(model: str, hosts: int, calibration: str | None, directory: Path) -> dict[str, object]:
+def _run(model: str, hosts: int, calibration: str | None, directory: Path) -> dict[str, Any]:
     """One planning from the command line to the written plan, with its cache in a folder."""
     path = directory / "plan.json"
     command = [sys.executable, "-m", "alpa_dejavu", "plan", "--model", model, "--cluster", CLUSTER]
@@ -103,22 +98,6 @@ def _run(model: str, hosts: int, calibration: str | None, directory: Path) -> di
     plan = json.loads(path.read_text(encoding="utf-8"))
     split = {name: round(float(seconds), 4) for name, seconds in plan["planning_s"].items()}
     return {"wall_s": round(wall, 3), "planning_s": split, "stages": len(plan["stages"])}
-
-
-def _show(rows: list[dict[str, object]]) -> None:
-    steps = list(dict.fromkeys(step for row in rows for step in dict(row.get("planning_s", {}))))  # type: ignore[call-overload]
-    table = Table("model", "GPUs", "whole", "again", "a host more", *steps, "stages")
-    for row in rows:
-        if "error" in row:
-            table.add_row(str(row["model"]), str(row["gpus"]), str(row["error"]))
-            continue
-        split = dict(row["planning_s"])  # type: ignore[call-overload]
-        walls = [float(wall) for wall in row["walls_s"]]  # type: ignore[attr-defined]
-        seconds = [units.seconds(split.get(step, 0.0)) for step in steps]
-        whole = units.seconds(statistics.median(walls))
-        warm = [units.seconds(float(str(row[name]))) for name in ("again_s", "host_more_s")]
-        table.add_row(str(row["model"]), str(row["gpus"]), whole, *warm, *seconds, str(row["stages"]))
-    Console(width=190).print(table)
 
 
 if __name__ == "__main__":

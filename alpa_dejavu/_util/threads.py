@@ -1,4 +1,4 @@
-"""The threads of this process: the cores that they may run on, and what they have computed. Linux only."""
+"""The threads of this process and the cores that they may run on. Linux only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cores_of_threads", "pin", "seconds_without_core", "thread_seconds"]
+__all__ = ["cores_of_threads", "pin"]
 
 _TASKS = Path("/proc/self/task")
 
@@ -30,34 +30,6 @@ def pin(cores: Iterable[int]) -> list[int]:
 def cores_of_threads() -> list[list[int]]:
     """The different sets of cores that this process's threads may run on."""
     return sorted({tuple(sorted(_cores(thread) or ())) for thread in _threads()} - {()})  # type: ignore[arg-type]
-
-
-def thread_seconds() -> dict[str, float]:
-    """CPU seconds of each thread of this process so far, by its name and number."""
-    seconds: dict[str, float] = {}
-    ticks = os.sysconf("SC_CLK_TCK")
-    for thread in _threads():
-        try:
-            stat = (_TASKS / str(thread) / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        name, _, rest = stat.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        seconds[f"{name} {thread}"] = (int(fields[11]) + int(fields[12])) / ticks
-    return seconds
-
-
-def seconds_without_core() -> float:
-    """How long threads of this process were ready to compute while something else had their cores, so far.
-
-    References:
-        Linux, Documentation/scheduler/sched-stats.rst.
-    """
-    total = 0.0
-    for thread in _threads():
-        with contextlib.suppress(OSError):
-            total += int((_TASKS / str(thread) / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    return total
 
 
 def _threads() -> list[int]:

@@ -65,6 +65,9 @@ def calibrate(
 ) -> None:
     """Measures the cluster that Ray has, and writes what plans are then made by.
 
+    It is experimental on CPU devices: stages are predicted no better than without it in
+    docs/results/calibrated-stages.md. --links isn't.
+
     Every measurement is kept in FILE.measurements.jsonl (with --links, FILE.links.jsonl) as soon as it is made.
     """
     check_outputs(output)

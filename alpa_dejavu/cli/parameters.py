@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from alpa_dejavu.cli.files import OUTPUT
-from alpa_dejavu.slicing import SLICERS
+from alpa_dejavu.slicing import EXPERIMENTAL, SLICERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +60,11 @@ trust_option = click.option(
     help="Import and call the function that the plan's file names as its model; without it, files run no code.",
 )
 slicer_option = click.option(
-    "--slicer", type=click.Choice(sorted(SLICERS)), default="dynamic", show_default=True, help="The search."
+    "--slicer",
+    type=click.Choice(sorted(SLICERS)),
+    default="dynamic",
+    show_default=True,
+    help=f"The search. Experimental, no better than the default in docs/results/slicers.md: {', '.join(EXPERIMENTAL)}.",
 )
 communication_option = click.option(
     "--communication",

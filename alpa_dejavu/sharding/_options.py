@@ -28,6 +28,7 @@ class ShardingOptions:
         force_batch_dim_to_mesh_dim: the mesh axis that must cut the batch dimension; -1 for none.
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
         solver: "ilp", or "relaxed": of what can't be eliminated from the problem exactly; it isn't an option of Alpa's.
+            "relaxed" is experimental: no better than "ilp" in docs/results/operator-relaxation.md.
 
     References:
         `run_auto_sharding_pass` in `alpa.shard_parallel.auto_sharding`.

@@ -9,7 +9,7 @@ from typing import final
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow, solve_ilp
 from alpa_dejavu.sharding._options import INFINITY_COST
-from alpa_dejavu.sharding._relaxed import solve_relaxed
+from alpa_dejavu.sharding.experimental import solve_relaxed
 
 logger = logging.getLogger(__name__)
 

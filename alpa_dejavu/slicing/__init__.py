@@ -7,15 +7,15 @@ from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._dynamic import Dynamic
 from alpa_dejavu.slicing._exhaustive import Exhaustive
 from alpa_dejavu.slicing._gradient import Gradient
-from alpa_dejavu.slicing._mcmc import Mcmc
 from alpa_dejavu.slicing._placed import Effort
 from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing._why_none import why_none
 from alpa_dejavu.slicing.amp_pipe import AmpPipe
+from alpa_dejavu.slicing.experimental import Mcmc
 
 __all__ = [
-    "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform", "slicer",
-    "slicer_name", "why_none",
+    "EXPERIMENTAL", "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform",
+    "slicer", "slicer_name", "why_none",
 ]  # fmt: skip
 
 SLICERS: dict[str, type[Slicer]] = {
@@ -27,6 +27,10 @@ SLICERS: dict[str, type[Slicer]] = {
     "uniform": Uniform,
 }
 """All of them, by the names that options and the command line take."""
+
+EXPERIMENTAL = ("gradient", "mcmc")
+"""Slicers that are no better than `dynamic`, the default, in docs/results/slicers.md: by the default objective that one
+is exact, and faster. By a simulated step `gradient` has found better plans than the default objective's."""
 
 
 def slicer(choice: str | Slicer) -> Slicer:

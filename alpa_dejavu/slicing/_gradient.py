@@ -27,6 +27,9 @@ class Gradient(Slicer):
     drawn from the probabilities that come out, what they are made of is put together anew, and the best are moved as
     long as that is better. No other slicer is asked.
 
+    With the default objective it is experimental: no better than `dynamic`, in more time, in docs/results/slicers.md.
+    On simulated steps over unlike links its plans are better there than those by the default objective.
+
     The lower bound is the Lagrangian relaxation's, or on a `Makespan` `least_makespan_floor`; on another objective 0.
     The first problem of a shape takes seconds longer, for its programs are compiled. Alpa's 1F1B with sends that block
     is differentiated event by event; other schedules are relaxed as if they were that, and plans compared as they are.

@@ -16,7 +16,7 @@ from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectiv
 from bundles._peaks import Peaks
 from trials._folder import Folder, measured
 from trials._sets import SETS
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Learned, Predicted, TrialSet, labels
 
 _KERNELS, _LAYERS, _DIVISION = "neusight-kernels/kernels", "sailor/layer_profiles", "(tp, dp, pp)"
 _A100_LANES_BYTES_PER_S = 300e9
@@ -189,20 +189,7 @@ def _fitted(predictor: Any) -> Any:
     return predictor.model
 
 
-@final
-class _AllReduces:
-    """All-reduces within a host of A100."""
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> _AllReduces:
-        self.model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows["num_gpus"].astype(str))
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        seconds = self.model.predict(_columns(rows))
-        return Predicted(seconds.mean, seconds.lower, seconds.upper)
-
-
-def _columns(rows: pd.DataFrame) -> Collectives:
+def _columns(rows: pd.DataFrame, context: Context) -> Collectives:
     same = np.ones(len(rows))
     sizes = rows["num_gpus"].to_numpy(float)
     names, lanes = np.full(len(rows), "all_reduce"), _A100_LANES_BYTES_PER_S * same
@@ -219,6 +206,6 @@ _ALL_REDUCE = TrialSet(
     "vtrain-a100/all_reduce",
     _all_reduces,
     labels("num_gpus"),
-    _AllReduces,
+    lambda: Learned(FittedCollectives, _columns, lambda rows: rows["num_gpus"].astype(str)),
     lambda rows, context: rows,
 )

@@ -56,7 +56,7 @@ def _files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _write_all() -> None:
-    from alpa_dejavu.clusters._cluster_text import write_cluster
+    from alpa_dejavu.clusters import write_cluster
 
     environment = {"ALPA_DEJAVU_CACHE": str(pathlib.Path("cache").resolve())}
     write_cluster(named_cluster(MACHINE, 2), "cluster.json")

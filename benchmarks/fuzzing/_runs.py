@@ -25,6 +25,7 @@ from typing import final
 
 from fuzzing._example import Example
 from fuzzing._outcome import Ended, Limits, Outcome, Watch
+from harness import peak_bytes
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PATH = os.pathsep.join((str(_ROOT / "benchmarks"), str(_ROOT)))
@@ -89,17 +90,10 @@ def _variables(example: Example, folder: pathlib.Path) -> Mapping[str, str]:
 
 @contextlib.contextmanager
 def _memory_watched() -> Iterator[Callable[[], float]]:
-    """Gives the most memory that the process has had since, where Linux tells; 0 where it doesn't."""
+    """Gives the most memory that the process has had since, where Linux tells; elsewhere since it began."""
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    yield _peak_bytes
-
-
-def _peak_bytes() -> float:
-    with contextlib.suppress(OSError):
-        found = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text(encoding="ascii"))
-        return float(found[1]) * 1024 if found else 0.0
-    return 0.0
+    yield peak_bytes
 
 
 @final
@@ -172,7 +166,7 @@ def interrupted(example: Example, folder: pathlib.Path, after_s: float) -> Ended
         signal.setitimer(signal.ITIMER_REAL, after_s)
         ended = in_process(example, folder)
     except _OverTime:
-        ended = Ended(None, "", "", after_s, _peak_bytes())
+        ended = Ended(None, "", "", after_s, peak_bytes())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)

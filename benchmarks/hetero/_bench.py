@@ -8,30 +8,28 @@ from typing import Any, final
 
 from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import Trained
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.problem import Plan
+from harness import Remote
 from hetero._cases import FAST, Case
 from hetero._layouts import label
 from hetero._meshes import Place, needed
-from hetero._namespaces import Network, network
+from hetero._namespaces import Network, network, shape
 from hetero._nodes import nodes
 from hetero._quotas import Quotas, quotas
-from hetero._runs import Driver, driver
-from hetero._shaping import shape
-
-__all__ = ["Bench", "bench"]
+from hetero._runs import driver
 
 
 @final
 class Bench:
     """Hosts that compile at full speed, and run plans at the shares and rates of a case."""
 
-    def __init__(self, net: Network, limits: Quotas, driver: Driver) -> None:
+    def __init__(self, net: Network, limits: Quotas, driver: Remote) -> None:
         self._net, self._limits, self._driver = net, limits, driver
         self._launched: tuple[Place, ...] = ()
         self._compiled: dict[tuple[str, str], int] = {}
         self._unshaped = [[FAST] * net.num_hosts for _ in range(net.num_hosts)]
-        self.names = driver.hosts()
+        self.names: list[str] = driver("hosts")
 
     def compile(self, job: Job, plan: Plan) -> float:
         """Seconds that it took; none where it was done already, and nobody has started other workers since."""
@@ -40,13 +38,14 @@ class Bench:
         if key in self._compiled:
             return 0.0
         self._full_speed()
-        seconds = self._driver.compile(job, plan)
+        seconds: float = self._driver("compile", job, plan)
         self._compiled[key] = len(self._compiled)
         return seconds
 
     def steps(self, job: Job, plan: Plan, count: int) -> list[float]:
         """Seconds of so many steps by a plan that was compiled, while the cluster is as `set` has left it."""
-        return self._driver.steps(self._compiled[job.name, label(plan, self.names)], count)
+        steps: list[float] = self._driver("steps", self._compiled[job.name, label(plan, self.names)], count)
+        return steps
 
     def calibrated(self, case: Case) -> HostLinks:
         """The links of a case as they are measured."""
@@ -54,7 +53,8 @@ class Bench:
         shape(self._net, case.bytes_per_s)
         self._launched = ()
         self._compiled.clear()
-        return self._driver.links()
+        links: HostLinks = self._driver("links")
+        return links
 
     def set(self, case: Case) -> None:
         """Links and shares as the case has them."""
@@ -66,14 +66,16 @@ class Bench:
         self._full_speed()
         self._launched = ()
         self._compiled.clear()
-        return self._driver.auto(job, count)
+        plan: dict[str, Any] = self._driver("auto", job, count)
+        return plan
 
     def train_and_kill(self, case: Case, plan: Plan, host: int) -> tuple[Trained, list[float]]:
         """Trains with the links of a case, while a host is killed; what came out, and an undisturbed run's losses."""
         self.set(case)
         self._launched = ()
         self._compiled.clear()
-        return self._driver.train_and_kill(case.job, plan, host)
+        found: tuple[Trained, list[float]] = self._driver("train_and_kill", case.job, plan, host)
+        return found
 
     def group(self, plan: Plan) -> tuple[Place, ...]:
         """The meshes that a plan's workers are started with: plans of the same group take turns."""
@@ -86,7 +88,7 @@ class Bench:
             return
         self._full_speed()
         self._compiled.clear()
-        processes = self._driver.launch(places)
+        processes = self._driver("launch", list(places))
         self._launched = places
         for place, pids in zip(places, processes, strict=True):
             for host, pid in zip(place, pids, strict=True):

@@ -13,8 +13,6 @@ from typing import final
 from _measured_jobs import Job
 from _measured_models import perceptron
 
-__all__ = ["CASES", "Case"]
-
 NUM_HOSTS = 4
 FAST, SLOW = 40e6, 4e6
 """Bytes per second of a link, each way."""

@@ -1,17 +1,16 @@
-"""The plan that the planner chooses for a case, by its links and its hosts' shares of a core."""
+"""The plans that the planner and AMP choose for a case, by its links and its hosts' shares of a core."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.clusters.cpu_probe import measured_cpu
 from alpa_dejavu.planning import plan_model
-from alpa_dejavu.problem import Cluster, Device, Host, Link, Plan
+from alpa_dejavu.planning.strategies import as_planned, strategy
+from alpa_dejavu.problem import Cluster, Device, Host, Link, Model, Plan
 from hetero._cases import Case
-
-__all__ = ["chosen_plan", "cluster_of"]
 
 _BEFORE = Link(4e-3, 0.3e9, 3e-3, 0.3e9)
 """What is known of links before they are measured, as in `clusters/local-cpu.json`."""
@@ -52,3 +51,18 @@ def _part(device: Device, share: float) -> Device:
         dispatch_s=device.dispatch_s / share,
         step_s=device.step_s / share,
     )
+
+
+def amps_plan(case: Case, model: Model, cluster: Cluster) -> Plan:
+    """What AMP chooses, knowing the links and the hosts.
+
+    Args:
+        case: whose job it is.
+        model: its layers, for a micro-batch of the case.
+        cluster: its hosts and links.
+    """
+    job = case.job
+    samples = job.batch // case.micro_batches
+    made = strategy("amp").plan(model, cluster, batch=job.batch, samples=samples)
+    plan = as_planned(made, model, cluster, samples=samples, name=job.name).plan
+    return dataclasses.replace(plan, cluster=case.name)

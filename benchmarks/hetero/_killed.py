@@ -13,8 +13,6 @@ from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
 from hetero._layouts import label
 
-__all__ = ["killed", "killed_misses", "killed_table"]
-
 HOST = 1
 """The one that is killed."""
 GOES_ON_S, DIFFERENCE = 60.0, 1e-4

@@ -7,13 +7,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
-
 from alpa_dejavu.problem import Model, Plan, StagePlan, Submesh
 from hetero._cases import Case
 from hetero._meshes import Place
-
-__all__ = ["Layout", "drawn", "enumeration", "label", "plan_of", "stage_of"]
 
 _CUTS = 3
 """Of each way of giving hosts to stages, so many cuts are in the enumeration, the most even ones."""
@@ -81,14 +77,6 @@ def enumeration(case: Case, model: Model) -> list[Layout]:
         for layers in _even_cuts(work, speeds):
             found.setdefault((layers, _likeness(case, places)), Layout(layers, places))
     return list(found.values())
-
-
-def drawn(layouts: Sequence[Layout], count: int, seed: int) -> list[Layout]:
-    """So many of them, by a seed, in their order; all if there are no more."""
-    if count >= len(layouts):
-        return list(layouts)
-    chosen = np.random.default_rng(seed).choice(len(layouts), count, replace=False)
-    return [layouts[n] for n in sorted(chosen.tolist())]
 
 
 def _places(num_hosts: int) -> Iterator[tuple[Place, ...]]:

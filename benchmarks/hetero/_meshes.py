@@ -12,8 +12,6 @@ from typing import Any, final
 
 from alpa_dejavu.problem import Plan
 
-__all__ = ["Meshes", "Place", "needed"]
-
 Place = tuple[int, ...]
 """The hosts of a mesh, in its order."""
 

@@ -14,13 +14,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
-from hetero._commands import NotShownError, ran
-from hetero._owner import is_leftover, own_name
-
-__all__ = ["Network", "end_host", "end_processes", "enter", "network", "path"]
+from hetero._system import NotShownError, is_leftover, own_name, ran
 
 _log = logging.getLogger(__name__)
 
@@ -155,3 +152,34 @@ def _end_all(namespace: str) -> None:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
+
+
+_BURST, _LIMIT = "32kb", "256kb"
+_PACKET_BYTES = 16000
+"""What the kernel hands over at once is kept below the bucket, which would be filled anew by each."""
+
+
+def shape(net: Network, bytes_per_s: Sequence[Sequence[float]]) -> None:
+    """Sets the rates of all links between hosts, in place of those that they had.
+
+    Args:
+        net: the hosts.
+        bytes_per_s: `[a][b]` is from host a to host b; the diagonal isn't looked at.
+
+    Raises:
+        ValueError: a rate isn't positive.
+    """
+    for a, row in enumerate(bytes_per_s):
+        for b, rate in enumerate(row):
+            if a != b and not rate > 0:
+                raise ValueError(f"the link from host {a} to host {b} has {rate} bytes/s; give a positive rate")
+    for a, row in enumerate(bytes_per_s):
+        for b, rate in enumerate(row):
+            if a == b:
+                continue
+            namespace, device = net.namespace(a), net.device(b)
+            ran("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(_PACKET_BYTES))
+            ran(
+                "tc", "-n", namespace, "qdisc", "replace", "dev", device, "root",
+                "tbf", "rate", f"{round(8 * rate)}bit", "burst", _BURST, "limit", _LIMIT,
+            )  # fmt: skip

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import final
 
 from hetero._namespaces import Network, end_processes, path
-from hetero._owner import is_leftover, own_name
-
-__all__ = ["Nodes", "nodes"]
+from hetero._system import is_leftover, own_name
 
 _PORT = 6379
 _START_S = 120.0

@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from hetero._commands import NotShownError
-from hetero._owner import is_leftover, own_name
-
-__all__ = ["Quotas", "quotas"]
+from hetero._system import NotShownError, is_leftover, own_name
 
 _PERIOD_US, _LEAST_US = 10000, 1000
 """Short, so that a computation is slowed down evenly, not run at full speed and then stopped; the least that Linux

@@ -14,8 +14,6 @@ from _measured_jobs import Job
 from alpa_dejavu.alpa.resume import AlpaSession, Trained, train
 from alpa_dejavu.problem import Plan
 
-__all__ = ["EVERY", "KILLED_IN", "STEPS", "disturbed", "undisturbed"]
-
 STEPS, EVERY, KILLED_IN = 12, 4, 7
 """So many steps, a checkpoint after so many, and the step in which a host is killed, counted from 0."""
 _LATER_S = 0.2

@@ -11,17 +11,15 @@ from typing import Any, final
 import numpy as np
 from tqdm import tqdm
 
+from _measured_jobs import drawn
 from alpa_dejavu import layers, sharding
 from alpa_dejavu.clusters.placement import alpas_hosts
 from alpa_dejavu.problem import Plan, Submesh
-from hetero._amps import amps_plan
 from hetero._bench import Bench
 from hetero._cases import Case
-from hetero._chosen import chosen_plan, cluster_of
-from hetero._layouts import drawn, enumeration, label, plan_of, stage_of
+from hetero._chosen import amps_plan, chosen_plan, cluster_of
+from hetero._layouts import enumeration, label, plan_of, stage_of
 from hetero._report import finalists
-
-__all__ = ["Effort", "trial"]
 
 
 @final

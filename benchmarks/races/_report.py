@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any, final
 
-from rich.console import Console
-from rich.table import Table
-
+from harness import Table
 from races._figures import SMALL, InSeconds, Interval, Rows, Summary, foresight, of_any, spread, summaries
 from races._plan import JUDGED, Plan
 from races._ways import BUDGETS, DATA_PARALLEL, EARLY, RULES, STARTS, race_of, search_of
@@ -38,36 +37,32 @@ class Verdict:
     held: bool
 
 
-def show(result: dict[str, Any], plan: Plan) -> None:
-    """A table for each network that is measured."""
-    console = Console(width=165)
+def tables(result: dict[str, Any], plan: Plan) -> Iterator[Table]:
+    """A table for each network that is measured, and one of the runs in seconds."""
+    columns = {
+        "way": "{name}",
+        "steps per worker": lambda one: _interval(one["steps"], ".0f"),
+        "to one start's": lambda one: _interval(one["ratio"], ".2f"),
+        "compute to target": lambda one: _interval(one["compute"], ".2f"),
+        "of the whole": "{whole:.2f}",
+        "test accuracy": lambda one: "" if math.isnan(one["accuracy"].mean) else _interval(one["accuracy"], ".3f"),
+        "not reached": lambda one: one["unreached"] or "",
+        "s": "{seconds:.1f}",
+    }
     for name, found in result["models"].items():
-        steps = plan.task(name).steps
         title = f"{name}: to a loss of {found['target']:.4f}; {plan.workers} workers, {len(plan.seeds)} seeds"
-        table = Table("way", "steps per worker", "to one start's", "compute to target", "of the whole",
-                      "test accuracy", "not reached", "s", title=title)  # fmt: skip
-        for one in summaries(found["rows"], steps):
-            accuracy = "" if math.isnan(one.accuracy.mean) else _interval(one.accuracy, ".3f")
-            table.add_row(
-                one.name, _interval(one.steps, ".0f"), _interval(one.ratio, ".2f"), _interval(one.compute, ".2f"),
-                f"{one.whole:.2f}", accuracy, str(one.unreached or ""), f"{one.seconds:.1f}",
-            )  # fmt: skip
-        console.print(table)
+        yield Table.of(map(vars, summaries(found["rows"], plan.task(name).steps)), columns, title)
     if "pairs" in result.get("seconds", {}):
-        _show_seconds(console, result["seconds"])
+        yield _seconds_table(result["seconds"])
 
 
-def _show_seconds(console: Console, found: dict[str, Any]) -> None:
+def _seconds_table(found: dict[str, Any]) -> Table:
     settings = found["settings"]
     title = (f"{settings['network']}, batches of {settings['rows']}: to a loss of {found['target']:.4f}; "
              f"{settings['workers']} Ray workers")  # fmt: skip
-    table = Table("seed", "run", *COLUMNS, title=title)
-    for pair in found["pairs"]:
-        for name in ("alone", "race"):
-            told = [(pair[name][key], digits) for key, digits in COLUMNS.values()]
-            cells = ("none" if value is None else f"{value:{digits}}" for value, digits in told)
-            table.add_row(str(pair["seed"]), name, *cells)
-    console.print(table)
+    runs = [{"seed": pair["seed"], "run": name, **pair[name]} for pair in found["pairs"] for name in ("alone", "race")]
+    cells = {name: f"{{{key}:{digits}}}" for name, (key, digits) in COLUMNS.items()}
+    return Table.of(runs, {"seed": "{seed}", "run": "{run}", **cells}, title)
 
 
 def verdict(result: dict[str, Any], plan: Plan) -> Verdict:

@@ -7,12 +7,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from _timing import timed
-from alpa_dejavu._util import units
 from alpa_dejavu.slicing import slicer
+from harness import Figure, timed
+from slicers._alone import cold_s
 from slicers._alpa import FIRST, SECOND, Solved, solve, solve_within, warm
-from slicers._cold import cold_s
-from slicers._figure import Figure, Part, Scale
+from slicers._figure import Part, Scale
 from slicers._problems import sized
 
 AIMS = {"16/64": (100.0, 10.0), "32/64": (300.0, 30.0), "48/128": (1000.0, 100.0)}
@@ -42,7 +41,7 @@ def measured(scale: Scale) -> Part:
 
 def _faster(name: str, peer: str, aim: float, ours_s: float, theirs_s: float) -> Figure:
     factor = theirs_s / ours_s
-    said = f"{factor:,.0f}x: {units.seconds(ours_s)} against {units.seconds(theirs_s)}"
+    said = f"{factor:,.0f}x: {1e3 * ours_s:.3g} ms against {theirs_s:.4g} s"
     return Figure("dynamic", f"{name} against {peer}", f"{aim:,.0f}x faster", said, factor >= aim)
 
 

@@ -6,14 +6,13 @@ import dataclasses
 import importlib
 import math
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
 
-from alpa_dejavu._util import units
-from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import SlicingProblem, StageChoice
+from harness import asked_within
 
 FIRST, SECOND = "training_dp", "training_dp_2"
 PEERS = (FIRST, SECOND)
@@ -63,19 +62,14 @@ def warm(peer: str, problem: SlicingProblem) -> float:
 
 def solve_within(limit_s: float, peer: str, problem: SlicingProblem) -> Solved | None:
     """The answer of a process of its own, which compiles first; None if it took longer than the limit."""
-    with child_process(_serve, peer, problem, name=f"alpa-{peer}", patience_s=1.0) as connection:
-        if not connection.poll(_STARTING_S):
-            raise RuntimeError(f"alpa's {peer} wasn't compiled in {units.seconds(_STARTING_S)}; is the machine busy?")
-        warm_s: float = connection.recv()
-        if not connection.poll(limit_s):
-            return None
-        solved: Solved = connection.recv()
-    return dataclasses.replace(solved, warm_s=warm_s)
+    answer: Solved | None = asked_within(limit_s, _warm_and_solved, peer, problem, ready_s=_STARTING_S)
+    return answer
 
 
-def _serve(connection: Connection, peer: str, problem: SlicingProblem) -> None:
-    connection.send(warm(peer, problem))
-    connection.send(solve(peer, problem))
+def _warm_and_solved(peer: str, problem: SlicingProblem) -> Iterator[Solved | None]:
+    warm_s = warm(peer, problem)
+    yield None
+    yield dataclasses.replace(solve(peer, problem), warm_s=warm_s)
 
 
 def _answer(peer: str, problem: SlicingProblem, shapes: tuple[tuple[int, int], ...], room: Any) -> tuple[float, Any]:

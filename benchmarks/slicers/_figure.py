@@ -1,29 +1,11 @@
-"""A figure of the table, what a part of the benchmark hands back, and how much of it is run."""
+"""Results of a part of the benchmark, and how much of it is run."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, final
 
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """What is aimed at, and what came out.
-
-    Attributes:
-        of: the slicer, or the row of the table.
-        what: is measured, on which problem.
-        aim: in words.
-        measured: in words.
-        held: whether that meets the aim.
-    """
-
-    of: str
-    what: str
-    aim: str
-    measured: str
-    held: bool
+from harness import Figure
 
 
 @final

@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._util.child_process import child_process
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+from harness import asked_within
 
 MICRO_BATCHES = 3
 
@@ -71,19 +71,15 @@ def pipe_dp_within(
 ) -> tuple[float, tuple[int, ...]] | None:
     """Wall seconds and answer of the program in a process of its own; None if it took longer than the limit."""
     given = layers_s.tolist(), cuts_s.tolist(), num_stages
-    with child_process(_serve, *given, name="pipe-dp", patience_s=1.0) as connection:
-        connection.recv()
-        if not connection.poll(limit_s):
-            return None
-        answer: tuple[float, tuple[int, ...]] = connection.recv()
+    answer: tuple[float, tuple[int, ...]] | None = asked_within(limit_s, _timed, *given)
     return answer
 
 
-def _serve(connection: Connection, layers_s: list[int], cuts_s: list[list[int]], num_stages: int) -> None:
-    connection.send("started")
+def _timed(layers_s: list[int], cuts_s: list[list[int]], num_stages: int) -> Iterator[tuple[float, tuple[int, ...]]]:
+    yield 0.0, ()
     started = time.perf_counter()
     starts = pipe_dp(layers_s, cuts_s, num_stages)
-    connection.send((time.perf_counter() - started, starts))
+    yield time.perf_counter() - started, starts
 
 
 def as_slicing(layers_s: NDArray[np.int64], cuts_s: NDArray[np.int64], num_stages: int) -> SlicingProblem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,16 @@ class Predicted:
     memory: Predicted | None = None
 
 
+_NORMAL = 1.6449
+"""Standard deviations on each side that hold 90 % of a normal distribution."""
+
+
+def from_logs(mean: NDArray[np.float64], spread: NDArray[np.float64], memory: Predicted | None = None) -> Predicted:
+    """The medians as means, since errors are scored as shares, with ends as far as the spread says."""
+    reach = _NORMAL * spread
+    return Predicted(np.exp(mean), np.exp(mean - reach), np.exp(mean + reach), memory)
+
+
 class Predictor(Protocol):
     """A model of a set's rows."""
 
@@ -35,6 +45,39 @@ class Predictor(Protocol):
 
     def predict(self, rows: pd.DataFrame) -> Predicted:
         """Seconds of rows, which don't have the columns that were measured."""
+
+
+@final
+class Learned:
+    """A model of rows that are turned into its own columns, fitted on these rows alone.
+
+    Args:
+        model: makes one that isn't fitted, with `fit(columns, seconds, groups)` and `predict(columns)`, which gives
+            seconds with their interval.
+        columns: of rows.
+        groups: of each row, for whose like the model must hold without having seen them.
+        chosen: the rows that are fitted on; all, where it isn't given.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[], Any],
+        columns: Callable[[pd.DataFrame, Context], Any],
+        groups: Callable[[pd.DataFrame], pd.Series],
+        chosen: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows,
+    ) -> None:
+        self._model, self._columns, self._groups, self._chosen = model, columns, groups, chosen
+
+    def fit(self, rows: pd.DataFrame, context: Context) -> Learned:
+        """Fits on the rows."""
+        rows, self._context = self._chosen(rows), context
+        self.model = self._model().fit(self._columns(rows, context), rows[MEASURED_S], self._groups(rows))
+        return self
+
+    def predict(self, rows: pd.DataFrame) -> Predicted:
+        """Seconds of each row."""
+        seconds = self.model.predict(self._columns(rows, self._context))
+        return Predicted(seconds.mean, seconds.lower, seconds.upper)
 
 
 @final

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.costs.iteration import fit
 from alpa_dejavu.costs.iteration.frameworks import AlpaStage, AlpaStagePeak
 from trials._folder import Folder, measured
-from trials._intervals import from_logs
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
 
 _PATH = "alpa-gpt-1.3b-stages/stages.csv"
 _PLACES = ("num_layers", "num_micro_batches", "first_layer", "last_layer", "submesh_id", "autosharding_config_id")

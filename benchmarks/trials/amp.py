@@ -20,8 +20,7 @@ from alpa_dejavu.costs.iteration.frameworks import (
     deepspeed_columns,
 )
 from trials._folder import AbsentError, Folder, UnreadableError, measured
-from trials._intervals import from_logs
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
 
 _NUMBERS = ("global_batch", "micro_batch", "tp", "dp", "pp")
 _G4DN = HostKind("g4dn", "t4", 50e9 / 8, 50e9 / 8)

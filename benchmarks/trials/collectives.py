@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import final
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from alpa_dejavu.costs.communication._collectives import Collectives
-from alpa_dejavu.costs.communication._fitted import FittedCollectives
-from alpa_dejavu.costs.communication._profile import summary, suspects
+from alpa_dejavu.costs.communication.learned import Collectives, FittedCollectives, summary, suspects
 from trials._folder import Folder, UnreadableError, measured, place
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Context, Learned, TrialSet, labels
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,8 @@ _NVLINKS = {
 """The hybrid cube mesh of eight V100: how many links join two of them."""
 
 
-def _load(folder: Folder) -> pd.DataFrame:
+def load(folder: Folder) -> pd.DataFrame:
+    """The measured collectives of a folder, without those that are too short to tell anything."""
     texts, numbers = ["mesh", "collective", "replica_groups", "dtype"], ["num_groups", "group_size", "num_elements"]
     rows = folder.table(_ROWS, texts, [*numbers, "time_s"], ["filled_in"], counts=["num_groups", "group_size"])
     _check_groups(folder, rows)
@@ -56,12 +56,12 @@ def _load(folder: Folder) -> pd.DataFrame:
 
 
 def _within(folder: Folder) -> pd.DataFrame:
-    rows = _load(folder)
+    rows = load(folder)
     return rows[rows["hosts"] == 1].reset_index(drop=True)
 
 
 def _across(folder: Folder) -> pd.DataFrame:
-    rows = _load(folder)
+    rows = load(folder)
     return rows[rows["hosts"] > 1].reset_index(drop=True)
 
 
@@ -111,7 +111,8 @@ def _lanes(group: list[int]) -> int:
     return max(2 * (min(degrees) // 2), 1)
 
 
-def _columns(rows: pd.DataFrame) -> Collectives:
+def columns(rows: pd.DataFrame, context: Context) -> Collectives:
+    """The rows as the model takes them."""
     within = (rows["hosts"] == 1).to_numpy()
     return Collectives(
         name=rows["collective"].to_numpy(dtype=np.str_),
@@ -129,8 +130,8 @@ def _rate(rows: pd.DataFrame, within: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     """The latency of a launch and the seconds of the bytes, and what takes part."""
-    columns = _columns(rows)
-    table = pd.DataFrame({"compute_s": 2e-5, "traffic_s": columns.volume_s}, index=rows.index)
+    volume_s = columns(rows, context).volume_s
+    table = pd.DataFrame({"compute_s": 2e-5, "traffic_s": volume_s}, index=rows.index)
     for name in ("num_bytes", "group_size", "num_groups", "hosts", "sharing"):
         table[name] = rows[name].astype(float)
     for name in _COLLECTIVES:
@@ -139,42 +140,20 @@ def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     return table
 
 
-@final
-class LearnedCollectives:
-    """The fitted model; `unseen` is the column whose values it must hold for without having seen them."""
-
-    def __init__(self, unseen: str) -> None:
-        self._unseen = unseen
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> LearnedCollectives:
-        """Fits on the rows alone, without those that can't be right."""
-        series = list(rows[["mesh", "collective", "replica_groups", "dtype"]].itertuples(index=False, name=None))
-        found = suspects(series, rows["num_bytes"].to_numpy(float), rows[MEASURED_S].to_numpy(float))
-        if found:
-            _log.info("%s: of %d rows left out: %s", _ROWS, len(rows), summary(found))
-        rows = rows.drop(index=rows.index[[each.row for each in found]])
-        self.model = FittedCollectives().fit(_columns(rows), rows[MEASURED_S], rows[self._unseen].astype(str))
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        """Seconds of each collective."""
-        seconds = self.model.predict(_columns(rows))
-        return Predicted(seconds.mean, seconds.lower, seconds.upper)
+def _without_suspects(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without those that can't be right."""
+    series = list(rows[["mesh", "collective", "replica_groups", "dtype"]].itertuples(index=False, name=None))
+    found = suspects(series, rows["num_bytes"].to_numpy(float), rows[MEASURED_S].to_numpy(float))
+    if found:
+        _log.info("%s: of %d rows left out: %s", _ROWS, len(rows), summary(found))
+    return rows.drop(index=rows.index[[each.row for each in found]])
 
 
-SETS = (
-    TrialSet(
-        "alpa-p3.16xlarge/collectives:intra_host",
-        _within,
-        labels("mesh"),
-        lambda: LearnedCollectives("mesh"),
-        features,
-    ),
-    TrialSet(
-        "alpa-p3.16xlarge/collectives:cross_host",
-        _across,
-        labels("group_size"),
-        lambda: LearnedCollectives("group_size"),
-        features,
-    ),
-)
+def _set(place: str, loaded: Callable[[Folder], pd.DataFrame], unseen: str) -> TrialSet:
+    """The set of collectives that are within hosts or not, whose groups are the values of a column."""
+    groups = lambda rows: rows[unseen].astype(str)  # noqa: E731
+    predictor = partial(Learned, FittedCollectives, columns, groups, _without_suspects)
+    return TrialSet(f"alpa-p3.16xlarge/collectives:{place}", loaded, labels(unseen), predictor, features)
+
+
+SETS = (_set("intra_host", _within, "mesh"), _set("cross_host", _across, "group_size"))

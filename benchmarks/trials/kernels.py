@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import final
+import operator
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from alpa_dejavu.costs.latency._kernel_model import KernelModel
-from alpa_dejavu.costs.latency._kernels import Kernels
-from alpa_dejavu.costs.latency._sheets import data_sheets
+from alpa_dejavu.costs.latency.learned import KernelModel, Kernels, data_sheets
 from trials._folder import Folder, UnreadableError, measured
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Context, Learned, TrialSet, labels
 
 _SHEETS = "neusight-kernels/gpus.json"
 _ROWS = "neusight-kernels/kernels.csv"
@@ -55,40 +54,15 @@ def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
 _OPS = ("linear", "bmm", "add", "mul", "gelu", "relu", "tanh", "softmax", "ln")
 
 
-@final
-class LearnedKernels:
-    """The learned model; `unseen` is the column whose values it must hold for without having seen them."""
-
-    def __init__(self, unseen: str) -> None:
-        self._unseen = unseen
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> LearnedKernels:
-        """Fits on the kernels alone."""
-        self._sheets = data_sheets(context.folder.document(_SHEETS))
-        self.model = KernelModel().fit(Kernels.of(rows, self._sheets), rows[MEASURED_S], rows[self._unseen])
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        """Seconds of each kernel."""
-        seconds = self.model.predict(Kernels.of(rows, self._sheets))
-        return Predicted(seconds.mean, seconds.lower, seconds.upper)
+def _columns(rows: pd.DataFrame, context: Context) -> Kernels:
+    return Kernels.of(rows, data_sheets(context.folder.document(_SHEETS)))
 
 
-SETS = (
-    TrialSet(
-        "neusight-kernels/kernels",
-        load,
-        labels("gpu"),
-        lambda: LearnedKernels("gpu"),
-        features,
-        same_rows_as=("neusight-kernels/kernels:by_op",),
-    ),
-    TrialSet(
-        "neusight-kernels/kernels:by_op",
-        load,
-        labels("op"),
-        lambda: LearnedKernels("op"),
-        features,
-        same_rows_as=("neusight-kernels/kernels",),
-    ),
-)
+def _set(unseen: str, key: str, other: str) -> TrialSet:
+    """The set whose groups are the values of a column."""
+    predictor = partial(Learned, KernelModel, _columns, operator.itemgetter(unseen))
+    return TrialSet(key, load, labels(unseen), predictor, features, same_rows_as=(other,))
+
+
+_BY_GPU, _BY_OP = "neusight-kernels/kernels", "neusight-kernels/kernels:by_op"
+SETS = (_set("gpu", _BY_GPU, _BY_OP), _set("op", _BY_OP, _BY_GPU))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from alpa_dejavu.costs.latency._blocks import BlockModel, Blocks
+from alpa_dejavu.costs.latency.learned import BlockModel, Blocks
 from trials._folder import Folder, UnreadableError, measured
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Context, Learned, TrialSet, labels
 
 _ROWS, _MODELS, _LINKS = "sailor/layer_profiles.csv", "sailor/llm_info.json", "sailor/intra_node_bandwidth_fits.json"
 _FLOAT_BYTES, _LEAST_PARAMETERS = 4, 1e6
@@ -126,22 +127,5 @@ def features(rows: pd.DataFrame, context: Context) -> pd.DataFrame:
     return table
 
 
-@final
-class LearnedBlocks:
-    """The fitted model of layers."""
-
-    def fit(self, rows: pd.DataFrame, context: Context) -> LearnedBlocks:
-        """Fits on the layers alone."""
-        self._context = context
-        self.model = BlockModel().fit(blocks_of(rows, context), rows[MEASURED_S], _GROUPS(rows))
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> Predicted:
-        """Seconds of each layer."""
-        seconds = self.model.predict(blocks_of(rows, self._context))
-        return Predicted(seconds.mean, seconds.lower, seconds.upper)
-
-
 _GROUPS = labels("model", "gpu")
-
-SETS = (TrialSet("sailor/layer_profiles", _load, _GROUPS, LearnedBlocks, features),)
+SETS = (TrialSet("sailor/layer_profiles", _load, _GROUPS, partial(Learned, BlockModel, blocks_of, _GROUPS), features),)

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from alpa_dejavu.costs.iteration import fit
 from alpa_dejavu.costs.iteration.frameworks import PeakMemory, PipelineRun
 from trials._folder import Folder, UnreadableError, measured
-from trials._intervals import from_logs
 from trials._sailor_columns import columns
 from trials._sailor_parts import GPUS, NUM_LAYERS, parts
-from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_BYTES, MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
 
 _log = logging.getLogger(__name__)
 _NOISE_FLOOR = 0.02

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from alpa_dejavu.costs.iteration import fit
 from alpa_dejavu.costs.iteration.frameworks import Machine, MegatronIteration, RingAllReduce
 from trials._folder import Folder, measured
-from trials._intervals import from_logs
-from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, labels
+from trials._trial_set import MEASURED_S, Context, Predicted, TrialSet, from_logs, labels
 
 _NUMBERS = ("global_batch", "micro_batch", "hidden", "heads", "layers", "seq_len", "tp", "dp", "pp")
 _LOGS = ("hidden", "tp", "dp", "micro_batch")

@@ -12,7 +12,7 @@ import pytest
 import ray
 from click.testing import CliRunner
 
-from alpa_dejavu._util.threads import cores_of_threads, pin, seconds_without_core, thread_seconds
+from alpa_dejavu._util.threads import cores_of_threads, pin
 from alpa_dejavu.alpa import PlanRun, connection, profile
 from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa.local_cluster import local_cluster
@@ -119,10 +119,6 @@ def test_threads_stay_on_their_cores():
         core = min(before)
         assert pin([core]) == [core]
         assert cores_of_threads() == [(core,)]
-        # The system counts in ticks: however fast the machine is, there is one in the end.
-        while max(thread_seconds().values()) == 0:
-            sum(range(10**6))
-        assert seconds_without_core() >= 0
     finally:
         pin(before)
     assert os.sched_getaffinity(0) == before

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from _conformance import FileResult, count, gpu_only, markdown
+from _conformance import FileResult, count, gpu_only, page, tables
 
 SOURCE = "class T:\n    def test_a(self): ...\n    def test_b(self): ...\n    def test_c(self): ...\n"
 
@@ -32,7 +32,7 @@ def test_what_did_not_finish_failed(tests: Path) -> None:
     )
     result = count(tests, "runtime/test_x.py", record, "out of time after 5 s")
     assert (result.passed, result.failed, result.skipped) == (1, 1, 1)
-    assert result.cause == "out of time after 5 s; no \\| device"
+    assert result.cause == "out of time after 5 s; no | device"
 
 
 def test_a_failing_tear_down_spoils_a_passed_test(tests: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_file_without_tests_has_none_to_fail_unless_it_cannot_be_collected(tes
 def test_files_for_gpus_do_not_count(tests: Path) -> None:
     assert [gpu_only(tests, f"runtime/test_{name}.py") for name in ("x", "cupy", "xla_nccl")] == [False, True, True]
     files = [FileResult("util/test_a.py", 3, 1, 0), FileResult("runtime/test_xla_nccl.py", 0, 2, 0, counts=False)]
-    table = markdown(files, "heading")
+    table = page("heading", *tables(files))
     assert "| util | 3 | 1 | 0 | 75.0% |" in table
     assert "| all | 3 | 1 | 0 | 75.0% |" in table
     assert "| runtime/test_xla_nccl.py | 0 | 2 | 0 | GPU only, not counted |" in table

@@ -1,6 +1,6 @@
 """The spread of the null models is what the measurements give, where they are there."""
 
-import sys
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,11 @@ def test_spread_by_hand():
 
 
 @pytest.mark.skipif(not TRAIN.is_dir(), reason=f"the measurements are to be in {TRAIN}")
-def test_the_constants_are_the_figures(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["default_spreads.py", "--train", str(TRAIN)])
-    default_spreads.main()
-    lines = [line.rsplit(maxsplit=4) for line in capsys.readouterr().out.splitlines()[1:]]
-    found = {name.strip(): (float(common), float(own)) for name, _, _, common, own in lines}
+def test_the_constants_are_the_figures(tmp_path):
+    out = tmp_path / "out.json"
+    assert default_spreads.main(["--train", str(TRAIN), "--json", str(out)]) == 0
+    rows = json.loads(out.read_text(encoding="utf-8"))["classes"]
+    found = {row["class"]: (row["common"], row["own"]) for row in rows}
     for name, figures in ROOFLINE.items():
         assert found[name] == pytest.approx(figures, abs=0.005)
     for place, sigma in ALPHA_BETA.items():

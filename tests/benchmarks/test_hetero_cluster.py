@@ -9,25 +9,22 @@ from functools import partial
 
 import pytest
 
-from _measured_jobs import Job
+from _measured_jobs import Job, drawn
 from _measured_models import perceptron
 from _measured_runs import ENVIRONMENT
 from alpa_dejavu import layers, sharding
-from alpa_dejavu.calibration._host_links import HostLinks
+from alpa_dejavu.calibration import HostLinks
 from alpa_dejavu.problem import Device, Link
 from hetero import _chosen
-from hetero._amps import amps_plan
 from hetero._bench import bench
 from hetero._cases import CASES, Case
-from hetero._chosen import cluster_of
-from hetero._commands import NotShownError
+from hetero._chosen import amps_plan, cluster_of
 from hetero._killed import killed_misses, killed_table
-from hetero._layouts import Layout, drawn, enumeration, label
-from hetero._namespaces import Network, network
-from hetero._owner import is_leftover, own_name
+from hetero._layouts import Layout, enumeration, label
+from hetero._namespaces import Network, network, shape
 from hetero._quotas import Quotas
 from hetero._report import figures, finalists, misses, table
-from hetero._shaping import shape
+from hetero._system import NotShownError, is_leftover, own_name
 
 NAMES = ["a", "b", "c", "d"]
 

@@ -10,6 +10,7 @@ import pytest
 from _measured_jobs import JOBS, Job, chosen_plan, drawn, every_plan, label, plan_of
 from _measured_report import held_out_regret, job_result, paired_ratio, summary, table
 from _measured_runs import submesh_sizes
+from _thread_times import seconds_without_core, thread_seconds
 from alpa_dejavu.calibration.measurement import Measured
 from alpa_dejavu.layers import concrete
 from alpa_dejavu.simulation.step import StageTimes, simulate
@@ -156,3 +157,10 @@ def test_the_summary_is_over_jobs_and_plans(small):
     assert found["stages"][4] == {"forward_backward": pytest.approx(np.median(ratios)), "per_step": 0.0}
     assert any("median regret of 2 jobs: 20.0%" in line for line in found["lines"])
     assert summary([])["lines"] == []
+
+
+def test_threads_have_computed_and_have_waited_for_cores():
+    # The system counts in ticks: however fast the machine is, there is one in the end.
+    while max(thread_seconds().values()) == 0:
+        sum(range(10**6))
+    assert seconds_without_core() >= 0

@@ -4,9 +4,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import open_trials
 from trials import _score
+from trials._baselines import BASELINES, baseline
 from trials._folder import AbsentError, Folder, UnreadableError, measured
 from trials._run import score
 from trials._sets import SETS
@@ -258,3 +260,23 @@ def test_ranking_by_the_truth_regrets_nothing_and_by_its_opposite_most() -> None
     assert worst["top1_regret"] == 4.0
     assert 0 < worst["subset_regret"] < 4.0
     assert _score.ranking_figures(truth, np.ones(4), jobs)["spearman"] is None
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_baselines_follow_the_conventions(name):
+    rng = np.random.default_rng(0)
+    features = pd.DataFrame({"compute_s": rng.uniform(1, 2, 80), "traffic_s": rng.uniform(1, 2, 80)})
+    seconds = features["compute_s"] + 3 * features["traffic_s"]
+    estimator = baseline(name)
+    copy = clone(estimator)
+    predicted = estimator.fit(features, seconds).predict(features)
+    assert predicted.shape == (80,)
+    assert (predicted > 0).all()
+    assert (copy.fit(features, seconds).predict(features) == predicted).all()
+    if name != "roofline":
+        assert np.abs(predicted / seconds - 1).mean() < 0.1
+
+
+def test_an_unknown_baseline_is_named():
+    with pytest.raises(ValueError, match="no baseline 'oracle'; choose one of"):
+        baseline("oracle")

@@ -15,7 +15,7 @@ from races._data import CHARACTERS, batch, digits, source_text
 from races._figures import Interval, foresight, of_any, summaries
 from races._models import TASKS
 from races._plan import JUDGED, QUICK
-from races._report import show, verdict
+from races._report import tables, verdict
 from races._seconds import ALONE, RACE, TASK, settings_of, told
 from races._ways import BUDGETS, RULES, SMOOTHED_STEPS, STARTS, Way, race_of, row, search_of, steps_to, ways
 
@@ -27,7 +27,7 @@ def _few(monkeypatch):
     monkeypatch.setattr(parallel_initialization, "QUICK", FEW)
     kept = [way for way in ways(4) if way.keep == "halving" and way.init == "sobol"]
     monkeypatch.setattr(parallel_initialization, "ways", lambda workers: tuple(kept))
-    monkeypatch.setattr(parallel_initialization, "show", lambda result, plan: None)
+    monkeypatch.setattr(parallel_initialization, "tables", lambda result, plan: ())
     monkeypatch.setattr(parallel_initialization, "verdict", lambda result, plan: verdict_of(True))
 
 
@@ -210,13 +210,13 @@ def pairs_of(race, alone):
         ((None, None, 0.2), (100, 23.0, 0.2), (True, False)),
     ],
 )
-def test_seconds_are_held_against_steps_and_against_one_start(race, alone, held, capsys):
+def test_seconds_are_held_against_steps_and_against_one_start(race, alone, held):
     result = {"models": {}, "seconds": pairs_of(race, alone)}
     said = verdict(result, QUICK)
     assert [line.startswith("Held") for line in said.lines] == list(held)
     assert said.held == all(held)
-    show(result, QUICK)
-    assert "0.2000" in capsys.readouterr().out
+    (table,) = tables(result, QUICK)
+    assert "0.2000" in {cell for line in table.rows for cell in line}
     result["seconds"]["pairs"] = result["seconds"]["pairs"][:1]
     assert not verdict(result, QUICK).held
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import test_slicer_gap
-from _timing import timed
 from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive
+from harness import Figure, timed
 from slicers import _alpa, _makespans, _relaxed, _same_optimum, _sketch
-from slicers._figure import QUICK, Figure, Part, Scale
+from slicers._figure import QUICK, Part, Scale
+from slicers._makespans import by_the_formula, with_transfers
 from slicers._pipe_dp import as_slicing, cost, drawn, on_unlike_hosts, pipe_dp, pipe_dp_within, starts_of
 from slicers._problems import SIZED, by_work, powers, sized
-from slicers._transfers import by_the_formula, with_transfers
 
 
 def test_the_sketchs_program_finds_the_least_of_all_cuts():
@@ -120,7 +120,7 @@ def test_it_ends_with_1_where_a_figure_is_missed_and_writes_all(monkeypatch, tmp
 
 def test_the_median_of_short_runs_and_one_long_one(monkeypatch):
     clock = iter([0.0, 1.0, 1.0, 4.0, 4.0, 6.0])
-    monkeypatch.setattr("_timing.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     assert timed(lambda: "it", repeats=9) == (2.0, "it")
     assert next(clock) == 4.0
 

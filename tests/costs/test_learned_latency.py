@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.base import clone
 
-from alpa_dejavu.costs.latency.baselines import BASELINES, baseline
 from alpa_dejavu.costs.latency.learned import DataSheet, KernelModel, Kernels, LearnedLatency, data_sheets
 from alpa_dejavu.problem import Operator, Operators
 from alpa_dejavu.testing import check_latency_model, example_cluster
@@ -119,23 +117,3 @@ def test_power_limits_the_rate():
     assert sheets["made-up"].sustained_flop_per_s == 8e12
     with pytest.raises(ValueError, match=r"made-up: num_sm is 0"):
         data_sheets({"made-up": {**figures, "num_sm": 0}})
-
-
-@pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_follow_the_conventions(name):
-    rng = np.random.default_rng(0)
-    features = pd.DataFrame({"compute_s": rng.uniform(1, 2, 80), "traffic_s": rng.uniform(1, 2, 80)})
-    seconds = features["compute_s"] + 3 * features["traffic_s"]
-    estimator = baseline(name)
-    copy = clone(estimator)
-    predicted = estimator.fit(features, seconds).predict(features)
-    assert predicted.shape == (80,)
-    assert (predicted > 0).all()
-    assert (copy.fit(features, seconds).predict(features) == predicted).all()
-    if name != "roofline":
-        assert np.abs(predicted / seconds - 1).mean() < 0.1
-
-
-def test_an_unknown_baseline_is_named():
-    with pytest.raises(ValueError, match="no baseline 'oracle'; choose one of"):
-        baseline("oracle")

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, _solvers, boundary_solve, solve
-from alpa_dejavu.sharding._anneal import annealed
-from alpa_dejavu.sharding._dual import Dual
-from alpa_dejavu.sharding._forests import bettered
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import solve_ilp
-from alpa_dejavu.sharding._mix import mixed
 from alpa_dejavu.sharding._options import INFINITY_COST
-from alpa_dejavu.sharding._padded import Padded
-from alpa_dejavu.sharding._relaxed import ceiling_of, solve_relaxed
-from alpa_dejavu.sharding._settle import settled
 from alpa_dejavu.sharding._solvers import NamedSolver
+from alpa_dejavu.sharding.experimental.anneal import annealed
+from alpa_dejavu.sharding.experimental.dual import Dual
+from alpa_dejavu.sharding.experimental.forests import bettered
+from alpa_dejavu.sharding.experimental.mix import mixed
+from alpa_dejavu.sharding.experimental.padded import Padded
+from alpa_dejavu.sharding.experimental.relaxed import ceiling_of, solve_relaxed
+from alpa_dejavu.sharding.experimental.settle import settled
 from alpa_dejavu.sharding.layers import shard_layer
 from layer_models import gpt
 from operators import two_layer_gradients

@@ -70,7 +70,8 @@ def parallel_initialize(
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
         num_candidates: how many begin by themselves.
         budget_steps: steps of the one that is chosen, those of the race included.
-        init: where they start: a name of `starts.KNOWN`, or a `Start`.
+        init: where they start: a name of `starts.KNOWN`, or a `Start`. Races from "sobol" saved steps, those from
+            "model" are experimental: no better than one start in docs/results/parallel-initialization.md.
         keep: who goes on from a rung: "halving", "evolution", "optuna", "asha" (whose result depends on arrival) or a
             `Rule`.
         judge: by what: "trend", "last_loss" or a `Judge`.

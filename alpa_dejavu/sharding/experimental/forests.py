@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.sharding._padded import FloatArray, IntArray, Padded
+from alpa_dejavu.sharding.experimental.padded import FloatArray, IntArray, Padded
 
 _ROUNDS = 20
 _ROUNDING = 1e-12

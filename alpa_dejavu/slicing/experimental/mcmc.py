@@ -14,8 +14,8 @@ from typing import final
 
 from alpa_dejavu.problem import SlicingProblem, StageChoice, checks
 from alpa_dejavu.slicing._base import Slicer
-from alpa_dejavu.slicing._random_moves import RandomMoves, Stages
 from alpa_dejavu.slicing._uniform import Uniform
+from alpa_dejavu.slicing.experimental._random_moves import RandomMoves, Stages
 
 Energy = tuple[int, float]
 """The number of rules that a plan breaks, then its cost."""
@@ -31,6 +31,8 @@ MOST_KNOWN = 20_000
 @dataclasses.dataclass(frozen=True)
 class Mcmc(Slicer):
     """Simulated annealing by moves of cuts, submeshes and configs; takes any objective, and knows no lower bound.
+
+    It is experimental: no better than the default, `dynamic`, in docs/results/slicers.md.
 
     Attributes:
         proposals: how many moves are tried, all chains together.

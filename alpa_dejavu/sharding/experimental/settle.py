@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpa_dejavu.sharding._padded import FloatArray, IntArray, Padded
+from alpa_dejavu.sharding.experimental.padded import FloatArray, IntArray, Padded
 
 _SWEEPS = 100
 _ROUNDING = 1e-12

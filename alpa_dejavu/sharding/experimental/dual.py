@@ -16,7 +16,7 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.sharding._padded import FloatArray, IntArray, Padded
+from alpa_dejavu.sharding.experimental.padded import FloatArray, IntArray, Padded
 
 ENOUGH = 0.01
 """Rounds go on as long as each closes at least this share of the gap."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.sharding._padded import FloatArray, Padded
+from alpa_dejavu.sharding.experimental.padded import FloatArray, Padded
 
 STEPS = 100
 """The number of steps of the gradient; the temperature falls at each."""

@@ -8,14 +8,14 @@ from typing import final
 
 import numpy as np
 
-from alpa_dejavu.sharding._anneal import annealed
-from alpa_dejavu.sharding._dual import Dual
-from alpa_dejavu.sharding._forests import bettered
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import MemoryRow
-from alpa_dejavu.sharding._mix import mixed
-from alpa_dejavu.sharding._padded import FloatArray, Padded
-from alpa_dejavu.sharding._settle import one_hot, settled
+from alpa_dejavu.sharding.experimental.anneal import annealed
+from alpa_dejavu.sharding.experimental.dual import Dual
+from alpa_dejavu.sharding.experimental.forests import bettered
+from alpa_dejavu.sharding.experimental.mix import mixed
+from alpa_dejavu.sharding.experimental.padded import FloatArray, Padded
+from alpa_dejavu.sharding.experimental.settle import one_hot, settled
 
 CEILINGS = (0.5, 0.25, 0.75, 0.95)
 """Shares of the moved costs above zero that are below the ceilings which these are annealed with, in turns."""

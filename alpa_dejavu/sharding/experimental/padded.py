@@ -81,9 +81,7 @@ class Padded:
         for r, (bytes_of, limit) in enumerate(memory):
             for node, num_bytes in bytes_of.items():
                 use[r, place[node], : len(num_bytes)] = num_bytes / limit
-        return cls(
-            nodes, sizes, costs, first, first[:-1] + earlier, other[order], rank[order ^ 1], matrices, use, dear
-        )
+        return cls(nodes, sizes, costs, first, first[:-1] + earlier, other[order], rank[order ^ 1], matrices, use, dear)
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
@@ -123,9 +121,7 @@ class Padded:
         total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
         owner = self.owner
         once = np.flatnonzero(owner < self.other)
-        total = total + self.matrices[
-            once[:, None], choices[self.other[once]], choices[owner[once]]
-        ].sum(axis=0)
+        total = total + self.matrices[once[:, None], choices[self.other[once]], choices[owner[once]]].sum(axis=0)
         return total + self.penalty(self.used(choices))
 
     def used(self, choices: IntArray) -> FloatArray:

@@ -14,7 +14,7 @@ from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import reduce_graph
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._joint import JointCosts
-from alpa_dejavu.sharding._padded import IntArray, Padded
+from alpa_dejavu.sharding.experimental.padded import IntArray, Padded
 
 
 def mixed(padded: Padded, choices: IntArray) -> IntArray:

@@ -1,0 +1,20 @@
+"""The parts that all benchmarks share: options, results that a later run goes on from, tables, figures with aims,
+timing, and processes beside this one.
+
+A benchmark makes its options, computes rows into `Results`, and ends with `Results.shown`, which prints tables and
+figures, keeps them in the JSON file beside the rows, and returns the exit status. `page.py` writes the page for
+docs/results from such a file alone.
+"""
+
+from __future__ import annotations
+
+from harness._options import at_least, options, wrong_input_told
+from harness._remote import Remote, answer_all, asked_within
+from harness._results import Results, described
+from harness._tables import Figure, Table
+from harness._timing import peak_bytes, timed
+
+__all__ = [
+    "Figure", "Remote", "Results", "Table", "answer_all", "asked_within", "at_least", "described", "options",
+    "peak_bytes", "timed", "wrong_input_told",
+]  # fmt: skip

@@ -1,0 +1,117 @@
+"""The JSON file of a benchmark: its results, the run that they come from, and the tables that are made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from alpa_dejavu._util.json_file import write_whole
+from harness._tables import Figure, Table, figures_table, show
+
+_VERSIONS = ("numpy", "scipy", "jax", "ray", "highspy", "scikit-learn")
+
+
+@final
+class Results(dict[str, Any]):
+    """Everything that a benchmark found, in its file as soon as it is known.
+
+    Args:
+        file: where it is kept; None: nowhere.
+        resumed_by: the settings that results depend on: a file that was made with the same is gone on from, one that
+            was made with others is left alone. None: a file that is there is replaced.
+        begun: the results where there is no file yet.
+
+    Raises:
+        SystemExit: the file was made with other settings.
+    """
+
+    def __init__(self, file: Path | None, resumed_by: Mapping[str, Any] | None = None, **begun: Any) -> None:
+        super().__init__({"version": 1, **begun})
+        self.file = file
+        if resumed_by is not None:
+            self["settings"] = json.loads(json.dumps(resumed_by, default=str))
+        if resumed_by is not None and file is not None and file.exists():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            if found.get("settings") != self["settings"]:
+                said = f"{file} was measured with {found.get('settings')}, now {self['settings']}"
+                raise SystemExit(f"{said}: name another file")
+            self.update(found)
+
+    def write(self) -> None:
+        """Writes the file, whole or not at all, with the run: its command, its date and its machine."""
+        if self.file is not None:
+            self["run"] = _run()
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.file, json.dumps(self, indent=1, default=str) + "\n")
+
+    def known(self, kind: str, name: str, computed: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A row that is known by its kind and name; computed, with its `cpu_s`, and written, where it isn't."""
+        rows: dict[str, dict[str, Any]] = self.setdefault(kind, {})
+        if name not in rows:
+            started = time.process_time()
+            row = computed()
+            rows[name] = {**row, "cpu_s": time.process_time() - started}
+            self.write()
+        return rows[name]
+
+    def shown(self, *shown: Table | str, figures: Sequence[Figure] = ()) -> int:
+        """Prints tables, lines and figures, and writes the file with them; 1 if a figure is missed, else 0."""
+        every = [*shown, *([figures_table(figures)] if figures else [])]
+        self["tables"] = [dataclasses.asdict(one) if isinstance(one, Table) else one for one in every]
+        if figures:
+            self["figures"] = [dataclasses.asdict(figure) for figure in figures]
+        self.write()
+        show(*every)
+        return 0 if all(figure.held for figure in figures) else 1
+
+
+def _run() -> dict[str, Any]:
+    versions = {}
+    for name in _VERSIONS:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # A path from the root of this machine tells nobody else anything.
+    said = [Path(argument).name if os.path.isabs(argument) else argument for argument in sys.argv]
+    return {
+        "command": shlex.join(["python", f"benchmarks/{Path(said[0]).name}", *said[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "machine": {
+            "cores": cores,
+            "platform": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+            **versions,
+        },
+    }
+
+
+def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
+    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and lines.
+
+    Args:
+        result: all that is in the file.
+        left_out: headings of columns that aren't wanted.
+    """
+    run = result["run"]
+    machine = ", ".join(f"{name} {value}" for name, value in run["machine"].items())
+    said = textwrap.fill(f"**Machine:** {machine}.", 120)
+    parts = [f"```\n{run['command']}\n```", said, f"**Date:** {run['date']}."]
+    for one in result["tables"]:
+        if isinstance(one, str):
+            parts.append(textwrap.fill(one, 120))
+        else:
+            parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["title"]).markdown(left_out))
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,47 @@
+"""Writes a page for docs/results from the JSON file that a benchmark has left: command, machine, date and tables.
+
+    python benchmarks/page.py RESULT.json [--into docs/results/PAGE.md] [--leave-out COLUMN ...]
+
+With `--into` it goes between the page's two marks of the benchmark, `<!-- slow_inside: begin -->` and
+`<!-- slow_inside: end -->`, in place of what is there; without, it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness import described, wrong_input_told
+
+
+@wrong_input_told
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes it; returns 2 where the file or the page can't be used."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path, help="the JSON file")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="the page that has the marks")
+    parser.add_argument(
+        "--leave-out", nargs="+", metavar="COLUMN", default=[], help="headings that aren't wanted there"
+    )
+    given = parser.parse_args(arguments)
+    result = json.loads(given.result.read_text(encoding="utf-8"))
+    if not {"run", "tables"} <= result.keys():
+        raise ValueError(f"{given.result} has no run with tables, but must be the file of a whole benchmark")
+    if given.into is None:
+        print(described(result, given.leave_out), end="")
+        return 0
+    name = Path(shlex.split(result["run"]["command"])[1]).stem
+    begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
+    before, found, rest = given.into.read_text(encoding="utf-8").partition(begin)
+    _, ends, after = rest.partition(end)
+    if not found or not ends:
+        raise ValueError(f"{given.into} must have the lines {begin} and {end}; add them where the tables belong")
+    given.into.write_text(f"{before}{begin}\n{described(result, given.leave_out)}{end}{after}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
