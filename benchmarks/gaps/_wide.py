@@ -35,7 +35,7 @@ _PLACED = 6
 @contextlib.contextmanager
 def counted() -> Iterator[Mock]:
     """Counts what the default slicer is asked meanwhile, in `call_count`."""
-    with patch.object(Dynamic, "_search", autospec=True, side_effect=Dynamic._search) as asked:
+    with patch.object(Dynamic, "slice", autospec=True, side_effect=Dynamic.slice) as asked:
         yield asked
 
 
