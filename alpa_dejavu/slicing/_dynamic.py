@@ -13,8 +13,9 @@ from typing import final
 
 from alpa_dejavu.problem import Slicing, SlicingProblem
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._intervals import Intervals
-from alpa_dejavu.slicing._placed import Effort, placed
+from alpa_dejavu.slicing._placed import placed
 from alpa_dejavu.slicing._uniform import Uniform
 
 
@@ -40,7 +41,7 @@ class Dynamic(Slicer):
         if problem.sites is not None and not problem.sites.alike:
             stages, at_least, rounds = placed(problem, problem.sites, self.effort)
         else:
-            stages, at_least, rounds = Intervals(problem).run()
+            stages, at_least, rounds = Intervals(problem, self.effort).run()
             if not stages and math.isfinite(at_least):
                 stages = Uniform().slice(problem).stages
         return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)

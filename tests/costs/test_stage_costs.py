@@ -153,11 +153,10 @@ def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
     assert sent.seconds("all_reduce", np.zeros((0,)), groups[0]).shape == (0,)
 
 
-def test_many_operators_come_in_several_calls(monkeypatch):
-    monkeypatch.setattr("alpa_dejavu.costs._batched_predictions._AT_A_TIME", 5)
+def test_many_operators_come_in_several_calls():
     model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
     many = [block(n) for n in range(5)]
-    found = latencies(model, many, device)
+    found = latencies(model, many, device, at_a_time=5)
     assert model.asked[0] == 3
     for one, operators in zip(found, many, strict=True):
         np.testing.assert_allclose(one.mean_s, model.predict(operators, device).mean_s, rtol=1e-12)
