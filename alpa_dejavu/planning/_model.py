@@ -14,11 +14,12 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
 from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
+from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes

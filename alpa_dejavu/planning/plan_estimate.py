@@ -18,7 +18,7 @@ from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning.fits import PRICED_OPTIONS
 from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.model_source import TracedModel
+from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
