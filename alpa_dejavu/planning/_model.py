@@ -121,22 +121,12 @@ def plan_model(
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
-    if source.training and schedule == "inference":
-        raise ValueError(
-            f"schedule is 'inference', but the step of {source.name} takes gradients; "
-            "give a step without them, or the schedule '1f1b'"
-        )
+    schedule = _schedule(source, schedule)
     by = PricedBy(
-        risk=risk,
-        submeshes=submeshes,
-        remat=tuple(remat),
-        zero=tuple(zero),
-        layers=layers or "auto",
-        micro_batches=micro_batches or "auto",
-        slicer=slicer_name(slicing),
-        objective=objective,
+        risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
+        micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
-    )
+    )  # fmt: skip
     task = PlanningTask(
         source=source,
         prices=priced,
@@ -145,7 +135,7 @@ def plan_model(
         micro_batches=counts,
         chooser=chooser,
         space=space,
-        schedule=schedule if source.training else "inference",
+        schedule=schedule,
         slicer=search,
         margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         objective=objective,
@@ -177,6 +167,16 @@ def _source(
             "micro-batches that this makes of the batch"
         )
     return GivenModel(model, batch // counts[0], name="")
+
+
+def _schedule(source: ModelSource, asked: str) -> str:
+    """Returns the schedule: a step without gradients always has "inference", and no other step has."""
+    if source.training and asked == "inference":
+        raise ValueError(
+            f"schedule is 'inference', but the step of {source.name} takes gradients; "
+            "give a step without them, or the schedule '1f1b'"
+        )
+    return asked if source.training else "inference"
 
 
 def _chooser(
