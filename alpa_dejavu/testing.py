@@ -128,13 +128,13 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
     Raises:
         AssertionError: what is wrong, and with which problem.
 
-    >>> from alpa_dejavu.problem import StageChoice
+    >>> from alpa_dejavu.problem import Slicing, StageChoice
     >>> class WholeModel(Slicer):
-    ...     def _search(self, problem):
+    ...     def slice(self, problem):
     ...         places = np.ndindex(problem.costs_s.shape[2:])
     ...         plans = [(StageChoice(0, problem.num_layers - 1, *place),) for place in places]
     ...         best = min(plans, key=problem.total_s)
-    ...         return best if math.isfinite(problem.total_s(best)) else (), 0.0, len(plans)
+    ...         return Slicing.of(problem, best if math.isfinite(problem.total_s(best)) else ())
     >>> check_slicer(WholeModel())
     >>> check_slicer(WholeModel(), exact=True)
     Traceback (most recent call last):

@@ -160,8 +160,9 @@ def _size(outcome: Outcome) -> int:
 
 def _shown(data: Mapping[str, Any], count: int) -> Iterator[Table | str]:
     columns = {name: f"{{{name}}}" for name in ("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed")}
-    columns |= {"slowest s": "{slowest_s:.2f}", "most MiB": "{most_mib:.2f}"}
-    yield Table.of([{"kind": kind, **row} for kind, row in data["kinds"].items()], columns)
+    columns |= {"slowest": "{slowest_s:seconds}", "most memory": "{most_bytes:size}"}
+    kinds = data["kinds"].items()
+    yield Table.of([{"kind": kind, **row, "most_bytes": row["most_mib"] * 2**20} for kind, row in kinds], columns)
     for sort in data["failures"]:
         yield f"{sort['count']} x {sort['sort']!a}\n    {sort['said'][:200]!a}\n    {sort['again'][0]!a}"
     failed = sum(sort["count"] for sort in data["failures"])

@@ -155,11 +155,11 @@ def _fits(planned: PlanningResult) -> bool:
 COLUMNS = {
     "model": "{model}",
     "GPUs": "{gpus}",
-    "published": "{published_s:.2f} s",
+    "published": "{published_s:seconds}",
     "its memory": "{published_memory_share:.0%}",
-    "ours, same micro-batches and remat": "{ours_same_micro_batches_s:.2f} s in {micro_batches} "
+    "ours, same micro-batches and remat": "{ours_same_micro_batches_s:seconds} in {micro_batches} "
     "({regret_same_micro_batches:+.1%}, rank {rank} of {ranked_among})",
-    "ours, all free": "{ours_s:.2f} s in {ours_micro_batches} ({regret:+.1%})",
+    "ours, all free": "{ours_s:seconds} in {ours_micro_batches} ({regret:+.1%})",
     "ours fits": lambda row: row["ours_fits"],
 }
 

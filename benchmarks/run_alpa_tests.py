@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from _conformance import FileResult, count, page, tables
 from _isolation import adopt_orphans, ray_head, run_limited, sweep
+from alpa_dejavu._util.units import seconds
 from harness import Results, at_least, options
 
 HERE = Path(__file__).resolve().parent
@@ -114,7 +115,7 @@ def _run(tests: Path, path: str, arguments: argparse.Namespace, limit_s: float) 
 def _ending(code: int | None, limit_s: float, said: str) -> str:
     """Why a file ended before its last test, if it did."""
     if code is None:
-        return f"out of time after {limit_s:.0f} s"
+        return f"out of time after {seconds(limit_s)}"
     if code < 0:
         return f"ended by signal {signal.Signals(-code).name}"
     lines = said.strip().splitlines()
@@ -123,7 +124,7 @@ def _ending(code: int | None, limit_s: float, said: str) -> str:
 
 def _line(result: FileResult) -> str:
     counts = f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped"
-    return f"{result.path}: {counts} in {result.seconds:.0f} s {result.cause}".rstrip()
+    return f"{result.path}: {counts} in {seconds(result.seconds)} {result.cause}".rstrip()
 
 
 def _heading(seconds: float, devices: int) -> str:

@@ -29,6 +29,7 @@ from typing import Any, final
 
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds
 from alpa_dejavu.planning import PlanningResult, plan
 from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache
 from alpa_dejavu.planning.strategies import ByStrategy, strategy
@@ -107,7 +108,7 @@ def _default(pair: Pair, cache: ModelCache | None, more: int = 0) -> Row:
         return {"fits": False}
     except ValueError as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": asked.call_count}
+    return {**_shape(made), **asked}
 
 
 def _shape(made: PlanningResult) -> Row:
@@ -144,7 +145,7 @@ def _wide(pair: Pair, known_s: float, cache: ModelCache | None) -> Row:
             made = plan(task, annotations=())
     except (NoPlanError, ValueError) as error:
         return {"error": str(error)}
-    return {**_shape(made), "slicings": asked.call_count}
+    return {**_shape(made), **asked}
 
 
 def _strategies_row(pair: Pair, default: Row, known: _Known) -> Row:
@@ -220,7 +221,7 @@ def _strategies_figures(rows: Sequence[Row]) -> Shown:
     for name in STRATEGIES:
         others = [(row, row["others"][name]) for row in found if "step_s" in row["others"][name]]
         faster = [
-            f"{row['pair']}: {other['step_s']:.4g} s ({_said(other)}), ours {row['default']['step_s']:.4g} s"
+            f"{row['pair']}: {seconds(other['step_s'])} ({_said(other)}), ours {seconds(row['default']['step_s'])}"
             for row, other in others
             if other["step_s"] < row["default"]["step_s"] * (1 - SAME)
         ]

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alpa_dejavu._util.units import byte_rate
 from alpa_dejavu.clusters import named_cluster
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.planning import PlanningResult, plan_model
@@ -39,8 +40,8 @@ SEARCHES = {
 
 COLUMNS = {
     "planned by": "{planned_by}",
-    "believed": "{believed_s:.3f} s",
-    "on these links": "{step_s:.3f} s",
+    "believed": "{believed_s:seconds}",
+    "on these links": "{step_s:seconds}",
     "over ours": "{over_ours:.2f}x",
     "cards busy": "{cards_busy:.0%}",
     "boundaries inside": "{boundaries_inside} of {boundaries}",
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     within, between = cluster.links[0][0].bytes_per_s, cluster.links[0][1].bytes_per_s
     title = (
         f"{given.model}, batch {given.batch}, on {len(cluster.hosts)} x {cluster.hosts[0].num_devices} devices: "
-        f"{within:.3g} bytes/s within hosts, {between:.3g} between; simulated"
+        f"{byte_rate(within)} within hosts, {byte_rate(between)} between; simulated"
     )
     results = Results(given.json, simulated=True, cluster=cluster.name, plans=plans)
     return results.shown(Table.of(rows, COLUMNS, title))

@@ -142,8 +142,8 @@ def _stages(row: dict[str, Any]) -> str:
 
 COLUMNS = {
     "strategy": "{strategy}",
-    "step": "{step_s:.3f} s",
-    "own estimate": "{own_s:.3f} s",
+    "step": "{step_s:seconds}",
+    "own estimate": "{own_s:seconds}",
     "over Megatron": "{over_megatron:.2f}x",
     "fits": "{fits}",
     "on Alpa": "{runs_on_alpa}",

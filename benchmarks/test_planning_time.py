@@ -28,6 +28,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds
 from harness import Results, Table, at_least, options
 
 CASES = (
@@ -57,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(given.json, cluster=CLUSTER, batch=BATCH, calibration=given.calibration, cases=rows)
     steps = dict.fromkeys(step for row in rows for step in row.get("planning_s", {}))
     columns: dict[str, Any] = {"model": "{model}", "GPUs": "{gpus}"}
-    columns["whole"] = lambda row: f"{statistics.median(row['walls_s']):.1f} s"
-    columns |= {"again": "{again_s:.1f} s", "a host more": "{host_more_s:.1f} s"}
+    columns["whole"] = lambda row: seconds(statistics.median(row["walls_s"]))
+    columns |= {"again": "{again_s:seconds}", "a host more": "{host_more_s:seconds}"}
     columns |= {step: f"{{planning_s[{step}]:.2f}}" for step in steps}
     results.shown(Table.of(rows, {**columns, "stages": "{stages}"}))
     return 0 if all("error" not in row for row in rows) else 1

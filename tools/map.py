@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = "alpa_dejavu"
+_FOR_TYPES = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 BEGIN, END = "<!-- drawn by tools/map.py: begin -->", "<!-- drawn by tools/map.py: end -->"
 
 Imports = Mapping[str, frozenset[str]]
@@ -27,23 +28,23 @@ def imports_of(source: pathlib.Path) -> Imports:
     found: dict[str, set[str]] = {room: set() for room in rooms}
     for path in sorted(source.rglob("*.py")):
         room = path.relative_to(source).parts[0]
-        for module in _modules(ast.parse(path.read_text(encoding="utf-8"))) if room in rooms else ():
+        for module in imported(ast.parse(path.read_text(encoding="utf-8"))) if room in rooms else ():
             parts = module.split(".")
             if parts[0] == source.name and len(parts) > 1 and parts[1] in rooms - {room}:
                 found[room].add(parts[1])
     return {room: frozenset(others) for room, others in found.items()}
 
 
-def _modules(tree: ast.AST) -> Iterator[str]:
-    """The dotted names of all that is imported somewhere below a node."""
+def imported(tree: ast.AST, types: bool = False) -> Iterator[str]:
+    """The dotted names of all that is imported somewhere below a node; with `types`, for a type checker alone, too."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        if not types and isinstance(node, ast.If) and ast.unparse(node.test) in _FOR_TYPES:
             continue
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield from (f"{node.module}.{each.name}" for each in node.names)
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
-        yield from _modules(node)
+        yield from imported(node, types)
 
 
 def top_down(imports: Imports) -> list[str]:

@@ -23,7 +23,7 @@ _MOVED = {
     "cost_models": "costs.cost_models",
     "cost_table": "costs.table",
     "difference": "plans.difference",
-    "doctor": "cli.doctor",
+    "doctor": "cli.installation",
     "explanation": "report.explanation",
     "features": "layers.features",
     "history": "calibration.history",

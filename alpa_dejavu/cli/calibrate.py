@@ -25,7 +25,7 @@ from alpa_dejavu.cli.tables import new_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alpa_dejavu.calibration import Calibration
+    from alpa_dejavu.calibration import Calibration, Fit
     from alpa_dejavu.problem import Cluster
 
 _log = logging.getLogger(__name__)
@@ -100,15 +100,8 @@ def calibrate(
     found = found if there is None else with_host_links(found, there, cluster)
     found.applied_to(cluster)
     write_calibration(found, output)
-    to = console()
-    to.print(device_table(cluster, found))
-    to.print(link_table(found))
-    for fit in found.fits:
-        error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
-        to.print(f"{fit.part}: {fit.rows} measured{error}")
-    for sentence in found.missing:
-        to.print(f"missing: {sentence}")
-    to.print(f"wrote {output} (measurements: {kept})")
+    tables = device_table(cluster, found), link_table(found)
+    _print_written(found, output, kept, *tables, *map(_fit_line, found.fits))
 
 
 def _calibrated_before(output: pathlib.Path) -> Calibration | None:
@@ -141,12 +134,21 @@ def _links(
         measurements = Measurements(kept, links_identity(cluster), resume)
         found = calibrate_links(cluster, bench, measurements, output.stem, before, every_pair, report)
     write_calibration(found, output)
-    to = console()
     assert found.host_links is not None, "links were calibrated"
-    to.print(host_link_table(found.host_links))
-    for sentence in found.missing:
-        to.print(f"missing: {sentence}")
-    to.print(f"wrote {output} (measurements: {kept})")
+    _print_written(found, output, kept, host_link_table(found.host_links))
+
+
+def _print_written(found: Calibration, output: pathlib.Path, kept: pathlib.Path, *measured: Table | str) -> None:
+    """Prints what was measured, what is missing, and where both are kept."""
+    to = console()
+    missing = (f"missing: {sentence}" for sentence in found.missing)
+    for each in (*measured, *missing, f"wrote {output} (measurements: {kept})"):
+        to.print(each)
+
+
+def _fit_line(fit: Fit) -> str:
+    error = f", off by {100 * fit.held_out['mape']:.0f} % where left out" if "mape" in fit.held_out else ""
+    return f"{fit.part}: {fit.rows} measured{error}"
 
 
 def device_table(cluster: Cluster, found: Calibration) -> Table:

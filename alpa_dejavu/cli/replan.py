@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,12 @@ from alpa_dejavu.cli.output import console
 from alpa_dejavu.cli.parameters import PLAN_FILE, calibration_option, memory_margin_option, slicer_option
 from alpa_dejavu.cli.tables import counted, print_plan, print_said
 from alpa_dejavu.plans.plan_file import read_plan
-from alpa_dejavu.problem import Cluster
+from alpa_dejavu.problem import Cluster, Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from alpa_dejavu.planning.replanning import Replanned
 
 
 @click.command()
@@ -65,17 +71,7 @@ def replan(
             memory_margin=memory_margin,
         )  # fmt: skip
     to = console(takes_stdout(json_path, python_path))
-    print_plan(made.plan, to)
-    to.print(f"iteration time          {units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
-    moved = made.moves
-    to.print(
-        f"moves                   {units.size(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
-        f"{units.seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
-    )
-    print_said(made.plan, to)
-    ahead = made.plan.planning_s.get("contingencies")
-    more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
-    to.print(f"planned again in        {units.seconds(made.seconds)}{more}")
+    _print_replanned(made, before, to)
     if python_path is not None:
         from alpa_dejavu.exports.alpa_code import alpa_code
 
@@ -87,6 +83,21 @@ def replan(
             to.print(f"wrote {file}")
         if lacking:
             to.print(lacking, soft_wrap=True)
+
+
+def _print_replanned(made: Replanned, before: Plan, to: Console) -> None:
+    """Prints the new plan, what it takes next to the one before, and what moves for it."""
+    print_plan(made.plan, to)
+    to.print(f"iteration time          {units.seconds(made.plan.step_s)} (before: {units.seconds(before.step_s)})")
+    moved = made.moves
+    to.print(
+        f"moves                   {units.size(moved.num_bytes)} of {counted(len(moved.layers), 'layer')} in "
+        f"{units.seconds(moved.seconds)}; {counted(len(made.kept_layers), 'layer')} of {made.plan.num_layers} stay"
+    )
+    print_said(made.plan, to)
+    ahead = made.plan.planning_s.get("contingencies")
+    more = "" if ahead is None else f" (for the loss of another host in {units.seconds(ahead)})"
+    to.print(f"planned again in        {units.seconds(made.seconds)}{more}")
 
 
 def _named(cluster: str, hosts: int | None, before: int) -> Cluster:

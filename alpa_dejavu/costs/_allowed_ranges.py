@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import range_sum
-from alpa_dejavu.costs.stage_costs import slowest_device
+from alpa_dejavu.costs.stage_devices import slowest_device
 from alpa_dejavu.problem import Cluster, Model, SearchSpace, Submesh
 
 __all__ = ["allowed_ranges"]

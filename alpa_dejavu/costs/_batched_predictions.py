@@ -14,15 +14,16 @@ from alpa_dejavu.problem import Device, Operators
 
 __all__ = ["SentSeconds", "latencies"]
 
-_AT_A_TIME = 1 << 16
 _Key = tuple[str, tuple[int, ...], int]
 """Collective, hosts of the group, and groups at a time."""
 
 
-def latencies(model: LatencyModel, many: Sequence[Operators], device: Device) -> list[Latency]:
+def latencies(
+    model: LatencyModel, many: Sequence[Operators], device: Device, at_a_time: int = 1 << 16
+) -> list[Latency]:
     """Returns a model's latency of each of some sets of operators, asked for a great many operators at a time."""
     found: list[Latency] = []
-    for part in _parts(many):
+    for part in _parts(many, at_a_time):
         whole = model.predict(Operators.joined(part), device)
         ends = np.cumsum([len(one) for one in part]).tolist()
         found += [
@@ -32,14 +33,14 @@ def latencies(model: LatencyModel, many: Sequence[Operators], device: Device) ->
     return found
 
 
-def _parts(many: Sequence[Operators]) -> list[list[Operators]]:
-    """Returns the sets in parts, in order, with not many more than `_AT_A_TIME` operators in each."""
+def _parts(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
+    """Returns the sets in parts, in order, with not many more than `at_a_time` operators in each."""
     parts: list[list[Operators]] = []
     room = 0
     for one in many:
         if room <= 0:
             parts.append([])
-            room = _AT_A_TIME
+            room = at_a_time
         parts[-1].append(one)
         room -= len(one)
     return parts

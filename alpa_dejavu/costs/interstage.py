@@ -19,7 +19,7 @@ from alpa_dejavu._util.ties import rounded
 from alpa_dejavu.clusters.host_classes import kinds_of, members_of_kinds
 from alpa_dejavu.clusters.placement import kinds_of_sites
 from alpa_dejavu.costs.communication import CommunicationModel, Group
-from alpa_dejavu.problem import Cluster, Model, SearchSpace
+from alpa_dejavu.problem import Cluster, Model, SearchSpace, Sites
 
 __all__ = ["CutBytes", "InterstageTable", "InterstageTransfer"]
 
@@ -94,6 +94,27 @@ class InterstageTable:
     def of(self, submeshes: Sequence[int]) -> InterstageTable:
         """Returns the table of some of the submeshes."""
         return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
+
+    def sites(
+        self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
+    ) -> Sites:
+        """Returns where the submeshes are; on a shared CPU what crosses counts as `CostTable.slicing_problem` says.
+
+        Args:
+            cluster: that the submeshes are of.
+            space: of the table.
+            num_micro_batches: B.
+            available: shape (K,), the devices of each kind of host.
+        """
+        links, seconds = self.links, self.forward_s + self.backward_s
+        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
+        if cluster.shared:
+            share = sizes / cluster.num_devices
+            counted = share + (1 - share) / num_micro_batches
+            seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
+            links = links * len(share) + np.arange(len(share))
+        uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
+        return Sites(uses, available, links, seconds)
 
 
 @final

@@ -54,9 +54,7 @@ def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float)
     return math.log(peak_bytes / counted) if counted > 0 else None
 
 
-def with_peaks(
-    table: CostTable, run: Run, log_ratios: Mapping[StageChoice, float], margin: MemoryMargin
-) -> CostTable:
+def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, float], margin: MemoryMargin) -> CostTable:
     """The table with what measured stages keep, and how many may follow them; others go by the count and the margin.
 
     A measured stage's kinds of bytes are off alike: its peak is known, not what it is made of.
@@ -67,31 +65,22 @@ def with_peaks(
         log_ratios: of measured stages, as `log_ratio` gives them.
         margin: for the stages that weren't measured.
     """
-    room = table.max_n_succ_stages.copy()
     usable = table.usable_bytes if margin.residuals is None else table.memory_limit_bytes
-    memory: list[tuple[StageMemory | None, ...]] = []
-    for s, row in enumerate(table.memory):
-        kept: list[StageMemory | None] = []
-        for c, counted in enumerate(row):
-            if counted is None:
-                kept.append(None)
-                continue
-            own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
-            found = _with_own(counted, own)
-            kept.append(found)
-            room[:, :, s, c] = successors_that_fit(margin.needed(counted), float(usable[s]), run)
-            if own:
-                known = successors_that_fit(found, float(table.memory_limit_bytes[s]), run)
-                for stage in own:
-                    room[stage.entry] = known[stage.first, stage.last]
-        memory.append(tuple(kept))
-    return dataclasses.replace(table, memory=tuple(memory), max_n_succ_stages=room, usable_bytes=usable, margin=margin)
+    room, memory = table.successors(run, margin, usable), [list(row) for row in table.memory]
+    for s, c in dict.fromkeys((stage.submesh, stage.config) for stage in log_ratios):
+        own = {n: ratio for n, ratio in log_ratios.items() if (n.submesh, n.config) == (s, c)}
+        counted = table.memory[s][c]
+        assert counted is not None, "a stage that was measured is one that the search space offers"
+        memory[s][c] = found = _with_own(counted, own)
+        known = successors_that_fit(found, float(table.memory_limit_bytes[s]), run)
+        for stage in own:
+            room[stage.entry] = known[stage.first, stage.last]
+    kept = tuple(map(tuple, memory))
+    return dataclasses.replace(table, memory=kept, max_n_succ_stages=room, usable_bytes=usable, margin=margin)
 
 
 def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> StageMemory:
     """With so many times the count where it was measured."""
-    if not log_ratios:
-        return counted
     kinds = {kind: getattr(counted, kind).copy() for kind in MEMORY_PARTS}
     for stage, ratio in log_ratios.items():
         for values in kinds.values():

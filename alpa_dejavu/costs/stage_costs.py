@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from typing import final
@@ -13,28 +11,25 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu._util.ties import rounded
-from alpa_dejavu.clusters.host_classes import kinds_of
 from alpa_dejavu.costs._batched_predictions import SentSeconds, latencies
 from alpa_dejavu.costs._megatron_division import EvenDivision
-from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTransfer
 from alpa_dejavu.costs.latency import Latency
 from alpa_dejavu.costs.memory import ModelMemory, StageMemory, stage_memory
+from alpa_dejavu.costs.stage_devices import StageDevices, StagePlaces
 from alpa_dejavu.problem import (
     PHASES,
     AxisCollectives,
     Cluster,
     Device,
     Division,
-    Host,
     MeshConfig,
     Model,
     Operators,
-    Submesh,
 )
 
-__all__ = ["COST_KINDS", "StageCostModel", "StageDevices", "slowest_device"]
+__all__ = ["COST_KINDS", "StageCostModel"]
 
 COST_KINDS = (
     "compute_forward_s", "compute_backward_s", "collective_forward_s", "collective_backward_s",
@@ -47,85 +42,25 @@ _Mesh = tuple[int, int, int, bool]
 _Predicted = dict[int, tuple[Operators, Latency, float]]
 
 
-def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
-    """The device that a stage on all of these hosts waits for: of the lowest rate."""
-    return min((host.device for host in hosts), key=lambda device: device.rate(dtype))
-
-
-@final
-@dataclasses.dataclass(frozen=True, eq=False)
-class StageDevices:
-    """The devices of a stage, or others for which all takes the same.
-
-    Attributes:
-        hosts: of each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
-        kinds: the unlike devices among them, the slowest first.
-    """
-
-    hosts: tuple[int, ...]
-    kinds: tuple[Device, ...]
-
-
 @final
 class StageCostModel:
     """A model of what stages take on a cluster: what they compute, send among their devices, and do once a step.
 
-    What crosses from stage to stage is priced by `interstage`. A stage takes as long as its slowest device and its
-    slowest group of devices. What doesn't depend on the mesh is computed once.
+    What crosses from stage to stage is priced by `interstage`; `places` knows the devices of stages. A stage takes as
+    long as its slowest device and its slowest group of devices. What doesn't depend on the mesh is computed once.
     """
 
     def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
         self.model, self.cluster, self.models = model, cluster, models
+        self.places = StagePlaces(model, cluster)
         self.interstage = InterstageTransfer(model, cluster, models.communication)
         self._whole = ModelMemory.of(model)
         self._divisions: dict[_Mesh, Division] = {}
         self._predicted: dict[Device, _Predicted] = {}
-        self._like: dict[tuple[object, ...], StageDevices] = {}
-        self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
         self._computed: dict[tuple[Device, _Mesh, str], FloatArray] = {}
         self._sent: dict[tuple[StageDevices, _Mesh, str], list[tuple[AxisCollectives, FloatArray]]] = {}
         self._together: dict[tuple[_Mesh, str], Sequence[AxisCollectives]] = {}
         self._sent_s = SentSeconds(models.communication)
-
-    def on(self, hosts: Sequence[int]) -> StageDevices:
-        """Devices on these hosts, each device's named; the same object for hosts on which all takes the same."""
-        kinds, hosts = kinds_of(self.cluster), tuple(hosts)
-        places = list(dict.fromkeys(hosts))
-        first = {kinds[host]: host for host in reversed(places)}
-        last = {kinds[host]: host for host in places}
-        number = {host: n for n, host in enumerate(places)}
-        classes = {kind: n for n, kind in enumerate(first)}
-        key = (
-            tuple(number[host] for host in hosts),
-            tuple(classes[kinds[host]] for host in places),
-            tuple((self.cluster.hosts[host].device, self.cluster.hosts[host].num_devices) for host in first.values()),
-            tuple(self.cluster.links[host][host] for host in first.values()),
-            tuple(self.cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
-        )
-        return self._known(key, hosts, places)
-
-    def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
-        """The devices of a submesh on these hosts; None: on any, so that every kind of device may be among them."""
-        chosen = range(submesh.num_hosts) if hosts is None else hosts
-        each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
-        return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self.cluster.hosts)))
-
-    def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
-        if key not in self._like:
-            devices = dict.fromkeys(self.cluster.hosts[host].device for host in places)
-            self._like[key] = StageDevices(hosts, tuple(sorted(devices, key=lambda each: each.rate(self._usual_dtype))))
-        return self._like[key]
-
-    @functools.cached_property
-    def _usual_dtype(self) -> str:
-        """Returns the dtype of most of the products' operations."""
-        work: dict[str, float] = {"float32": 0.0}
-        for layer in self.model.layers:
-            operators = layer.forward
-            flop = operators.flop * operators.count * operators.is_product
-            for dtype in set(operators.dtype.tolist()):
-                work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
-        return max(work, key=lambda dtype: work[dtype])
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
         """Predicts together what the prices of some stages need; without it they come one by one."""
@@ -140,7 +75,7 @@ class StageCostModel:
             (one.kind, one.num_bytes, group)
             for (devices, _), config in meshes.items()
             for one in self._all_sent(config)
-            for group in self.groups(devices, config, one.axis)
+            for group in self.places.groups(devices, config, one.axis)
         )
 
     def _predict(self, device: Device, configs: Iterable[MeshConfig]) -> None:
@@ -296,33 +231,10 @@ class StageCostModel:
 
         All groups are at it at a time.
         """
-        groups = self.groups(devices, config, exchange.axis)
+        groups = self.places.groups(devices, config, exchange.axis)
         return functools.reduce(
             np.maximum, (self._sent_s.seconds(exchange.kind, exchange.num_bytes, group) for group in groups)
         )
-
-    def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
-        """The devices along an axis of a logical mesh (0: data-parallel, 1: tensor-parallel): a group of each kind.
-
-        Groups on hosts of the same kinds take equally long.
-        """
-        key = devices, config.tensor_parallel, axis
-        if key not in self._groups:
-            hosts, along = devices.hosts, config.tensor_parallel
-            rows = [hosts[n : n + along] for n in range(0, len(hosts), along)]
-            every = list(zip(*rows, strict=True)) if axis == 0 else rows
-            kinds, found = kinds_of(self.cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
-            for group in dict.fromkeys(every):
-                number = {host: n for n, host in enumerate(dict.fromkeys(group))}
-                found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
-            at_a_time = len(every) * self._abreast(hosts)
-            self._groups[key] = [Group(self.cluster, group, at_a_time) for group in found.values()]
-        return self._groups[key]
-
-    def _abreast(self, hosts: tuple[int, ...]) -> int:
-        """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
-        taken = collections.Counter(hosts)
-        return min(self.cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
 
 
 def _mesh(config: MeshConfig) -> _Mesh:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.clusters.placement import devices_of_kinds, kinds_of_sites
+from alpa_dejavu.clusters.placement import devices_of_kinds
 from alpa_dejavu.costs._allowed_ranges import allowed_ranges
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.interstage import InterstageTable, InterstageTransfer
 from alpa_dejavu.costs.memory import StageMemory, successors_that_fit
 from alpa_dejavu.costs.memory_margin import COUNTED, MemoryMargin
-from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel, StageDevices
-from alpa_dejavu.problem import Cluster, MeshConfig, Model, Run, SearchSpace, Sites, SlicingProblem, StageChoice
+from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
+from alpa_dejavu.problem import Cluster, Model, Run, SearchSpace, SlicingProblem, StageChoice
 
 __all__ = ["CostTable", "cost_table"]
 
@@ -93,8 +94,7 @@ class CostTable:
 
     def _interstage_alike_s(self) -> FloatArray:
         """Seconds across the cuts before each layer and after the last one, between submeshes alike: (L + 1, S)."""
-        num_layers, _, num_submeshes, _ = self.offered.shape
-        crossing = np.zeros((num_layers + 1, num_submeshes))
+        crossing = np.zeros((len(self.offered) + 1, self.offered.shape[2]))
         if self.interstage is not None:
             alike = np.diagonal(self.interstage.links)
             crossing[:-1] = (self.interstage.forward_s + self.interstage.backward_s)[:, alike]
@@ -106,13 +106,18 @@ class CostTable:
 
     def with_memory(self, factor: float, run: Run) -> CostTable:
         """The table as if devices had `factor` times the memory; `run` is its own."""
+        return dataclasses.replace(
+            self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
+        )
+
+    def successors(self, run: Run, margin: MemoryMargin, usable_bytes: FloatArray) -> NDArray[np.int64]:
+        """Returns `max_n_succ_stages` with another margin, and other bytes that it leaves on each submesh."""
         room = self.max_n_succ_stages.copy()
         for s, row in enumerate(self.memory):
             for c, stage in enumerate(row):
                 if stage is not None:
-                    usable = factor * float(self.usable_bytes[s])
-                    room[:, :, s, c] = successors_that_fit(self.margin.needed(stage), usable, run)
-        return dataclasses.replace(self, max_n_succ_stages=room)
+                    room[:, :, s, c] = successors_that_fit(margin.needed(stage), float(usable_bytes[s]), run)
+        return room
 
     def interstage_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
@@ -173,14 +178,11 @@ class CostTable:
         counts in full.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
-        objective = "inference" if run.schedule == "inference" else "training"
         known = space.hosts is not None
         available = devices_of_kinds(cluster, hosts)
         available = available if known else available.sum(keepdims=True)
         share = (sizes / cluster.num_devices)[:, None] if cluster.shared else np.ones((len(sizes), 1))
-        costs = self.costs_s
-        if senders_wait:
-            costs = costs + self._interstage_alike_s()[None, 1:, :, None]
+        costs = self.costs_s + (self._interstage_alike_s()[None, 1:, :, None] if senders_wait else 0.0)
         return SlicingProblem(
             costs_s=costs * share,
             submesh_sizes=sizes,
@@ -189,32 +191,13 @@ class CostTable:
             max_n_succ_stages=self.max_n_succ_stages,
             per_step_s=self.per_step_s * share,
             devices="at most" if known and not cluster.shared else "exactly",
-            objective="work" if cluster.shared else objective,
-            sites=None if self.interstage is None else self._sites(self.interstage, cluster, space, run, available),
+            objective="work" if cluster.shared else "inference" if run.schedule == "inference" else "training",
+            sites=self.interstage and self.interstage.sites(cluster, space, run.num_micro_batches, available),
         )
-
-    def _sites(
-        self, table: InterstageTable, cluster: Cluster, space: SearchSpace, run: Run, available: NDArray[np.int64]
-    ) -> Sites:
-        """Returns where the submeshes are; on a shared CPU what crosses counts as `slicing_problem` says of it."""
-        links, seconds = table.links, table.forward_s + table.backward_s
-        sizes = np.array([submesh.num_devices for submesh in space.submeshes])
-        if cluster.shared:
-            share = sizes / cluster.num_devices
-            counted = share + (1 - share) / run.num_micro_batches
-            seconds = (seconds[:, :, None] * counted).reshape(len(seconds), -1)
-            links = links * len(share) + np.arange(len(share))
-        uses = sizes[:, None] if space.hosts is None else kinds_of_sites(space, cluster)
-        return Sites(uses, available, links, seconds)
 
 
 def cost_table(
-    model: Model,
-    cluster: Cluster,
-    space: SearchSpace,
-    run: Run,
-    models: CostModels,
-    margin: MemoryMargin = COUNTED,
+    model: Model, cluster: Cluster, space: SearchSpace, run: Run, models: CostModels, margin: MemoryMargin = COUNTED
 ) -> CostTable:
     """The table of a model on a cluster; see `CostTable`.
 
@@ -223,7 +206,7 @@ def cost_table(
     """
     costs = StageCostModel(model, cluster, models)
     named = space.hosts or [None] * len(space.submeshes)
-    devices = tuple(costs.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
+    devices = tuple(costs.places.on_submesh(submesh, on) for submesh, on in zip(space.submeshes, named, strict=True))
     limits, usable = _memory_limits(cluster, space, margin)
     shape = (model.num_layers, model.num_layers, len(space.submeshes), len(space.configs[0]))
     seconds = np.zeros((len(COST_KINDS), *shape))
@@ -231,7 +214,8 @@ def cost_table(
     offered = np.zeros(shape, dtype=np.bool_)
     memory: list[tuple[StageMemory | None, ...]] = []
     known: dict[tuple[StageDevices, float, float], int] = {}
-    costs.prepare(_choices(space, devices))
+    of_submeshes = zip(devices, space.configs, strict=True)
+    costs.prepare((on, config) for on, configs in of_submeshes for config in configs if config is not None)
     for s, (submesh, configs) in enumerate(zip(space.submeshes, space.configs, strict=True)):
         allowed = allowed_ranges(model, submesh, cluster, space, s)
         like = known.setdefault((devices[s], float(limits[s]), float(usable[s])), s)
@@ -254,11 +238,6 @@ def cost_table(
         usable_bytes=usable, stage_costs=costs, devices=devices, margin=margin,
         transfer=costs.interstage, interstage=costs.interstage.table(space),
     )  # fmt: skip
-
-
-def _choices(space: SearchSpace, devices: Sequence[StageDevices]) -> Iterator[tuple[StageDevices, MeshConfig]]:
-    for on, configs in zip(devices, space.configs, strict=True):
-        yield from ((on, config) for config in configs if config is not None)
 
 
 def _memory_limits(cluster: Cluster, space: SearchSpace, margin: MemoryMargin) -> tuple[FloatArray, FloatArray]:

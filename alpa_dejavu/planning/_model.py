@@ -14,11 +14,12 @@ from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning._searched import Searched
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.model_source import GivenModel, ModelSource, TracedModel
+from alpa_dejavu.planning.model_source import GivenModel, ModelSource
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.price import check_prices
 from alpa_dejavu.planning.result import OURS, PlanningResult
 from alpa_dejavu.planning.task import OBJECTIVES, PlanningTask, SpaceRules
+from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Model, PricedBy
 from alpa_dejavu.problem.checks import one_of
 from alpa_dejavu.problem.limits import check_sizes
@@ -120,22 +121,12 @@ def plan_model(
     chooser = _chooser(strategy, schedule, space, search, objective)
     clock = Clock()
     source = _source(model, batch, counts, cache, clock)
-    if source.training and schedule == "inference":
-        raise ValueError(
-            f"schedule is 'inference', but the step of {source.name} takes gradients; "
-            "give a step without them, or the schedule '1f1b'"
-        )
+    schedule = _schedule(source, schedule)
     by = PricedBy(
-        risk=risk,
-        submeshes=submeshes,
-        remat=tuple(remat),
-        zero=tuple(zero),
-        layers=layers or "auto",
-        micro_batches=micro_batches or "auto",
-        slicer=slicer_name(slicing),
-        objective=objective,
+        risk=risk, submeshes=submeshes, remat=space.remat, zero=space.zero, layers=layers or "auto",
+        micro_batches=micro_batches or "auto", slicer=slicer_name(slicing), objective=objective,
         strategy=strategy if isinstance(strategy, str) else type(strategy).__name__,
-    )
+    )  # fmt: skip
     task = PlanningTask(
         source=source,
         prices=priced,
@@ -144,7 +135,7 @@ def plan_model(
         micro_batches=counts,
         chooser=chooser,
         space=space,
-        schedule=schedule if source.training else "inference",
+        schedule=schedule,
         slicer=search,
         margin=MemoryMargin(risk, priced.residuals(memory), memory_margin),
         objective=objective,
@@ -176,6 +167,16 @@ def _source(
             "micro-batches that this makes of the batch"
         )
     return GivenModel(model, batch // counts[0], name="")
+
+
+def _schedule(source: ModelSource, asked: str) -> str:
+    """Returns the schedule: a step without gradients always has "inference", and no other step has."""
+    if source.training and asked == "inference":
+        raise ValueError(
+            f"schedule is 'inference', but the step of {source.name} takes gradients; "
+            "give a step without them, or the schedule '1f1b'"
+        )
+    return asked if source.training else "inference"
 
 
 def _chooser(

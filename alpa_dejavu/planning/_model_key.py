@@ -16,7 +16,7 @@ __all__ = ["code_digest"]
 _HERE = pathlib.Path(__file__).parents[1]
 _MADE_BY = (
     "_util/collector.py", "_util/compiled.py", "_util/range_sums.py", "layers", "planning/kept",
-    "planning/model_source.py", "problem", "sharding",
+    "planning/model_source.py", "planning/traced_model.py", "problem", "sharding",
 )  # fmt: skip
 """The modules that trace, cut, describe and shard a model, or keep what came of it."""
 _PACKAGES = ("jax", "jaxlib", "optax", "numpy", "highspy", "alpa-stock-jax")

@@ -18,8 +18,8 @@ from alpa_dejavu.planning import PlanningResult, estimate, given_stages
 from alpa_dejavu.planning._clock import Clock
 from alpa_dejavu.planning.fits import PRICED_OPTIONS
 from alpa_dejavu.planning.model_cache import chosen_cache
-from alpa_dejavu.planning.model_source import TracedModel
-from alpa_dejavu.problem import Cluster, Model, Plan, PricedBy, Run
+from alpa_dejavu.planning.traced_model import TracedModel
+from alpa_dejavu.problem import Cluster, ClusterSummary, Model, Plan, PricedBy, Run
 
 __all__ = ["PlanEstimator", "cluster_of_plan"]
 
@@ -188,8 +188,11 @@ def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
             f"the plan is for {plan.num_devices} devices, but {cluster.name} has {cluster.num_devices}; give another "
             "cluster, or plan for this one"
         )
-    if machine not in (None, own):
-        return cluster
+    return _as_planned_for(cluster, hardware) if machine in (None, own) else cluster
+
+
+def _as_planned_for(cluster: Cluster, hardware: ClusterSummary) -> Cluster:
+    """Returns a cluster whose hosts have the names that they had when it was planned for, and are as slow."""
     named = zip(cluster.hosts, hardware.hosts, strict=True)
     cluster = dataclasses.replace(cluster, hosts=tuple(dataclasses.replace(a, name=b.name) for a, b in named))
     for host in hardware.hosts:

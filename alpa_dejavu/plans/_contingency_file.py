@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from alpa_dejavu._util.json_text import Path
 from alpa_dejavu.problem import Contingency, Moves, StagePlan
 
 if TYPE_CHECKING:
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 
 
-def contingencies_data(
-    contingencies: Mapping[str, Contingency], stage_data: Callable[[StagePlan], Data]
-) -> Data:
+def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Callable[[StagePlan], Data]) -> Data:
     """The plans that differ, and for each host which one is its, with the hosts of the stages and what moves."""
     plans: list[Data] = []
     known: dict[tuple[Any, ...], int] = {}
@@ -53,31 +50,3 @@ def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], Stage
         moved = Moves(tuple(map(int, own["moved_layers"])), float(own["moved_bytes"]), float(own["moved_s"]))
         found[lost] = Contingency(there, step_s, count, moved, tuple(own["unused"]))
     return found
-
-
-def contingency_contradictions(
-    data: ContingenciesData,
-    num_layers: int,
-    of_stages: Callable[[Sequence[StageData], str], Iterator[tuple[Path, str]]],
-) -> Iterator[tuple[Path, str]]:
-    """Yields where one key says another thing than others do; `of_stages` does so for stages, given their name."""
-    plans = data["plans"]
-    for n, plan in enumerate(plans):
-        where, name = ("contingencies", "plans", n), f"contingencies.plans[{n}].stages"
-        for place, said in of_stages(plan["stages"], name):
-            yield (*where, *place), said
-        end = plan["stages"][-1]["layers"][1] + 1
-        if end != num_layers:
-            yield (*where, "stages"), f"{name} have {end} layers, but num_layers is {num_layers}"
-    for lost, own in data["hosts"].items():
-        place, key = ("contingencies", "hosts", lost), f"contingencies.hosts.{lost}"
-        if own["plan"] >= len(plans):
-            yield (*place, "plan"), f"{key}.plan is {own['plan']}, but there are {len(plans)} plans"
-            continue
-        asked, given = [s["submesh"][0] for s in plans[own["plan"]]["stages"]], [len(on) for on in own["hosts"]]
-        if asked != given:
-            yield (*place, "hosts"), f"{key}.hosts names {given} hosts, but the stages' submeshes have {asked}"
-        if any(lost in on for on in own["hosts"]):
-            yield (*place, "hosts"), f"{key}.hosts names {lost}, which is lost"
-        if any(layer >= num_layers for layer in own["moved_layers"]):
-            yield (*place, "moved_layers"), f"{key}.moved_layers is {own['moved_layers']} of {num_layers} layers"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from alpa_dejavu._util.json_file import read_checked, write_whole
-from alpa_dejavu._util.json_text import Path
-from alpa_dejavu.plans._contingency_file import contingencies_data, contingencies_of, contingency_contradictions
+from alpa_dejavu.plans._contingency_file import contingencies_data, contingencies_of
+from alpa_dejavu.plans._contradictions import contradictions
 from alpa_dejavu.problem import (
     ClusterSummary,
     Confidence,
@@ -29,7 +28,7 @@ from alpa_dejavu.problem import (
 )
 
 if TYPE_CHECKING:
-    from alpa_dejavu.plans.plan_format import ConfidenceData, HardwareData, HostData, PlanData, PricedByData, StageData
+    from alpa_dejavu.plans.plan_format import ConfidenceData, HardwareData, PlanData, PricedByData, StageData
 
 __all__ = ["VERSION", "plan_data", "plan_of", "plan_text", "read_plan", "write_plan"]
 
@@ -108,7 +107,7 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     from alpa_dejavu.plans.plan_format import PlanData
 
     file = read_checked(pathlib.Path(path), PlanData, _REMEDY)
-    for where, said in _contradictions(file.data):
+    for where, said in contradictions(file.data):
         raise file.problem(where, said)
     return _plan(file.data)
 
@@ -124,7 +123,7 @@ def consistent_plan(data: PlanData) -> Plan:
     Raises:
         ValueError: one key says another thing than others do.
     """
-    for _, said in _contradictions(data):
+    for _, said in contradictions(data):
         raise ValueError(said)
     return _plan(data)
 
@@ -229,60 +228,3 @@ def _stage(data: StageData) -> StagePlan:
         options=dict(data.get("auto_sharding", {"force_batch_dim_to_mesh_dim": 0})),
         **figures,
     )
-
-
-def _contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
-    """Yields where one key says another thing than others do."""
-    yield from _of_stages(data["stages"], "stages")
-    expected = data["stages"][-1]["layers"][1] + 1
-    devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
-    if expected != data["num_layers"]:
-        yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
-    if devices != data["num_devices"]:
-        yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
-    low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
-    if low > high:
-        yield ("confidence", "interval_s"), f"confidence.interval_s is [{low}, {high}], but must be [lower, upper]"
-    batch, parts = data["batch"], data["num_micro_batches"]
-    if batch is not None and batch % parts:
-        yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"
-    if "hardware" in data:
-        yield from _of_hardware(data["hardware"]["hosts"], data["stages"])
-    if "contingencies" in data:
-        yield from contingency_contradictions(data["contingencies"], expected, _of_stages)
-
-
-def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
-    """Yields where stages are on hosts that aren't there, or on more devices of one than it has."""
-    left: dict[str, int] = {}
-    for n, host in enumerate(hosts):
-        if host["name"] in left:
-            yield ("hardware", "hosts", n, "name"), f"hardware.hosts names {host['name']!r} twice"
-        left[host["name"]] = host["num_devices"]
-    for n, stage in enumerate(stages):
-        place = ("stages", n, "hosts")
-        for name in stage["hosts"]:
-            if name not in left:
-                yield place, f"stages[{n}].hosts names {name!r}, which hardware.hosts doesn't"
-                continue
-            left[name] -= stage["submesh"][1]
-            if left[name] < 0:
-                yield place, f"stages[{n}] and those before it take more devices of {name!r} than hardware.hosts has"
-
-
-def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, str]]:
-    """Yields where stages of a list contradict each other or themselves; places begin with `stages`."""
-    expected = 0
-    for n, stage in enumerate(stages):
-        (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]
-        key, place = f"{name}[{n}]", ("stages", n)
-        if first != expected or last < first:
-            yield (*place, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
-        size = math.prod(stage["logical_mesh"])
-        if size != hosts * per_host:
-            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
-            yield (*place, "logical_mesh"), f"{said}{hosts * per_host}"
-        if len(stage["hosts"]) != hosts:
-            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
-            yield (*place, "hosts"), said
-        expected = last + 1

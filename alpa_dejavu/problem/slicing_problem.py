@@ -209,6 +209,22 @@ class Slicing:
     iterations: int
     seconds: float
 
+    @classmethod
+    def of(
+        cls,
+        problem: SlicingProblem,
+        stages: tuple[StageChoice, ...],
+        lower_bound_s: float = 0.0,
+        iterations: int = 0,
+        seconds: float = 0.0,
+    ) -> Slicing:
+        """Returns the answer that stages are: they cost the problem's objective, and the bound is no higher than that.
+
+        The other arguments are as the attributes. A bound of 0 promises nothing.
+        """
+        cost_s = problem.total_s(stages)
+        return cls(stages, cost_s, min(lower_bound_s, cost_s), iterations, seconds)
+
     @property
     def found(self) -> bool:
         """Returns whether the slicer found any stages."""

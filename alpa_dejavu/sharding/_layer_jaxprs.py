@@ -68,10 +68,12 @@ def layers_of(
     changed = {var for update in updates if update is not None for var in update.invars}
     outside = {var for jaxpr in chain for var in jaxpr.invars if var not in makers and var not in added}
     parameters = {var for var in outside if _is_parameter(var, changed, data, micro_batch)}
-    shared: set[core.Var] = set()
-    for n, jaxpr in enumerate(chain):
-        crossing = (var for var in jaxpr.invars if var in makers)
-        shared.update(var for var in crossing if (makers[var] - n) % len(forward))
+    shared = {
+        var
+        for n, jaxpr in enumerate(chain)
+        for var in jaxpr.invars
+        if var in makers and (makers[var] - n) % len(forward)
+    }
     between = {var for update in updates if update is not None for var in results(update)}
     roles = Roles(parameters, {var for jaxpr in backward for var in results(jaxpr)}, between | set(makers), gradients)
     batch = {var for var in data or () if var.aval.ndim and var.aval.shape[0] == (micro_batch or var.aval.shape[0])}
@@ -79,26 +81,19 @@ def layers_of(
     for n, jaxpr in enumerate(forward):
         back = backward[n] if backward and backward[n].eqns else None
         update = updates[n] if updates else None
-        read = {*jaxpr.invars, *(back.invars if back is not None else ())}
-        made = results(jaxpr) | (results(back) if back is not None else set())
-        taken = dict.fromkeys((*jaxpr.invars, *(back.invars if back is not None else ())))
+        own = [jaxpr] if back is None else [jaxpr, back]
+        taken = dict.fromkeys(var for part in own for var in part.invars)
+        made = {var for part in own for var in results(part)}
+        of_layer = [var for var in taken if var in parameters]
         pairs, states = pair_gradients(
-            groups.of(update) if update is not None else (), roles, [var for var in taken if var in parameters],
-            results(back) if back is not None else (),
-        )  # fmt: skip
-        layers.append(
-            LayerJaxprs(
-                forward=jaxpr,
-                backward=back,
-                update=update,
-                parameters=frozenset(read & parameters),
-                accumulators={a: b for a, b in added.items() if b in made},
-                gradients=pairs,
-                states=states,
-                shared=frozenset((read | made) & shared),
-                batch_dims={var: 0 for var in jaxpr.invars if var in batch},
-            )
+            groups.of(update) if update is not None else (), roles, of_layer, results(back) if back is not None else ()
         )
+        layers.append(LayerJaxprs(
+            jaxpr, back, update, parameters=frozenset(of_layer), gradients=pairs, states=states,
+            accumulators={a: b for a, b in added.items() if b in made},
+            shared=frozenset(shared & (taken.keys() | made)),
+            batch_dims={var: 0 for var in jaxpr.invars if var in batch},
+        ))  # fmt: skip
     return layers
 
 

@@ -13,11 +13,11 @@ __all__ = ["slopes"]
 FloatArray = NDArray[np.float64]
 _TIE = 1e-9
 """Paths whose lengths differ by no more than this share of the longest are equally long: additions round."""
-_AT_A_TIME = 1 << 24
-"""The number of numbers that are kept at a time."""
 
 
-def slopes(tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray) -> FloatArray:
+def slopes(
+    tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray, at_a_time: int
+) -> FloatArray:
     """Returns how fast the end of all tasks moves along each of K directions, shape (K,).
 
     The end is the length of the longest path through the graph. Where several are equally long, the one that grows
@@ -28,10 +28,11 @@ def slopes(tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, chan
         entries: which of R seconds each takes, shape (N,).
         seconds: shape (R,).
         changes: what a unit along each direction adds to them, shape (K, R).
+        at_a_time: the most numbers that are kept at a time.
     """
     starts, ends = own_devices(tasks, seconds[entries])
     critical = _critical(tasks, starts, ends)
-    width = max(1, _AT_A_TIME // max(len(critical), 1))
+    width = max(1, at_a_time // max(len(critical), 1))
     rows = entries.tolist()
     parts = [changes[first : first + width] for first in range(0, len(changes), width)]
     found = [_longest(critical, rows, np.ascontiguousarray(part.T)) for part in parts]

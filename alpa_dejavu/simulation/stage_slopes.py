@@ -21,6 +21,7 @@ def step_slopes(
     *,
     changed: Sequence[Sequence[StageTimes]],
     sends: str | None = None,
+    at_a_time: int = 1 << 24,
 ) -> NDArray[np.float64]:
     """Returns how fast the seconds of a step begin to change when its stages go towards others.
 
@@ -35,6 +36,7 @@ def step_slopes(
         schedule: as `simulate` takes it.
         changed: K times the stages, each with other times; a transfer that takes no time now stays away.
         sends: as `simulate` takes it.
+        at_a_time: the most numbers that are kept at a time.
 
     Returns:
         Shape (K,): with x the times now and y the changed ones, the derivative of the step's seconds at
@@ -58,4 +60,4 @@ def step_slopes(
         if len(others) != len(stages):
             raise ValueError(f"step_slopes: {len(others)} changed stages are given for {len(stages)}; give as many")
     ways = np.array([stage_seconds(others, trains) - now for others in changed]).reshape(len(changed), len(now))
-    return slopes(tasks, task_entries(tasks, num_micro_batches), now, ways)
+    return slopes(tasks, task_entries(tasks, num_micro_batches), now, ways, at_a_time)

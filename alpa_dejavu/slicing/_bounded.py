@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing._branch import Answer
 from alpa_dejavu.slicing._corridor import Corridor
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._graph import Graph, by_count, by_group
 from alpa_dejavu.slicing._priced import affordable, best_price, may_use
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, Stages, stages_of
 from alpa_dejavu.slicing._table import fits, least_sum
-
-LITTLE = 10_000_000
-"""So many sums are made in less time than prices take."""
 
 
 @final
@@ -52,7 +50,8 @@ class Details:
 class BoundedSearch:
     """A search for any bound; `bounds` are those that make a difference, ascending; `is_little` if prices don't pay."""
 
-    def __init__(self, problem: SlicingProblem) -> None:
+    def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
+        self._effort = effort
         self._stages = stages = stages_of(problem)
         self._num_stages, self._exactly = problem.num_stages, problem.devices == "exactly"
         self._num_devices, left_over = divmod(problem.num_devices, stages.unit)
@@ -70,7 +69,7 @@ class BoundedSearch:
         self._whole = Corridor.whole(self._graph, self._num_devices, self._exactly)
         self._details = Details(followers=problem.num_stages is not None)
         sums = len(self._graph) * (self._num_devices + 1)
-        self.is_little = sums * (num_layers if self._details or stages.limited else 1) <= LITTLE
+        self.is_little = sums * (num_layers if self._details or stages.limited else 1) <= effort.few_sums
         self._prices: dict[float, float] = {}
         self._price, self._detailed_price = 0.0, 0.0
 
@@ -133,7 +132,7 @@ class BoundedSearch:
             return least, None, nothing
         whole = Corridor.whole(detailed, self._num_devices, self._exactly)
         corridor = self._narrowed(whole, self._detailed_price, below)
-        if not fits(corridor):
+        if not fits(corridor, self._effort.most_table_bytes):
             return least, None, nothing
         value, arcs = least_sum(corridor)
         return min(value, below), corridor.graph, arcs
@@ -150,7 +149,7 @@ class BoundedSearch:
 
     def _detailed(self, graph: Graph, bound: float, details: Details) -> Graph | None:
         """Returns a graph of layers with some details in its nodes; None if that would be too large."""
-        stages, found = self._stages, graph
+        stages, found, most_arcs = self._stages, graph, self._effort.most_arcs
         if details.before:
             own = graph.stage
 
@@ -159,14 +158,15 @@ class BoundedSearch:
                 more = stages.per_transfer * (costs - stages.cost_s[own[which]])
                 return costs <= bound, graph.weight[which] + more
 
-            grouped = by_group(graph, stages.transfers.group[stages.submeshes(own)], weights)
+            grouped = by_group(graph, stages.transfers.group[stages.submeshes(own)], weights, most_arcs)
             if grouped is None:
                 return None
             found = grouped
         if not details.followers:
             return found
         # What another stage of the same layers and devices covers, it covers after any stage: they take in alike.
-        return by_count(found, stages.covered[found.stage], stages.room[found.stage], self._num_stages)
+        stage = found.stage
+        return by_count(found, stages.covered[stage], stages.room[stage], self._num_stages, most_arcs)
 
     def _detailed_bound(self, graph: Graph, below: float) -> float:
         """Returns a lower bound on all sums in a graph with details, at most `below`: it may lack dearer ways."""
@@ -176,7 +176,8 @@ class BoundedSearch:
 
     def _narrowed(self, whole: Corridor, price: float, below: float) -> Corridor:
         """Returns the corridor where sums below `below` may be, as far as it pays to know."""
-        return whole.narrowed(price, below) if len(whole.graph) * (self._num_devices + 1) > LITTLE else whole
+        sums = len(whole.graph) * (self._num_devices + 1)
+        return whole.narrowed(price, below) if sums > self._effort.few_sums else whole
 
     def _missed(self, graph: Graph, arcs: IntArray) -> Details:
         """Returns the details that a way ignores: memory for the stages that follow each, or transfers to each."""

@@ -8,12 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_links
-
-MOST_BOUNDS = 2_000_000
-"""With more different stage costs than that, neighbours are taken together."""
-BUCKETS_PER_E = 10_000
-"""The number of intervals to a factor of e in which neighbours are taken together then: each is 0.01 % wide."""
 
 
 @final
@@ -91,24 +87,26 @@ class Choices:
         member, config = divmod(way, self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
-    def bounds(self) -> tuple[FloatArray, FloatArray]:
+    def bounds(
+        self, most: int = Effort.most_bounds, buckets_per_e: int = Effort.buckets_per_e
+    ) -> tuple[FloatArray, FloatArray]:
         """Returns the different stage costs, ascending: the greatest and the least of each few taken together."""
-        values, count, most = [np.zeros(0)], 0, MOST_BOUNDS
+        values, count, enough = [np.zeros(0)], 0, 4 * most
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
             costs = self.costs_s[layer, layer:, of_class]
             crossing = np.unique(self.crossing_s[layer, :, of_class])
             values.append((costs[np.isfinite(costs)][:, None] + crossing[np.isfinite(crossing)]).ravel())
             count += len(values[-1])
-            if count > 4 * MOST_BOUNDS:
-                values, most = [np.concatenate(_buckets(np.unique(np.concatenate(values))))], 0
+            if count > enough:
+                values, most = [np.concatenate(_buckets(np.unique(np.concatenate(values)), buckets_per_e))], 0
                 count = len(values[0])
         all_values = np.unique(np.concatenate(values))
-        return (all_values, all_values) if len(all_values) <= most else _buckets(all_values)
+        return (all_values, all_values) if len(all_values) <= most else _buckets(all_values, buckets_per_e)
 
 
-def _buckets(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _buckets(values: FloatArray, buckets_per_e: int) -> tuple[FloatArray, FloatArray]:
     """The greatest and the least of values that are close together."""
-    place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * BUCKETS_PER_E)
+    place = np.floor(np.log(np.maximum(values, np.finfo(float).tiny)) * buckets_per_e)
     starts = np.flatnonzero(np.diff(place, prepend=-np.inf))
     return values[np.append(starts[1:], len(values)) - 1], values[starts]
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from typing import final
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.problem import Slicing, SlicingProblem
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._intervals import Intervals
-from alpa_dejavu.slicing._placed import Effort, placed
+from alpa_dejavu.slicing._placed import placed
 from alpa_dejavu.slicing._uniform import Uniform
 
 
@@ -33,11 +35,13 @@ class Dynamic(Slicer):
 
     effort: Effort = dataclasses.field(default=Effort(), repr=False)
 
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        started = time.perf_counter()
         check_has_recurrence("dynamic", problem)
         if problem.sites is not None and not problem.sites.alike:
-            return placed(problem, problem.sites, self.effort)
-        stages, at_least, rounds = Intervals(problem).run()
-        if not stages and math.isfinite(at_least):
-            stages = Uniform().slice(problem).stages
-        return stages, at_least, rounds
+            stages, at_least, rounds = placed(problem, problem.sites, self.effort)
+        else:
+            stages, at_least, rounds = Intervals(problem, self.effort).run()
+            if not stages and math.isfinite(at_least):
+                stages = Uniform().slice(problem).stages
+        return Slicing.of(problem, stages, at_least, rounds, time.perf_counter() - started)

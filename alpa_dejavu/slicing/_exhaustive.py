@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import time
 from collections.abc import Iterator
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer
 
 _MOST = 10**6
@@ -27,7 +28,8 @@ class Exhaustive(Slicer):
         ValueError: a problem has more than a million slicings.
     """
 
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        started = time.perf_counter()
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
         sites = problem.sites
@@ -45,7 +47,7 @@ class Exhaustive(Slicer):
             total = problem.total_s(stages)
             if total < best_s:
                 best, best_s = stages, total
-        return best, best_s, tried
+        return Slicing.of(problem, best, best_s, tried, time.perf_counter() - started)
 
 
 def _count(problem: SlicingProblem, uses: NDArray[np.int64], available: NDArray[np.int64]) -> int:

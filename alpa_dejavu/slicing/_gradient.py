@@ -64,6 +64,9 @@ class Gradient(Slicer):
         for field in ("starts", "rounds"):
             checks.count("gradient", field, getattr(self, field))
 
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        return self.follow(problem)[0]
+
     def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
         """Slices, and tells where the anneal ended, to go on from there when costs have changed.
 
@@ -102,18 +105,10 @@ class Gradient(Slicer):
         return slicing, None if relaxed is None else trace(problem, relaxed, slicing.cost_s)
 
     def _slicing(self, problem: SlicingProblem, solved: Solved, started: float) -> Slicing:
-        cost_s = problem.total_s(solved.stages)
-        bound_s = min(solved.lower_bound_s, cost_s)
-        return Slicing(solved.stages, cost_s, bound_s, self.rounds, time.perf_counter() - started)
+        return Slicing.of(problem, solved.stages, solved.lower_bound_s, self.rounds, time.perf_counter() - started)
 
     def _settings(self) -> Settings:
         from alpa_dejavu.slicing.relaxation._solve import Settings
 
         plans = tuple(plan for plan in self.plans if plan)
         return Settings(self.starts, self.rounds, self.seed, self.cost, self.polish, plans)
-
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
-        from alpa_dejavu.slicing.relaxation._solve import solve
-
-        (solved,) = solve([problem], self._settings())
-        return solved.stages, solved.lower_bound_s, self.rounds

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
-
-MOST_ARCS = 15_000_000
-"""No graph of layers and numbers of stages has more: they would take more than about 1.5 GB."""
 
 _Parts = list[tuple[slice, IntArray, IntArray]]
 
@@ -119,9 +117,7 @@ class Graph:
         ]
 
 
-@compiled(
-    "(b1[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1])"
-)
+@compiled("(b1[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], i8[::1], i8[::1], f8[::1], i8[::1])")
 def _copy(
     which: NDArray[np.bool_],
     tail: IntArray,
@@ -143,7 +139,9 @@ def _copy(
             n += 1
 
 
-def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | None) -> Graph | None:
+def by_count(
+    graph: Graph, more: IntArray, room: IntArray, num_stages: int | None, most_arcs: int = Effort.most_arcs
+) -> Graph | None:
     """A graph with the numbers of stages in its nodes, too; None if that would be too large.
 
     A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
@@ -153,7 +151,7 @@ def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | Non
     fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
     most = np.minimum(-graph.rest(-one)[graph.head], room)
     numbers = np.maximum(most - fewest + 1, 0).astype(np.int64)
-    if numbers.sum() > MOST_ARCS:
+    if numbers.sum() > most_arcs:
         return None
     which = np.repeat(np.arange(len(graph)), numbers)
     nth = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
@@ -171,7 +169,10 @@ def by_count(graph: Graph, more: IntArray, room: IntArray, num_stages: int | Non
 
 
 def by_group(
-    graph: Graph, groups: IntArray, weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]]
+    graph: Graph,
+    groups: IntArray,
+    weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]],
+    most_arcs: int = Effort.most_arcs,
 ) -> Graph | None:
     """A graph of layers as one of layers and the group of the stage before; None if that would be too large.
 
@@ -182,7 +183,7 @@ def by_group(
     arrives = np.zeros((graph.num_layers + 1, width), dtype=np.bool_)
     arrives[graph.head, groups] = True
     arrives[0, 0] = True
-    if np.count_nonzero(arrives[graph.tail]) > MOST_ARCS:
+    if np.count_nonzero(arrives[graph.tail]) > most_arcs:
         return None
     which, before = np.nonzero(arrives[graph.tail])
     there, weight = weights(which, before)

@@ -16,6 +16,7 @@ import numpy as np
 from alpa_dejavu.problem import SlicingProblem, StageChoice
 from alpa_dejavu.slicing._bounded import BoundedSearch
 from alpa_dejavu.slicing._branch import ROUNDING, at_least_s, spare
+from alpa_dejavu.slicing._effort import Effort
 
 CLOSE, FARTHER, FAR = 0.05, 4.0, 6
 """A slicing is first looked for that costs at most such a fraction more than an interval's floor; then one so many
@@ -29,8 +30,8 @@ floor."""
 class Intervals:
     """A best-first search over intervals of bounds; each has the least sum known of, which gives it a floor."""
 
-    def __init__(self, problem: SlicingProblem) -> None:
-        self._problem, self._bounded = problem, BoundedSearch(problem)
+    def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
+        self._problem, self._bounded = problem, BoundedSearch(problem, effort)
         self._bounds = self._bounded.bounds
         self._best: tuple[StageChoice, ...] = ()
         self._best_s, self._left_open_s, self._rounds = math.inf, math.inf, 0

@@ -18,10 +18,6 @@ FloatArray = NDArray[np.float64]
 
 CLOSE = 1e-6
 """The threshold is found to this fraction."""
-MOST_WORK = 30_000_000
-"""The most sums for one threshold: less than a second's work. A distinction that would take more is left out."""
-MOST_PLACES = 5_000
-"""With more ways than that to have devices of each kind of host in use, kinds are told apart by their weight only."""
 WEIGHTS = (4, 2, 1)
 """The slowest kind's weight, which says how fine the others' are; the first one is taken that isn't too much work."""
 _ROUNDING = 1e-12
@@ -63,16 +59,16 @@ class LeastFloor:
     States are (layer, group of the stage before, devices in use); heads are the least sums of stages before them.
     """
 
-    def __init__(self, problem: SlicingProblem, occupied: Occupied) -> None:
+    def __init__(self, problem: SlicingProblem, occupied: Occupied, most_work: int, most_places: int) -> None:
         self._problem, self._occupied = problem, occupied
         plain = dataclasses.replace(problem, num_stages=None, objective="training")
-        choices = Choices(*_with_places(plain))
+        choices = Choices(*_with_places(plain, most_work, most_places))
         self._choices, self._group, self._crossing = choices, choices.group, choices.crossing_s
         self._usable = [int(q) for q in np.flatnonzero((choices.uses <= choices.available).all(axis=1))]
         self._places(choices)
         num_layers, num_groups, num_classes = self._crossing.shape
         work = num_layers**2 / 2 * num_classes * self._num_states
-        if num_groups * work > MOST_WORK:
+        if num_groups * work > most_work:
             self._group = np.zeros_like(self._group)
             self._crossing = self._crossing.min(axis=1, keepdims=True)
             num_groups = 1
@@ -81,7 +77,7 @@ class LeastFloor:
         left = np.arange(num_layers - 1, -1, -1)[None, :, None, None]
         limited = bool((np.isfinite(choices.costs_s) & (choices.room < left)).any())
         counts = limited or problem.num_stages is not None
-        self._counted = counts and num_groups * work * self._most <= MOST_WORK
+        self._counted = counts and num_groups * work * self._most <= most_work
         self._once = np.zeros_like(choices.costs_s[0])
         if occupied.updates:
             offered = np.isfinite(choices.costs_s[0])
@@ -177,7 +173,7 @@ class LeastFloor:
         return self._cheapest[successors]
 
 
-def _with_places(problem: SlicingProblem) -> tuple[SlicingProblem, Sites]:
+def _with_places(problem: SlicingProblem, most_work: int, most_places: int) -> tuple[SlicingProblem, Sites]:
     """Returns a problem and sites by which its devices are counted; without sites of its own, they are all of one kind.
 
     Devices are counted by the kind of host. Where that is too much, only a weighted sum over the kinds is counted: with
@@ -189,14 +185,14 @@ def _with_places(problem: SlicingProblem) -> tuple[SlicingProblem, Sites]:
         nowhere = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
         every = np.array([problem.num_devices])
         return problem, Sites(sizes[:, None], every, nowhere, np.zeros((problem.num_layers, 1)))
-    if math.prod((sites.available + 1).tolist()) <= MOST_PLACES:
+    if math.prod((sites.available + 1).tolist()) <= most_places:
         return problem, sites
     rates = _rates(problem, sites)
     for finely in WEIGHTS:
         weights = np.maximum(np.rint(finely * rates), 1).astype(np.int64)
         weights //= np.gcd.reduce(weights)
         total = int(weights @ sites.available)
-        if total * len(sizes) * problem.num_layers**2 / 2 <= MOST_WORK:
+        if total * len(sizes) * problem.num_layers**2 / 2 <= most_work:
             break
     else:
         weights = np.ones_like(weights)

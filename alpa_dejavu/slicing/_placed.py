@@ -6,7 +6,6 @@ they get wider, until nothing was missed or the effort is spent.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from typing import final
@@ -17,10 +16,9 @@ from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._beam import Beam
 from alpa_dejavu.slicing._branch import ROUNDING, Answer, BranchAndBound
 from alpa_dejavu.slicing._choices import Choices, FloatArray
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._relaxed import ENTRIES, Relaxation
 
-LITTLE = 100_000
-"""With so few combinations of used devices, last site and next stage nothing is left out, and prices don't pay."""
 NOT_FAR = (1.1, 2.0, math.inf)
 """A slicing is first looked for that costs at most so many times as much as the relaxed problem."""
 SHARE = 0.25
@@ -29,27 +27,10 @@ CLOSE = 5e-3
 """The wider beams' business is what is less than this fraction better."""
 
 
-@final
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """The effort of a placed search; counted, not timed, so that the same problem always gets the same answer.
-
-    Attributes:
-        widths: of the beams: one search after the other, while there is something to win.
-        steps: for the prices at each bound.
-        work: how many beginnings of slicings are made, or what takes as long, at most; a million takes about half a
-            second.
-    """
-
-    widths: tuple[int, ...] = (64, 256, 2048)
-    steps: int = 60
-    work: int = 8_000_000
-
-
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
     """Returns the best slicing found, a lower bound on all, and how many bounds were looked at."""
     choices = Choices(problem, sites)
-    bounds, floors = choices.bounds()
+    bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
         return (), math.inf, 0
     search = _Search(choices, effort)
@@ -87,7 +68,7 @@ class _Search:
         self._choices, self._effort = choices, effort
         self._prices: FloatArray = np.zeros(len(choices.available))
         states = choices.num_groups * float(np.prod(choices.available + 1.0))
-        self.is_little = states * choices.costs_s.size <= LITTLE
+        self.is_little = states * choices.costs_s.size <= effort.few_states
         self.rounds, self.spent = 0, 0.0
         self.begin(0, math.inf)
 
@@ -103,7 +84,7 @@ class _Search:
         """Returns a lower bound on all sums within the bound, and a slicing if one is found below what is asked for."""
         self.rounds += 1
         steps = 0 if self.is_little else self._effort.steps
-        relaxation = Relaxation(self._choices, bound)
+        relaxation = Relaxation(self._choices, bound, self._effort.most_entries)
         relaxed = relaxation.tightened(below, self._prices, steps)
         self.spent += relaxation.work / ENTRIES
         if relaxed.value >= below or math.isinf(relaxed.value):

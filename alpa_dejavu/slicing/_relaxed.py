@@ -21,9 +21,8 @@ import numpy as np
 
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._choices import Choices, FloatArray, IntArray
+from alpa_dejavu.slicing._effort import Effort
 
-MOST_WORK = 20_000_000
-"""Where the arrays would have more entries than that, crossing is relaxed to its cheapest."""
 TOLERANCE = 1e-4
 """Prices that can be better by no more than this fraction are good enough."""
 ENTRIES = 300
@@ -55,11 +54,11 @@ class Prices:
 class Relaxation:
     """The relaxed problem for one bound on the stages' costs; `work` counts entries of arrays that were looked at."""
 
-    def __init__(self, choices: Choices, bound: float) -> None:
+    def __init__(self, choices: Choices, bound: float, most_entries: int = Effort.most_entries) -> None:
         self._choices = choices
         crossing = choices.crossing_s
         num_layers, num_groups, num_classes = crossing.shape
-        coarse = num_groups * num_classes * num_layers**2 > MOST_WORK
+        coarse = num_groups * num_classes * num_layers**2 > most_entries
         self._entry, self._extra = crossing, choices.crossing_weights
         if coarse:
             self._entry = self._entry.min(axis=1, keepdims=True)

@@ -6,16 +6,14 @@ import numpy as np
 
 from alpa_dejavu._util.compiled import compiled
 from alpa_dejavu.slicing._corridor import Corridor
+from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
-MOST_BYTES = 2**31
-"""No table is larger."""
 
-
-def fits(corridor: Corridor) -> bool:
+def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
     """Whether a table isn't too large."""
     used = np.union1d(corridor.graph.tail, corridor.graph.head)
-    return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= MOST_BYTES)
+    return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= most_bytes)
 
 
 def least_sum(corridor: Corridor) -> tuple[float, IntArray]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from typing import final
 
 import numpy as np
 
-from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Sites, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing._base import Slicer
 
 
@@ -25,7 +26,8 @@ class Uniform(Slicer):
         Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021.
     """
 
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        started = time.perf_counter()
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
         sites = problem.sites
@@ -39,7 +41,7 @@ class Uniform(Slicer):
             total = problem.total_s(stages)
             if total < best_s:
                 best, best_s = stages, total
-        return best, 0.0, tried
+        return Slicing.of(problem, best, iterations=tried, seconds=time.perf_counter() - started)
 
 
 def num_equal_stages(problem: SlicingProblem, size: int) -> int:

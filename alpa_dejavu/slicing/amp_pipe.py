@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.compiled import compiled
-from alpa_dejavu.problem import SlicingProblem, StageChoice, checks
+from alpa_dejavu.problem import Slicing, SlicingProblem, StageChoice, checks
 from alpa_dejavu.slicing._base import Slicer, check_has_recurrence
 from alpa_dejavu.slicing._uniform import num_equal_stages
 
@@ -52,7 +53,9 @@ class AmpPipe(Slicer):
     def __post_init__(self) -> None:
         checks.one_of("amp_pipe", "variant", self.variant, VARIANTS)
 
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        """Returns the best of AMP's cuts, of which each row of submeshes with a config has one."""
+        started = time.perf_counter()
         check_has_recurrence("amp_pipe", problem)
         best: tuple[StageChoice, ...] = ()
         best_s, tried = math.inf, 0
@@ -68,7 +71,7 @@ class AmpPipe(Slicer):
                 total = problem.total_s(stages)
                 if total < best_s:
                     best, best_s = stages, total
-        return best, 0.0, tried
+        return Slicing.of(problem, best, iterations=tried, seconds=time.perf_counter() - started)
 
 
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:

@@ -125,7 +125,7 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
     return floor
 
 
-def least_makespan_floor(problem: SlicingProblem) -> float:
+def least_makespan_floor(problem: SlicingProblem, *, most_work: int = 30_000_000, most_places: int = 5_000) -> float:
     """Returns a lower bound on any plan's step: the least `makespan_floor` of all plans, or a little less.
 
     It is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps, for
@@ -134,10 +134,16 @@ def least_makespan_floor(problem: SlicingProblem) -> float:
     kind of host a device is of (but for how fast it is), what a crossing costs from where (the least counts), and how
     many stages may follow for memory's sake, or are asked for.
 
+    Args:
+        problem: with any objective.
+        most_work: sums for one threshold, which take less than a second; a distinction that takes more is left out.
+        most_places: with more ways than that to have devices of each kind of host in use, kinds are told apart by their
+            weight only.
+
     Returns:
         Seconds; infinite if there is no plan.
     """
-    return LeastFloor(problem, _occupied(problem)).find()
+    return LeastFloor(problem, _occupied(problem), most_work, most_places).find()
 
 
 def _occupied(problem: SlicingProblem) -> Occupied:

@@ -15,7 +15,7 @@ from alpa_dejavu.planning import PlanningTask, Searched
 from alpa_dejavu.planning._model import LAYERS
 from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_cache import ModelCache
-from alpa_dejavu.planning.model_source import TracedModel
+from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.problem import Cluster, Device, Link
 
 MODELS = {

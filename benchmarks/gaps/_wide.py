@@ -36,13 +36,13 @@ _PLACED = 6
 @contextlib.contextmanager
 def counted() -> Iterator[Counter[str]]:
     """Counts what the default slicer is asked meanwhile, as "slicings"; problems are not kept, they are large."""
-    whole, asked = Dynamic._search, Counter[str]()
+    whole, asked = Dynamic.slice, Counter[str]()
 
     def counting(*given: Any) -> Any:
         asked["slicings"] += 1
         return whole(*given)
 
-    with patch.object(Dynamic, "_search", counting):
+    with patch.object(Dynamic, "slice", counting):
         yield asked
 
 

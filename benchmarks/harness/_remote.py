@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any, final
 
 from alpa_dejavu._util.child_process import child_process
+from alpa_dejavu._util.units import seconds
 
 
 @final
@@ -82,7 +83,7 @@ def asked_within(limit_s: float, call: Callable[..., Any], *arguments: Any, read
     """
     with child_process(_called, call, *arguments, name=call.__name__, patience_s=1.0) as connection:
         if not connection.poll(ready_s):
-            raise RuntimeError(f"{call.__name__} wasn't ready in {ready_s:.0f} s; is the machine busy?")
+            raise RuntimeError(f"{call.__name__} wasn't ready in {seconds(ready_s)}; is the machine busy?")
         with contextlib.suppress(EOFError):
             connection.recv()
             return connection.recv() if connection.poll(limit_s) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import string
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -10,6 +11,8 @@ from typing import Any, final
 import rich.table
 from rich.console import Console
 from rich.text import Text
+
+from alpa_dejavu._util import units
 
 Row = Mapping[str, Any]
 _WIDTH = 200
@@ -35,10 +38,12 @@ class Table:
     def of(cls, rows: Iterable[Row], columns: Mapping[str, Any], title: str = "") -> Table:
         """A table of results, whose cells are format strings of a row's keys, or functions of a row.
 
+        Format strings may say `:seconds` or `:size` of a quantity, which then has its unit.
+
         What a row doesn't know makes an empty cell. A row with an "error" has its first line in the first empty cell.
 
-        >>> Table.of([{"a": 1, "b": {"c": 2.5}}, {"a": 3}], {"A": "{a}", "C": "{b[c]:.2f} s"}).rows
-        (('1', '2.50 s'), ('3', ''))
+        >>> Table.of([{"a": 1, "b": {"c": 2.5}}, {"a": 3}], {"A": "{a}", "C": "{b[c]:seconds}"}).rows
+        (('1', '2.5 s'), ('3', ''))
         """
         return cls(tuple(columns), tuple(_cells(row, columns.values()) for row in rows), title)
 
@@ -101,6 +106,14 @@ def show(*shown: Table | str) -> None:
         console.print(drawn)
 
 
+@final
+class _Quantities(string.Formatter):
+    """Formats as strings do, and quantities with their units."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return getattr(units, spec)(value) if spec in ("seconds", "size") else str(super().format_field(value, spec))
+
+
 def _drawn(columns: Sequence[Sequence[str]]) -> str:
     head, *rows = (f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
     return "\n".join([head, f"|{' --- |' * len(columns)}", *rows])
@@ -119,7 +132,7 @@ def _cells(row: Row, columns: Iterable[Any]) -> tuple[str, ...]:
 
 def _cell(row: Row, column: str | Callable[[Row], object]) -> str:
     try:
-        found = column.format_map(row) if isinstance(column, str) else column(row)
+        found = _Quantities().vformat(column, (), row) if isinstance(column, str) else column(row)
     except (KeyError, TypeError):  # the row has no such key, or None there
         return ""
     return {"True": "yes", "False": "no", "None": ""}.get(str(found), str(found))

@@ -172,7 +172,7 @@ def shape(net: Network, bytes_per_s: Sequence[Sequence[float]]) -> None:
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a != b and not rate > 0:
-                raise ValueError(f"the link from host {a} to host {b} has {rate} bytes/s; give a positive rate")
+                raise ValueError(f"link {a} to {b} has the rate {rate}; give positive bytes per second")
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a == b:

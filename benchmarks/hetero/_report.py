@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from alpa_dejavu._util.units import seconds
 from harness import Table
 
 SLOWER_THAN_ALPA, FROM_BEST, TO_WIN = 1.05, 1.10, 1.5
@@ -76,17 +77,17 @@ def table(case: Mapping[str, Any]) -> str:
         roles.setdefault(label, []).append(role)
     lines = [f"{case['name']}: {case['about']}; {len(case['listed'])} of {case['plans_in_all']} plans"]
     for label in sorted(steps, key=lambda label: steps[label]):
-        own = [seconds for turn in case["steps_s"][label] for seconds in turn]
+        own = [step_s for turn in case["steps_s"][label] for step_s in turn]
         mark = f"  <- {', '.join(roles[label])}" if label in roles else ""
-        lines.append(f"{steps[label]:>8.3f} s  ({min(own):.3f} to {max(own):.3f})  {label}{mark}")
+        lines.append(f"{seconds(steps[label]):>9}  ({seconds(min(own))} to {seconds(max(own))})  {label}{mark}")
     lines += [f"not run: {label}: {error.splitlines()[-1]}" for label, error in case["errors"].items()]
     lines.append(
-        f"the enumeration is from {found['fastest_s']:.3f} to {found['worst_s']:.3f} s, median "
-        f"{found['median_s']:.3f}; ours takes {found['ours_to_amp']:.2f} times AMP's step"
+        f"the enumeration is from {seconds(found['fastest_s'])} to {seconds(found['worst_s'])}, median "
+        f"{seconds(found['median_s'])}; ours takes {found['ours_to_amp']:.2f} times AMP's step"
     )
     lines.append(
-        f"in the finals: ours {found['ours_s']:.3f} s, Alpa's {found['alpa_s']:.3f} s, the best one's "
-        f"{found['best_s']:.3f} s; ours takes {found['ours_to_alpa']:.2f} times Alpa's step, and "
+        f"in the finals: ours {seconds(found['ours_s'])}, Alpa's {seconds(found['alpa_s'])}, the best one's "
+        f"{seconds(found['best_s'])}; ours takes {found['ours_to_alpa']:.2f} times Alpa's step, and "
         f"{found['ours_to_best']:.2f} times the best one's"
     )
     return "\n".join(lines)
@@ -96,15 +97,15 @@ def cases_table(cases: Mapping[str, Mapping[str, Any]]) -> Table:
     """A row for each case that was measured as a whole."""
     columns = {
         "case": "{about}",
-        "Alpa's": "{figures[alpa_s]:.2f} s",
-        "ours": "{figures[ours_s]:.2f} s",
-        "best": "{figures[best_s]:.2f} s",
+        "Alpa's": "{figures[alpa_s]:seconds}",
+        "ours": "{figures[ours_s]:seconds}",
+        "best": "{figures[best_s]:seconds}",
         "Alpa's/ours": "{figures[alpa_to_ours]:.2f}",
         "ours/best": "{figures[ours_to_best]:.2f}",
         "AMP's/ours": lambda case: f"{1 / case['figures']['ours_to_amp']:.2f}",
         "enumeration": lambda case: (
-            ", ".join(f"{case['figures'][name]:.2f}" for name in ("fastest_s", "median_s", "worst_s"))
-            + f" s ({len(case['listed'])} of {case['plans_in_all']})"
+            ", ".join(seconds(case["figures"][name]) for name in ("fastest_s", "median_s", "worst_s"))
+            + f" ({len(case['listed'])} of {case['plans_in_all']})"
         ),
     }
     return Table.of([case for case in cases.values() if "figures" in case], columns)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds
 from alpa_dejavu.slicing import slicer
 from harness import Figure, timed
 from slicers._alone import cold_s
@@ -41,7 +42,7 @@ def measured(scale: Scale) -> Part:
 
 def _faster(name: str, peer: str, aim: float, ours_s: float, theirs_s: float) -> Figure:
     factor = theirs_s / ours_s
-    said = f"{factor:,.0f}x: {1e3 * ours_s:.3g} ms against {theirs_s:.4g} s"
+    said = f"{factor:,.0f}x: {seconds(ours_s)} against {seconds(theirs_s)}"
     return Figure("dynamic", f"{name} against {peer}", f"{aim:,.0f}x faster", said, factor >= aim)
 
 

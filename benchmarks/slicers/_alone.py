@@ -8,12 +8,13 @@ from typing import final
 
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds, size
 from alpa_dejavu.problem import Slicing
 from harness import Figure, asked_within, peak_bytes
 from slicers._figure import Part, Scale
 from slicers._problems import SIZED, sized
 
-AIMS = {"64/512": (1.0, None), "64/512 noisy": (1.0, None), "256/4096": (30.0, 4.0)}
+AIMS = {"64/512": (1.0, None), "64/512 noisy": (1.0, None), "256/4096": (30.0, 2.0**32)}
 """By layers and devices: seconds, and GiB."""
 GAP = 1e-3
 _PATIENCE_S = 600.0
@@ -42,12 +43,13 @@ def measured(scale: Scale) -> Part:
     figures, rows = [], []
     for name in tqdm(scale.alone, "alone"):
         one: Alone = asked_within(_PATIENCE_S, _alone, name, ready_s=_PATIENCE_S)
-        found, gib = one.answer, one.most_bytes / 2**30
-        most_s, most_gib = AIMS.get(name, (1.0, None))
-        said = f"{one.seconds:.3g} s ({one.cpu_s:.3g} s of one core)"
-        figures.append(Figure("dynamic", name, f"under {most_s:g} s", said, one.seconds < most_s))
-        if most_gib is not None:
-            figures.append(Figure("dynamic", name, f"under {most_gib:g} GiB", f"{gib:.2f} GiB", gib < most_gib))
+        found = one.answer
+        most_s, most_bytes = AIMS.get(name, (1.0, None))
+        said = f"{seconds(one.seconds)} ({seconds(one.cpu_s)} of one core)"
+        figures.append(Figure("dynamic", name, f"under {seconds(most_s)}", said, one.seconds < most_s))
+        if most_bytes is not None:
+            held = one.most_bytes < most_bytes
+            figures.append(Figure("dynamic", name, f"under {size(most_bytes)}", size(one.most_bytes), held))
         said = "exact" if found.gap == 0 else f"gap {100 * found.gap:.2g} %"
         figures.append(Figure("dynamic", name, f"exact, or a gap under {100 * GAP:g} %", said, found.gap < GAP))
         rows.append(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds
 from alpa_dejavu.problem import SlicingProblem
 from alpa_dejavu.slicing import Gradient, slicer
 from harness import Figure, timed
@@ -35,7 +36,7 @@ def measured(scale: Scale) -> Part:
     optimum = exact.slice(large).cost_s
     exact_s, ours_s = timed(lambda: exact.slice(large))[0], timed(lambda: ours.slice(large))[0]
     gap = found.cost_s / optimum - 1
-    said = f"{ours_s / exact_s:.3g}x: {ours_s:.3g} s against {exact_s:.3g} s; {100 * gap:.2g} % above the optimum"
+    said = f"{ours_s / exact_s:.3g}x: {seconds(ours_s)} against {seconds(exact_s)}; {100 * gap:.2g} % above the optimum"
     aim, held = f"no slower than {SLOWER:g}x dynamic", ours_s <= SLOWER * exact_s
     figures.append(Figure("gradient", scale.large, aim, said, held))
     timings = {"gradient_s": ours_s, "dynamic_s": exact_s, "gap": gap, "certificate": found.gap}

@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from alpa_dejavu._util.units import seconds
 from alpa_dejavu.slicing import slicer
 from harness import Figure, timed
 from slicers._figure import Part, Scale
@@ -29,7 +30,7 @@ def _figure(row: dict[str, Any]) -> Figure:
     stopped = row["pipe_dp_cost"] is None
     costs = {row[f"{each}_cost"] for each in EXACT} | ({row["pipe_dp_cost"]} if not stopped else set())
     factors = {each: row["pipe_dp_s"] / row[f"{each}_s"] for each in EXACT}
-    said = f"{factors[name]:,.0f}x: {1e3 * row[f'{name}_s']:.3g} ms against {row['pipe_dp_s']:.3g} s"
+    said = f"{factors[name]:,.0f}x: {seconds(row[f'{name}_s'])} against {seconds(row['pipe_dp_s'])}"
     said += f"{' (stopped)' if stopped else ''}; {'same cost' if len(costs) == 1 else f'costs {sorted(costs)}'}"
     said += f"; {other} {factors[other]:,.0f}x"
     what = f"the sketch's ({row['layers']}, {row['stages']})"

@@ -8,16 +8,16 @@ import sys
 import jax
 from click.testing import CliRunner
 
-from alpa_dejavu.cli import doctor
+from alpa_dejavu.cli import installation
 from alpa_dejavu.cli._warm_up import warm_up
 from alpa_dejavu.cli.main import main
 
 
 def test_versions_are_those_that_are_installed():
-    found = {package.name: package.version for package in doctor.versions()}
+    found = {package.name: package.version for package in installation.versions()}
     assert found["python"] == platform.python_version()
     assert found["jax"] == jax.__version__
-    assert doctor.installed_version("no-such-package") is None
+    assert installation.installed_version("no-such-package") is None
 
 
 def fails(*words):
@@ -31,8 +31,8 @@ def fails(*words):
 
 
 def test_what_fails_is_said_with_its_remedy(monkeypatch):
-    monkeypatch.setattr(doctor.subprocess, "run", fails("alpa_stock_jax"))
-    found = {check.what: check for check in doctor.checks()}
+    monkeypatch.setattr(installation.subprocess, "run", fails("alpa_stock_jax"))
+    found = {check.what: check for check in installation.checks()}
     assert not found["our patches"].runs
     assert found["our patches"].finding == "ImportError: no such thing"
     assert "./patches" in found["our patches"].remedy
@@ -41,13 +41,13 @@ def test_what_fails_is_said_with_its_remedy(monkeypatch):
 
 
 def test_the_command_lists_what_to_do_and_fails_where_nothing_can_be_planned(monkeypatch):
-    monkeypatch.setattr(doctor.subprocess, "run", fails("ray"))
+    monkeypatch.setattr(installation.subprocess, "run", fails("ray"))
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 0
     assert "1. Ray: pip install" in result.stdout
-    monkeypatch.setattr(doctor.subprocess, "run", fails("jax"))
+    monkeypatch.setattr(installation.subprocess, "run", fails("jax"))
     assert CliRunner().invoke(main, ["doctor"]).exit_code == 1
-    monkeypatch.setattr(doctor.subprocess, "run", fails())
+    monkeypatch.setattr(installation.subprocess, "run", fails())
     assert "nothing to do" in CliRunner().invoke(main, ["doctor"]).stdout
 
 
@@ -55,8 +55,8 @@ def test_what_takes_too_long_does_not_run(monkeypatch):
     def hangs(command, **_):
         raise subprocess.TimeoutExpired(command, 120)
 
-    monkeypatch.setattr(doctor.subprocess, "run", hangs)
-    assert doctor.checks()[0].finding == "took more than 120 s"
+    monkeypatch.setattr(installation.subprocess, "run", hangs)
+    assert installation.checks()[0].finding == "took more than 120 s"
 
 
 def test_slicing_is_tried():
@@ -64,9 +64,10 @@ def test_slicing_is_tried():
 
 
 def test_a_trial_is_really_made():
-    check = doctor._tried("this python", f"import sys; assert sys.executable == {sys.executable!r}; print('yes')", "")
+    code = f"import sys; assert sys.executable == {sys.executable!r}; print('yes')"
+    check = installation._tried("this python", code, "")
     assert (check.runs, check.finding) == (True, "yes")
-    check = doctor._tried("nonsense", "import no_such_module", "install it")
+    check = installation._tried("nonsense", "import no_such_module", "install it")
     assert not check.runs
     assert check.finding == "ModuleNotFoundError: No module named 'no_such_module'"
     assert check.remedy == "nonsense: install it"

@@ -118,7 +118,7 @@ DEVICE = dataclasses.replace(
     example_cluster().hosts[0].device, name="new", flop_per_s={"float32": 1e13}, memory_bytes_per_s=6e11
 )
 PRODUCT = Operator(
-    "dot", "dot_general", ((2048, 2048),) * 2, ((2048, 2048),), "float32", 2.0 * 2048**3, 0, 3.4e7, 1.7e7
+    "dot", "dot_general", ((1536, 1536),) * 2, ((1536, 1536),), "float32", 2.0 * 1536**3, 0, 1.9e7, 9.4e6
 )
 ADD = Operator("elementwise", "add", ((4096, 2048),) * 2, ((4096, 2048),), "float32", 8.4e6, 0, 6.7e7, 3.4e7)
 SMALL = Operator("elementwise", "add", ((64,),) * 2, ((64,),), "float32", 64.0, 0, 512.0, 256.0)

@@ -23,7 +23,7 @@ from models import chain
 def prices(model, config, devices=4):
     cluster = example_cluster(num_hosts=1)
     costs = StageCostModel(model, cluster, CostModels.named())
-    return dict(zip(COST_KINDS, costs.seconds(costs.on_submesh(Submesh(1, devices)), config), strict=True))
+    return dict(zip(COST_KINDS, costs.seconds(costs.places.on_submesh(Submesh(1, devices)), config), strict=True))
 
 
 def test_remat_computes_forward_again_and_exchanges_again():
@@ -113,11 +113,11 @@ def test_prices_that_are_asked_for_together_are_those_asked_for_one_by_one():
     choices = [(s, c) for s, row in zip(space.submeshes, space.configs, strict=True) for c in row if c is not None]
     together, apart = Counted(bundled("v100")), Counted(bundled("v100"))
     prepared, unprepared = (StageCostModel(blocks(5), cluster, CostModels(m, m)) for m in (together, apart))
-    prepared.prepare((prepared.on_submesh(submesh), config) for submesh, config in choices)
+    prepared.prepare((prepared.places.on_submesh(submesh), config) for submesh, config in choices)
     operators, sent = together.asked
     assert operators == 1
     for submesh, config in choices:
-        here, there = (costs.seconds(costs.on_submesh(submesh), config) for costs in (prepared, unprepared))
+        here, there = (costs.seconds(costs.places.on_submesh(submesh), config) for costs in (prepared, unprepared))
         np.testing.assert_allclose(here, there, rtol=1e-12)
     assert (together.asked[0], apart.asked[0] > 30) == (1, True)
     assert together.asked[1] == sent
@@ -153,11 +153,10 @@ def test_a_size_is_asked_for_once_and_a_group_is_told_from_others():
     assert sent.seconds("all_reduce", np.zeros((0,)), groups[0]).shape == (0,)
 
 
-def test_many_operators_come_in_several_calls(monkeypatch):
-    monkeypatch.setattr("alpa_dejavu.costs._batched_predictions._AT_A_TIME", 5)
+def test_many_operators_come_in_several_calls():
     model, device = Counted(bundled("v100")), named_cluster("p3.16xlarge").hosts[0].device
     many = [block(n) for n in range(5)]
-    found = latencies(model, many, device)
+    found = latencies(model, many, device, at_a_time=5)
     assert model.asked[0] == 3
     for one, operators in zip(found, many, strict=True):
         np.testing.assert_allclose(one.mean_s, model.predict(operators, device).mean_s, rtol=1e-12)

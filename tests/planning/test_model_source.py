@@ -19,8 +19,9 @@ from alpa_dejavu.costs.table import CostTable, cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import _model_key, plan_model
 from alpa_dejavu.planning.model_cache import ModelCache, default_cache
-from alpa_dejavu.planning.model_source import GivenModel, TracedModel
+from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
+from alpa_dejavu.planning.traced_model import TracedModel
 from alpa_dejavu.plans.plan_file import write_plan
 from alpa_dejavu.problem import Run
 from models import chain

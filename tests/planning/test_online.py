@@ -121,9 +121,9 @@ def test_the_slicer_is_asked_for_the_problem_as_it_is_known_now(start):
     asked = []
 
     class Watching(Slicer):
-        def _search(self, problem):
+        def slice(self, problem):
             asked.append(problem)
-            return Dynamic()._search(problem)
+            return Dynamic().slice(problem)
 
     follower = Follower(*start, restart_s=0.0, slicing=Watching())
     train(follower, HEAVY, 10, noise=0.0)
@@ -137,7 +137,7 @@ def test_a_slicer_that_goes_on_is_given_where_it_stood_and_asked_for_the_simulat
     begun, problems = [], []
 
     class Going(Slicer):
-        def _search(self, problem):
+        def slice(self, problem):
             raise AssertionError("it is asked to go on")
 
         def follow(self, problem, before=None):

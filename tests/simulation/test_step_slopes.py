@@ -62,15 +62,12 @@ def test_of_stages_alike_one_alone_that_is_faster_helps_nothing_and_a_slower_one
     assert found.tolist() == [-3.0, 21.0, -30.0, 30.0]
 
 
-def test_many_directions_are_taken_in_parts(monkeypatch):
-    from alpa_dejavu.simulation import _slopes
-
+def test_many_directions_are_taken_in_parts():
     rng = np.random.default_rng(0)
     now = [StageTimes(*rng.random(2)) for _ in range(3)]
     changed = [[StageTimes(*rng.random(2)) for _ in range(3)] for _ in range(20)]
     whole = step_slopes(now, 5, changed=changed)
-    monkeypatch.setattr(_slopes, "_AT_A_TIME", 100)
-    assert step_slopes(now, 5, changed=changed).tolist() == whole.tolist()
+    assert step_slopes(now, 5, changed=changed, at_a_time=100).tolist() == whole.tolist()
     assert step_slopes(now, 5, changed=[]).shape == (0,)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform, _bounded, _graph, _table
+from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
 from alpa_dejavu.slicing._intervals import Intervals
@@ -18,11 +18,8 @@ from alpa_dejavu.slicing._stages import stages_of
 from alpa_dejavu.slicing._table import least_sum
 from alpa_dejavu.testing import random_problem
 
-
-@pytest.fixture
-def priced(monkeypatch):
-    """Small problems are treated like large ones."""
-    monkeypatch.setattr(_bounded, "LITTLE", 0)
+PRICED = Effort(few_sums=0)
+"""Small problems are treated like large ones."""
 
 
 def _model(layers, devices, configs=2, memory=None, jitter=0.03, micro_batches=128, seed=0):
@@ -74,30 +71,27 @@ def test_prices_are_exact_too(seed, layers, devices, limited, free, objective, u
         costs = np.where(rng.random(problem.costs_s.shape) < 0.3, 0.0, problem.costs_s)
         problem = dataclasses.replace(problem, costs_s=costs)
     problem = dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_bounded, "LITTLE", 0)
-        truth, found = Exhaustive().slice(problem), Dynamic().slice(problem)
+    truth, found = Exhaustive().slice(problem), Dynamic(PRICED).slice(problem)
     assert found.found == truth.found
     assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
     assert found.gap == pytest.approx(0, abs=1e-9)
 
 
-def test_five_hundred_tables_to_nine_digits(monkeypatch):
+def test_five_hundred_tables_to_nine_digits():
     rng = np.random.default_rng(7)
     for n in range(500):
-        monkeypatch.setattr(_bounded, "LITTLE", n % 2 * 10**6)
+        effort = Effort(few_sums=n % 2 * 10**6)
         sizes = int(rng.integers(1, 5)), int(rng.choice([2, 3, 4]))
         problem = random_problem(rng, *sizes, limited=bool(n % 3), num_kinds=n % 5 // 4)
-        assert Dynamic().slice(problem).cost_s == pytest.approx(Exhaustive().slice(problem).cost_s, rel=1e-9)
+        assert Dynamic(effort).slice(problem).cost_s == pytest.approx(Exhaustive().slice(problem).cost_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("memory", [None, 1.2, 3.0])
 @pytest.mark.parametrize("micro_batches", [4, 128])
-def test_prices_leave_the_optimum_of_larger_problems(monkeypatch, memory, micro_batches):
+def test_prices_leave_the_optimum_of_larger_problems(memory, micro_batches):
     problem = _model(20, 48, memory=memory, micro_batches=micro_batches)
     plain = Dynamic().slice(problem)
-    monkeypatch.setattr(_bounded, "LITTLE", 0)
-    assert Dynamic().slice(problem).cost_s == pytest.approx(plain.cost_s, rel=1e-12)
+    assert Dynamic(PRICED).slice(problem).cost_s == pytest.approx(plain.cost_s, rel=1e-12)
 
 
 def test_many_layers_and_devices_take_few_rounds():
@@ -110,25 +104,22 @@ def test_many_layers_and_devices_take_few_rounds():
     assert math.isinf(tight.total_s(found.stages))
 
 
-@pytest.mark.usefixtures("priced")
-@pytest.mark.parametrize(("place", "name"), [(_graph, "MOST_ARCS"), (_table, "MOST_BYTES")])
-def test_what_is_too_large_is_left_open_and_said(monkeypatch, place, name):
+@pytest.mark.parametrize("name", ["most_arcs", "most_table_bytes"])
+def test_what_is_too_large_is_left_open_and_said(name):
     problem = _model(12, 32, memory=1.2)
-    truth = Dynamic().slice(problem)
-    monkeypatch.setattr(place, name, 0)
-    answer = Dynamic().slice(problem)
+    truth = Dynamic(PRICED).slice(problem)
+    answer = Dynamic(dataclasses.replace(PRICED, **{name: 0})).slice(problem)
     assert answer.lower_bound_s < truth.cost_s
     assert answer.lower_bound_s > 0.5 * truth.cost_s
     assert answer.stages == Uniform().slice(problem).stages
 
 
-@pytest.mark.usefixtures("priced")
 def test_that_memory_forbids_every_slicing_is_soon_known():
     problem = _model(24, 48)
     sizes = problem.submesh_sizes[:5]
     costs = problem.costs_s[:, :, :5]
     room = np.full(costs.shape, 1)
-    answer = Dynamic().slice(SlicingProblem(costs, sizes, 48, 32, max_n_succ_stages=room))
+    answer = Dynamic(PRICED).slice(SlicingProblem(costs, sizes, 48, 32, max_n_succ_stages=room))
     assert not answer.found
     assert math.isinf(answer.lower_bound_s)
     assert answer.iterations < 100
@@ -141,11 +132,10 @@ def test_of_stages_that_cost_the_same_the_first_is_taken():
     assert Dynamic().slice(doubled).stages == Dynamic().slice(problem).stages
 
 
-@pytest.mark.parametrize("little", [0, 10**9])
-def test_the_same_problem_gets_the_same_stages(monkeypatch, little):
-    monkeypatch.setattr(_bounded, "LITTLE", little)
+@pytest.mark.parametrize("few_sums", [0, 10**9])
+def test_the_same_problem_gets_the_same_stages(few_sums):
     problem = _model(16, 32, jitter=0.0, memory=1.5)
-    assert len({Dynamic().slice(problem).stages for _ in range(2)}) == 1
+    assert len({Dynamic(Effort(few_sums=few_sums)).slice(problem).stages for _ in range(2)}) == 1
 
 
 def test_beaten_choices_are_left_out_but_for_the_room_that_they_leave():
@@ -213,4 +203,4 @@ def test_numbers_of_stages_are_nodes_where_they_matter():
 
 
 def test_no_stage_at_all():
-    assert Intervals(SlicingProblem(np.ones((2, 2, 1, 1)), [8], 4, 4)).run() == ((), math.inf, 0)
+    assert Intervals(SlicingProblem(np.ones((2, 2, 1, 1)), [8], 4, 4), PRICED).run() == ((), math.inf, 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import AmpPipe, Dynamic, _relaxed
+from alpa_dejavu.slicing import AmpPipe, Dynamic
 from alpa_dejavu.slicing._choices import Choices
 from alpa_dejavu.slicing._corridor import Corridor
 from alpa_dejavu.slicing._graph import Graph, by_count
@@ -126,9 +126,7 @@ def test_what_prices_give_on_unlike_hosts(seed, layers, kinds, price, coarse):
     choices = Choices(problem, problem.sites)
     prices = price * rng.random(len(choices.available))
     bound, charged = float(np.median(choices.bounds()[0])) if len(choices.bounds()[0]) else 1.0, choices.uses @ prices
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_relaxed, "MOST_WORK", 0 if coarse else 10**9)
-        found = Relaxation(choices, bound).at(prices)
+    found = Relaxation(choices, bound, most_entries=0 if coarse else 10**9).at(prices)
 
     def crossed(table, layer, group, q):
         return table[layer, :, q].min() if coarse else table[layer, group, q]

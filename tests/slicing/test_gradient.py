@@ -44,7 +44,7 @@ def no_exact_slicer(monkeypatch):
 
     with monkeypatch.context() as patched:
         for exact in (Dynamic, Exhaustive):
-            patched.setattr(exact, "_search", called)
+            patched.setattr(exact, "slice", called)
         yield patched
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
 from alpa_dejavu.simulation.step import StageTimes, simulate
-from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive, Mcmc, Uniform, _least_floor
+from alpa_dejavu.slicing import AmpPipe, Dynamic, Exhaustive, Mcmc, Uniform
 from alpa_dejavu.slicing.makespan import Makespan, least_makespan_floor, makespan_floor
 from alpa_dejavu.testing import random_problem
 
@@ -65,14 +65,11 @@ def test_no_step_is_under_its_floor_nor_any_under_the_least(**asked):
 
 
 @settings(max_examples=40, deadline=None)
-@given(**PROBLEMS, little=st.sampled_from([("MOST_WORK",), ("MOST_PLACES",), ("MOST_WORK", "MOST_PLACES")]))
+@given(**PROBLEMS, little=st.sampled_from([("most_work",), ("most_places",), ("most_work", "most_places")]))
 def test_what_is_left_out_for_size_leaves_the_floor_sound(little, **asked):
     problem = problem_of(**asked)
     least = min((makespan_floor(problem, stages) for stages in plans(problem)), default=math.inf)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in little:
-            patch.setattr(_least_floor, name, 0)
-        assert least_makespan_floor(problem) <= least
+    assert least_makespan_floor(problem, **dict.fromkeys(little, 0)) <= least
     # Without a makespan nothing is known of the sends, so they count as what takes least.
     if asked["schedule"] != "inference":
         assert least_makespan_floor(dataclasses.replace(problem, objective="training")) <= least
@@ -85,14 +82,13 @@ def test_the_exhaustive_least_step_is_not_under_the_least_floor():
         assert 0 < least_makespan_floor(problem) <= least.cost_s
 
 
-def test_many_kinds_are_told_apart_by_how_fast_they_are(monkeypatch):
+def test_many_kinds_are_told_apart_by_how_fast_they_are():
     sites = Sites(np.eye(2, dtype=int), [1, 1], np.zeros((2, 2)), np.zeros((2, 1)))
     costs = np.full((2, 2, 2, 1), np.inf)
     costs[0, 0, :, 0] = costs[1, 1, :, 0] = [1.0, 3.0]
     problem = SlicingProblem(costs, [1, 1], 2, 8, sites=sites, devices="exactly")
     assert least_makespan_floor(problem) == pytest.approx(3 * 8, rel=1e-5)
-    monkeypatch.setattr(_least_floor, "MOST_PLACES", 0)
-    assert least_makespan_floor(problem) == pytest.approx(3 * 8, rel=1e-5)
+    assert least_makespan_floor(problem, most_places=0) == pytest.approx(3 * 8, rel=1e-5)
 
 
 def test_it_is_what_the_simulation_says():

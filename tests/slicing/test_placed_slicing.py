@@ -9,12 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Sites, SlicingProblem, StageChoice
-from alpa_dejavu.slicing import Dynamic, Exhaustive, Uniform, _choices, _placed, _relaxed
+from alpa_dejavu.slicing import Dynamic, Effort, Exhaustive, Uniform
 from alpa_dejavu.slicing._choices import Choices
-from alpa_dejavu.slicing._placed import Effort, placed
+from alpa_dejavu.slicing._placed import placed
 from alpa_dejavu.slicing._relaxed import Relaxation
 from alpa_dejavu.testing import check_slicer, random_problem
 
+EFFORT, PRICED = Effort(), Effort(few_states=0)
+"""The second treats small problems like large ones."""
 PROBLEMS = {
     "seed": st.integers(0, 2**32),
     "layers": st.integers(1, 5),
@@ -32,8 +34,8 @@ def _problem(seed, layers, devices, kinds, limited, objective, usage, count):
     return dataclasses.replace(problem, objective=objective, devices=usage, num_stages=count)
 
 
-def _is_exact(problem):
-    truth, found = Exhaustive().slice(problem), Dynamic().slice(problem)
+def _is_exact(problem, effort=EFFORT):
+    truth, found = Exhaustive().slice(problem), Dynamic(effort).slice(problem)
     assert found.found == truth.found
     assert found.cost_s == pytest.approx(truth.cost_s, rel=1e-9)
     assert found.gap == pytest.approx(0, abs=1e-9)
@@ -50,31 +52,25 @@ def test_dynamic_is_exact_with_few_placements(**asked):
 @settings(max_examples=100, deadline=None)
 @given(**PROBLEMS)
 def test_prices_and_widening_beams_are_exact_too(**asked):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_placed, "LITTLE", 0)
-        _is_exact(_problem(**asked))
+    _is_exact(_problem(**asked), PRICED)
 
 
-@pytest.mark.parametrize("name", ["MOST_WORK", "MOST_BOUNDS"])
-def test_what_is_left_out_for_size_leaves_the_bound_sound(monkeypatch, name):
-    monkeypatch.setattr(_placed, "LITTLE", 0)
-    monkeypatch.setattr(_relaxed if name == "MOST_WORK" else _choices, name, 0)
-    monkeypatch.setattr(_choices, "BUCKETS_PER_E", 2)
-    check_slicer(Dynamic(), exact=name == "MOST_WORK")
+@pytest.mark.parametrize("name", ["most_entries", "most_bounds"])
+def test_what_is_left_out_for_size_leaves_the_bound_sound(name):
+    effort = dataclasses.replace(PRICED, buckets_per_e=2, **{name: 0})
+    check_slicer(Dynamic(effort), exact=name == "most_entries")
 
 
-@pytest.mark.parametrize("effort", [Effort(widths=(1,)), Effort(widths=(1, 2), steps=3, work=20_000), Effort(work=0)])
-def test_what_a_narrow_search_misses_is_in_its_bound(monkeypatch, effort):
-    monkeypatch.setattr(_placed, "LITTLE", 0)
-    check_slicer(Dynamic(effort))
+@pytest.mark.parametrize("effort", [{"widths": (1,)}, {"widths": (1, 2), "steps": 3, "work": 20_000}, {"work": 0}])
+def test_what_a_narrow_search_misses_is_in_its_bound(effort):
+    check_slicer(Dynamic(dataclasses.replace(PRICED, **effort)))
 
 
-def test_a_narrow_search_says_that_it_may_have_missed_something(monkeypatch):
-    monkeypatch.setattr(_placed, "LITTLE", 0)
+def test_a_narrow_search_says_that_it_may_have_missed_something():
     rng = np.random.default_rng(0)
     problems = [random_problem(rng, 5, 5, num_kinds=2, limited=False) for _ in range(10)]
-    narrow = [Dynamic(Effort(widths=(1,))).slice(problem) for problem in problems]
-    truth = [Dynamic().slice(problem) for problem in problems]
+    narrow = [Dynamic(dataclasses.replace(PRICED, widths=(1,))).slice(problem) for problem in problems]
+    truth = [Dynamic(PRICED).slice(problem) for problem in problems]
     assert any(math.isinf(each.cost_s) or each.gap > 0 for each in narrow)
     assert all(each.gap > 0 for each, best in zip(narrow, truth, strict=True) if each.cost_s > best.cost_s * 1.001)
 
@@ -104,7 +100,7 @@ def test_hosts_of_one_kind_are_as_hosts_that_are_alike(seed, layers, usage):
     costs[1:] += 0.5
     expected = Dynamic().slice(dataclasses.replace(alike, costs_s=costs))
     assert Dynamic().slice(problem).stages == expected.stages
-    stages, at_least, _ = placed(problem, sites, Effort())
+    stages, at_least, _ = placed(problem, sites, EFFORT)
     assert (problem.total_s(stages) if stages else math.inf) == pytest.approx(expected.cost_s, rel=1e-9)
     assert at_least == pytest.approx(expected.cost_s, rel=1e-9)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpa_dejavu.problem import Objective, SlicingProblem, StageChoice
+from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
 from alpa_dejavu.slicing import SLICERS, AmpPipe, Dynamic, Exhaustive, Mcmc, Slicer, Uniform, slicer, why_none
 from alpa_dejavu.testing import check_slicer, random_problem
 
@@ -131,22 +131,19 @@ def test_where_devices_share_a_machine_only_work_counts():
 class Faulty(Slicer):
     fault: str
 
-    def _search(self, problem):
+    def slice(self, problem):
         if self.fault == "refuses everything":
             raise ValueError("it has no recurrence")
         if self.fault == "refuses without a name" and problem.objective != "training":
             raise ValueError("it has no recurrence")
         if self.fault == "takes what is not allowed":
-            return (StageChoice(0, problem.num_layers - 1, 0, 0),), 0.0, 1
-        stages, bound, rounds = Exhaustive()._search(problem)
+            return Slicing.of(problem, (StageChoice(0, problem.num_layers - 1, 0, 0),))
+        found = Exhaustive().slice(problem)
         if self.fault == "changes the problem":
             problem.costs_s[:] = 1.0
-        if self.fault == "never answers alike":
-            stages = stages if np.random.default_rng().random() < 0.5 else ()
-        return stages, bound * (2.0 if self.fault == "bounds too high" else 1.0), rounds
-
-    def slice(self, problem):
-        found = super().slice(problem)
+            return Slicing.of(problem, found.stages)
+        if self.fault == "never answers alike" and np.random.default_rng().random() < 0.5:
+            found = Slicing.of(problem, ())
         changes = {"bounds too high": {"lower_bound_s": 2.0 * found.cost_s}, "lies": {"cost_s": 0.9 * found.cost_s}}
         return dataclasses.replace(found, **changes.get(self.fault, {}))
 

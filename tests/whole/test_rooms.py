@@ -8,6 +8,7 @@ import sys
 import warnings
 
 import pytest
+from map import imported
 
 import alpa_dejavu
 from alpa_dejavu._util import moved
@@ -18,12 +19,6 @@ BESIDE = {"__init__.py", "__main__.py", "testing.py"}
 
 def room_of(module):
     return module.split(".")[1] if "." in module else ""
-
-
-def imported(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("alpa_dejavu."):
-            yield from (f"{node.module}.{each.name}" for each in node.names)
 
 
 def is_private(module):
@@ -41,7 +36,8 @@ def test_nobody_reaches_into_the_private_modules_of_another_room():
     found = [
         f"{path.relative_to(ROOT)}: {module}"
         for path in ROOT.rglob("*.py")
-        for module in imported(path)
+        for module in imported(ast.parse(path.read_text(encoding="utf-8")), types=True)
+        if module.startswith("alpa_dejavu.")
         if room_of(module) != path.relative_to(ROOT).parts[0] and is_private(module)
     ]
     assert found == []

@@ -28,8 +28,6 @@ class ShapeTrees:
 
     def fit(self, kernels: Kernels, seconds: Array) -> ShapeTrees:
         """Grows the trees."""
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
         ratio = np.log(seconds) - roofline_of_tiles(kernels)
         offsets: dict[str, list[float]] = {}
         for op in np.unique(kernels.op):
@@ -41,17 +39,7 @@ class ShapeTrees:
         self._offsets = {op: float(np.median(each)) for op, each in offsets.items()}
         chosen = np.random.default_rng(0).permutation(len(kernels))[:_MOST_ROWS]
         self._ops = sorted(offsets)
-        grown = HistGradientBoostingRegressor(
-            max_iter=60,
-            learning_rate=0.12,
-            max_leaf_nodes=20,
-            min_samples_leaf=20,
-            l2_regularization=5.0,
-            random_state=0,
-        )
-        grown.fit(self._features(kernels)[chosen], ratio[chosen])
-        trees = [each.nodes for of_one in grown._predictors for each in of_one]
-        self._trees = Forest.of(trees, float(np.ravel(grown._baseline_prediction)[0]))
+        self._trees = Forest.grown(self._features(kernels)[chosen], ratio[chosen])
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:

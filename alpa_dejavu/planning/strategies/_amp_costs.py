@@ -85,7 +85,7 @@ class AmpCosts:
 
     def _on_host_s(self, host: int) -> FloatArray:
         """Returns the seconds of layers i..j on a host's devices: computing and tensor-parallel sums; shape (L, L)."""
-        forward, backward, _ = self._costs.computed_s(self._costs.on((host,)), self._config)
+        forward, backward, _ = self._costs.computed_s(self._costs.places.on((host,)), self._config)
         compute = forward + backward
         if self.degrees.tensor == 1:
             return compute
@@ -115,9 +115,7 @@ class AmpCosts:
         num_bytes = self._costs.interstage.bytes.forward_bytes / degrees.data
         rows = []
         for n in range(degrees.pipeline - 1):
-            pairs = [
-                1 / self._rate(*ends, sending=True) for ends in zip(self.hosts(n), self.hosts(n + 1), strict=True)
-            ]
+            pairs = [1 / self._rate(*ends, sending=True) for ends in zip(self.hosts(n), self.hosts(n + 1), strict=True)]
             slowest = np.reshape(pairs, (degrees.data, degrees.tensor)).max(axis=1)
             rows.append(num_bytes * (slowest.mean() if self._variant == "released" else slowest.max()))
         return np.reshape(rows, (-1, self.num_layers))

@@ -136,7 +136,7 @@ def _fastest(
     costs, memory = [], margin.needed(costs_of.memory(config))
     for n, host in enumerate(hosts):
         needed, on = memory.peak(run.in_flight(len(hosts) - 1 - n)), costs_of.cluster.hosts[host]
-        forward, backward, _ = costs_of.computed_s(costs_of.on((host,)), config)
+        forward, backward, _ = costs_of.computed_s(costs_of.places.on((host,)), config)
         compute = forward + backward + _taken_s(costs_of, hosts, n)
         fits = (needed <= margin.usable_bytes(on)) & np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))
         costs.append(np.where(fits, compute, np.inf))

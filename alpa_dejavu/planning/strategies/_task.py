@@ -102,7 +102,7 @@ class Task:
     def _alone(self, stage: PlacedStage, micro_batch: int) -> StageTimes:
         """Returns the times of a stage without what it sends to others."""
         costs, where = self.stage_costs(micro_batch), (stage.first, stage.last)
-        seconds = costs.seconds(costs.on(stage.hosts), stage.config)[:, stage.first, stage.last]
+        seconds = costs.seconds(costs.places.on(stage.hosts), stage.config)[:, stage.first, stage.last]
         took = dict(zip(COST_KINDS, seconds.tolist(), strict=True))
         forward, backward = took["collective_forward_s"], took["collective_backward_s"]
         memory = costs.memory(stage.config)
@@ -177,9 +177,7 @@ class Task:
                 slowest = max(slowest, total)
         return slowest
 
-    def _times(
-        self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE
-    ) -> tuple[StageTimes, ...]:
+    def _times(self, pipeline: Pipeline, at_a_time: Mapping[tuple[int, int], int] = _ALONE) -> tuple[StageTimes, ...]:
         return self.stage_times(pipeline.stages, pipeline.micro_batch, at_a_time)
 
     def _simulated(self, times: tuple[StageTimes, ...], num_micro_batches: int) -> float:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.costs.communication import Group
 from alpa_dejavu.costs.latency import Latency
-from alpa_dejavu.costs.stage_costs import StageCostModel, StageDevices
+from alpa_dejavu.costs.stage_costs import StageCostModel
+from alpa_dejavu.costs.stage_devices import StageDevices
 from alpa_dejavu.costs.table import CostTable
 from alpa_dejavu.planning.uncertainty._spreads import (
     CLASSES,
@@ -160,7 +161,7 @@ class Resolver:
                 row = np.zeros(len(CLASSES))
                 for one in exchanges:
                     each = costs.sent_s(devices, config, one)
-                    group = costs.groups(devices, config, one.axis)[0]
+                    group = costs.places.groups(devices, config, one.axis)[0]
                     row[self._noted(costs, group, one, each)] += each @ one.counts
                 known[key] = exchanges, row  # the exchanges are kept, so that their ids stay theirs
             found[n] += known[key][1]
@@ -172,7 +173,7 @@ class Resolver:
         found: dict[int, FloatArray] = {}
         for phase in phases:
             for one, seconds in costs.combined(devices, config, phase):
-                number = self._noted(costs, costs.groups(devices, config, one.axis)[0], one, seconds)
+                number = self._noted(costs, costs.places.groups(devices, config, one.axis)[0], one, seconds)
                 found[number] = found[number] + seconds if number in found else seconds
         return found
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
-from alpa_dejavu.problem import SlicingProblem, StageChoice, checks
+from alpa_dejavu.problem import Slicing, SlicingProblem, checks
 from alpa_dejavu.slicing._base import Slicer
 from alpa_dejavu.slicing._uniform import Uniform
 from alpa_dejavu.slicing.experimental._random_moves import RandomMoves, Stages
@@ -70,7 +70,9 @@ class Mcmc(Slicer):
             checks.positive("mcmc", "seconds", self.seconds)
         checks.one_of("mcmc", "start", self.start, ("uniform", "random"))
 
-    def _search(self, problem: SlicingProblem) -> tuple[tuple[StageChoice, ...], float, int]:
+    def slice(self, problem: SlicingProblem) -> Slicing:
+        """Anneals, in each chain from where the last one ended, and returns the best allowed slicing that it met."""
+        started = time.perf_counter()
         rng = random.Random(self.seed)
         walk = _Walk(problem, RandomMoves(problem, rng), rng)
         first = Uniform().slice(problem).stages if self.start == "uniform" else ()
@@ -81,7 +83,7 @@ class Mcmc(Slicer):
             while (progress := budget.progress()) < 1:
                 # As long as nothing allowed is found there is nothing to settle on.
                 walk.step(self.hottest * (COLDEST / self.hottest) ** (progress if walk.best else 0.0))
-        return walk.best, 0.0, walk.steps
+        return Slicing.of(problem, walk.best, iterations=walk.steps, seconds=time.perf_counter() - started)
 
 
 @final

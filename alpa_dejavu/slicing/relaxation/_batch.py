@@ -103,23 +103,15 @@ class Batch:
 
     def distinct(self) -> Batch:
         """Returns each plan once, in the order in which they are first met."""
-        return self.take(self._firsts_met())
-
-    def once(self, totals: FloatArray) -> tuple[Batch, FloatArray]:
-        """Returns each plan once, and its cost."""
-        first = self._firsts_met()
-        return self.take(first), totals[first]
+        rows = np.concatenate([self.ends, self.submesh, self.config, self.count[:, None]], axis=1).astype(np.int32)
+        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 4))).ravel()
+        _, first = np.unique(whole, return_index=True)
+        return self.take(np.sort(first))
 
     def key(self, n: int) -> bytes:
         """Returns bytes that tell a plan from others, however many places there are."""
         count = int(self.count[n])
         return np.concatenate([part[n, :count] for part in (self.ends, self.submesh, self.config)]).tobytes()
-
-    def _firsts_met(self) -> IntArray:
-        rows = np.concatenate([self.ends, self.submesh, self.config, self.count[:, None]], axis=1).astype(np.int32)
-        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 4))).ravel()
-        _, first = np.unique(whole, return_index=True)
-        return np.sort(first)
 
 
 @final

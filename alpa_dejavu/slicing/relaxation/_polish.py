@@ -105,8 +105,7 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
         if not fresh or (together == 1 and fresh[0] != 0):
             break
         moved |= {pool.key(m) for m in fresh}
-        around = Batch.joined([neighbours(table, pool.take(np.array([m]))) for m in fresh])
-        pool = Batch.joined([pool, around])
-        totals = np.concatenate([totals, measure(around)])
-        pool, totals = pool.once(totals)
+        known = len(pool)
+        pool = Batch.joined([pool, *(neighbours(table, pool.take(np.array([m]))) for m in fresh)]).distinct()
+        totals = np.concatenate([totals, measure(pool.take(np.arange(known, len(pool))))])
     return pool.take(np.argsort(totals, kind="stable")[:POOL])

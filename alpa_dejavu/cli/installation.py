@@ -1,0 +1,123 @@
+"""Finds out what is installed here, what of it runs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from typing import final
+
+from alpa_dejavu._util import units
+from alpa_dejavu._util.versions import installed_version
+
+__all__ = ["Check", "Package", "checks", "versions"]
+
+_PACKAGES = (
+    ("alpa-dejavu", "this planner"),
+    ("jax", "tracing models"),
+    ("jaxlib", "tracing models"),
+    ("flax", "the known models"),
+    ("optax", "the known models"),
+    ("numba", "slicing"),
+    ("highspy", "sharding, exactly"),
+    ("alpa", "running plans"),
+    ("alpa-stock-jax", "our patches: Alpa 0.2.3 on stock jax"),
+    ("ray", "running plans"),
+    ("cupy-cuda12x", "running plans on GPUs"),
+)
+_PLANNING = 'pip install ".[alpa]" -c requirements.txt in a checkout of alpa-dejavu'
+_PATCHES = 'pip install "./patches" -c requirements.txt in a checkout of alpa-dejavu'
+_ALPA = "pip install --no-deps alpa==0.2.3"
+_TRIAL_S = 120.0
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """A package with its version (None: not installed), and what it is for."""
+
+    name: str
+    version: str | None
+    purpose: str
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A thing that was tried, and what came of it.
+
+    Attributes:
+        what: in a few words.
+        runs: whether it does.
+        finding: what came out, or the last line of the error.
+        remedy: what to do where it doesn't run.
+    """
+
+    what: str
+    runs: bool
+    finding: str
+    remedy: str = ""
+
+
+def versions() -> tuple[Package, ...]:
+    """Returns Python, and the packages that planning and running go by."""
+    python = Package("python", platform.python_version(), f"{sys.executable}")
+    return (python, *(Package(name, installed_version(name), purpose) for name, purpose in _PACKAGES))
+
+
+def checks() -> tuple[Check, ...]:
+    """Tries what runs here, each package in a process of its own so that this one isn't changed; planning first."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
+    return (
+        _tried(
+            "planning without devices",
+            "import jax, flax, optax, highspy; print('jax', jax.__version__, 'traces')",
+            _PLANNING,
+        ),
+        _tried("slicing", "from alpa_dejavu.cli._warm_up import warm_up; print(warm_up())", _PLANNING),
+        _tried("Ray", "import ray; print('ray', ray.__version__)", _PLANNING),
+        _tried("our patches", "import alpa_stock_jax; print('they apply when alpa is imported')", _PATCHES),
+        _tried("Alpa", "import alpa; print('alpa', alpa.__version__, 'can be imported')", f"{_ALPA}, and {_PATCHES}"),
+        _tried(
+            "our hooks into Alpa",
+            "import alpa_dejavu; alpa_dejavu.install(); alpa_dejavu.uninstall(); print('its signatures are known')",
+            f"{_ALPA}: the hooks know this version",
+        ),
+        _cache(),
+        Check("this machine", True, f"{cores} CPU cores, {gpus} NVIDIA GPUs"),
+    )
+
+
+def _cache() -> Check:
+    """Returns the check of the models' cache: how much is kept, and whether more can be."""
+    from alpa_dejavu.planning.model_cache import FOLDER, default_cache
+
+    what = "what is kept of models"
+    try:
+        cache = default_cache()
+    except ValueError as error:
+        return Check(what, False, str(error), f"{what}: {error}")
+    if cache is None:
+        return Check(what, True, "nothing is kept here")
+    number, num_bytes = cache.size()
+    size = f"{units.size(num_bytes)} of at most {units.size(cache.most_bytes)}"
+    finding = f"{cache.folder} has {number} entries, {size}"
+    why = cache.why_not_written()
+    remedy = "" if why is None else f"{what}: set {FOLDER} to a folder that can be written; each plan traces its model"
+    return Check(what, why is None, finding if why is None else f"{finding}, but {why}", remedy)
+
+
+def _tried(what: str, code: str, remedy: str) -> Check:
+    """Returns the check that runs a line of Python; on the CPU, so that no GPU's memory is taken."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_S, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        return Check(what, False, f"took more than {units.seconds(_TRIAL_S)}", remedy)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines() or ["no output"]
+    return Check(what, done.returncode == 0, lines[-1], "" if done.returncode == 0 else f"{what}: {remedy}")

@@ -1,0 +1,106 @@
+"""The devices that stages are on: which of them take equally long, and the groups in which they send."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from alpa_dejavu.clusters.host_classes import kinds_of
+from alpa_dejavu.costs.communication import Group
+from alpa_dejavu.problem import Cluster, Device, Host, MeshConfig, Model, Submesh
+
+__all__ = ["StageDevices", "StagePlaces", "slowest_device"]
+
+
+def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
+    """The device that a stage on all of these hosts waits for: of the lowest rate."""
+    return min((host.device for host in hosts), key=lambda device: device.rate(dtype))
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class StageDevices:
+    """The devices of a stage, or others for which all takes the same.
+
+    Attributes:
+        hosts: of each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
+        kinds: the unlike devices among them, the slowest first.
+    """
+
+    hosts: tuple[int, ...]
+    kinds: tuple[Device, ...]
+
+
+@final
+class StagePlaces:
+    """The places of a model's stages on a cluster; those where all takes the same are one object."""
+
+    def __init__(self, model: Model, cluster: Cluster) -> None:
+        self._cluster, self._dtype = cluster, _usual_dtype(model)
+        self._like: dict[tuple[object, ...], StageDevices] = {}
+        self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
+
+    def on(self, hosts: Sequence[int]) -> StageDevices:
+        """Devices on these hosts, each device's named; the same object for hosts on which all takes the same."""
+        kinds, hosts = kinds_of(self._cluster), tuple(hosts)
+        places = list(dict.fromkeys(hosts))
+        first = {kinds[host]: host for host in reversed(places)}
+        last = {kinds[host]: host for host in places}
+        number = {host: n for n, host in enumerate(places)}
+        classes = {kind: n for n, kind in enumerate(first)}
+        key = (
+            tuple(number[host] for host in hosts),
+            tuple(classes[kinds[host]] for host in places),
+            tuple((self._cluster.hosts[host].device, self._cluster.hosts[host].num_devices) for host in first.values()),
+            tuple(self._cluster.links[host][host] for host in first.values()),
+            tuple(self._cluster.links[first[a]][last[b] if a == b else first[b]] for a in first for b in first),
+        )
+        return self._known(key, hosts, places)
+
+    def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
+        """The devices of a submesh on these hosts; None: on any, so that every kind of device may be among them."""
+        chosen = range(submesh.num_hosts) if hosts is None else hosts
+        each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
+        return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self._cluster.hosts)))
+
+    def _known(self, key: tuple[object, ...], hosts: tuple[int, ...], places: Iterable[int]) -> StageDevices:
+        if key not in self._like:
+            devices = dict.fromkeys(self._cluster.hosts[host].device for host in places)
+            self._like[key] = StageDevices(hosts, tuple(sorted(devices, key=lambda each: each.rate(self._dtype))))
+        return self._like[key]
+
+    def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
+        """The devices along an axis of a logical mesh (0: data-parallel, 1: tensor-parallel): a group of each kind.
+
+        Groups on hosts of the same kinds take equally long.
+        """
+        key = devices, config.tensor_parallel, axis
+        if key not in self._groups:
+            hosts, along = devices.hosts, config.tensor_parallel
+            rows = [hosts[n : n + along] for n in range(0, len(hosts), along)]
+            every = list(zip(*rows, strict=True)) if axis == 0 else rows
+            kinds, found = kinds_of(self._cluster), dict[tuple[tuple[int, int], ...], tuple[int, ...]]()
+            for group in dict.fromkeys(every):
+                number = {host: n for n, host in enumerate(dict.fromkeys(group))}
+                found.setdefault(tuple((number[host], kinds[host]) for host in group), group)
+            at_a_time = len(every) * self._abreast(hosts)
+            self._groups[key] = [Group(self._cluster, group, at_a_time) for group in found.values()]
+        return self._groups[key]
+
+    def _abreast(self, hosts: tuple[int, ...]) -> int:
+        """Returns how many stages like one share its hosts, if it is on several: their groups are at it at a time."""
+        taken = collections.Counter(hosts)
+        return min(self._cluster.hosts[host].num_devices // n for host, n in taken.items()) if len(taken) > 1 else 1
+
+
+def _usual_dtype(model: Model) -> str:
+    """Returns the dtype of most of the products' operations."""
+    work: dict[str, float] = {"float32": 0.0}
+    for layer in model.layers:
+        operators = layer.forward
+        flop = operators.flop * operators.count * operators.is_product
+        for dtype in set(operators.dtype.tolist()):
+            work[dtype] = work.get(dtype, 0.0) + float(flop[operators.dtype == dtype].sum())
+    return max(work, key=lambda dtype: work[dtype])

@@ -1,0 +1,220 @@
+"""A model for planning that is traced, or read from the cache of what was learned before."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.layers.models import known_models
+from alpa_dejavu.planning._model_key import code_digest
+from alpa_dejavu.planning.kept import entry_of, meshes_of, model_of_entry, remembering
+from alpa_dejavu.planning.model_cache import Key, ModelCache
+from alpa_dejavu.planning.model_source import ModelSource, checked_micro_batch, scaled_model
+from alpa_dejavu.problem import Model
+
+if TYPE_CHECKING:
+    from alpa_dejavu.layers import TracedStep
+    from alpa_dejavu.sharding.sharding_table import StageLayers
+    from alpa_dejavu.sharding.solved import SolvedLayers
+
+__all__ = ["TracedModel"]
+
+
+@final
+class TracedModel(ModelSource):
+    """A model that is traced, unless a cache knows it.
+
+    Models by name are found in the cache by their name, without a trace; others by the content of their trace. What is
+    found there is to the bit what is made without.
+
+    Args:
+        model: as `alpa_dejavu.layers.trace` takes it.
+        micro_batch: samples in the micro-batch that `numbers_of_layers` goes by, and `scaled` where nothing is exact.
+        cache: of what was learned before; None: nothing is found, and nothing kept.
+        lap: told the name of what has just been done: "import", "trace", "features", "cache".
+
+    Raises:
+        ValueError: a micro-batch without samples; and what `trace` raises, as soon as the model has to be traced.
+    """
+
+    traces = True
+
+    def __init__(
+        self,
+        model: str | Callable[..., Any],
+        micro_batch: int,
+        cache: ModelCache | None = None,
+        lap: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self._model, self._cache, self._lap = model, cache, lap
+        self.micro_batch = checked_micro_batch(micro_batch)
+        self._known_name = model.lower() if isinstance(model, str) and model.lower() in known_models() else None
+        self._steps: dict[int, TracedStep] = {}
+        self._keys: dict[int, Key] = {}
+        self._models: dict[tuple[int, int], Model] = {}
+        self._kept: dict[tuple[int, int], int] = {}
+        self._known_facts: _Facts | None = None
+
+    @property
+    def name(self) -> str:
+        """Returns the model's name as it was given, or the function's."""
+        return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
+
+    @property
+    def training(self) -> bool:
+        """Whether the step takes gradients."""
+        return self._facts().training
+
+    def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
+        """The wanted numbers, or the nearest lower ones that the model can be cut into, each once."""
+        most = self._facts().most_layers
+        for number in wanted:
+            if number not in most:
+                from alpa_dejavu import layers
+
+                most[number] = layers.most_layers(self._step(self.micro_batch), number)
+        return tuple(dict.fromkeys(most[number] for number in wanted))
+
+    def knows(self, num_layers: int, micro_batch: int) -> bool:
+        """Returns whether `exact` was asked for it, or the cache has it.
+
+        The cache knows models without a known name by their trace, so these must have been traced.
+        """
+        if (num_layers, micro_batch) in self._models:
+            return True
+        traced = self._known_name is not None or micro_batch in self._steps
+        return self._cache is not None and traced and self._cache.holds(self._key(micro_batch, num_layers))
+
+    def exact(self, num_layers: int, micro_batch: int) -> Model:
+        """The model cut into so many layers, for exactly so many samples in a micro-batch.
+
+        Raises:
+            ValueError: it can't be cut so, or a micro-batch without samples.
+        """
+        place = num_layers, checked_micro_batch(micro_batch)
+        if place not in self._models:
+            self._models[place] = self._read(*place) or self._made(*place)
+        return self._models[place]
+
+    def scaled(self, num_layers: int, micro_batch: int) -> Model:
+        """The model for so many samples, from the nearest number that `exact` was asked for; see `ModelSource`.
+
+        What the cache has besides doesn't count, so that a plan doesn't hang on what was planned before.
+        """
+        given = [exact for number, exact in self._models if number == num_layers]
+        nearest = _nearest(given or [self.micro_batch], checked_micro_batch(micro_batch))
+        return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
+
+    def keep(self) -> None:
+        """Writes what was learned since it was read to the cache."""
+        if self._cache is None:
+            return
+        facts = self._known_facts
+        if facts is not None and len(facts.most_layers) > facts.num_kept:
+            self._cache.write(self._key(self.micro_batch), facts.data())
+            facts.num_kept = len(facts.most_layers)
+        for (num_layers, micro_batch), model in self._models.items():
+            meshes = meshes_of(model)
+            if meshes > self._kept.get((num_layers, micro_batch), -1):
+                # What doesn't fit the format isn't kept.
+                with collector_paused(), contextlib.suppress(ValueError):
+                    self._cache.write(self._key(micro_batch, num_layers), entry_of(model))
+                self._kept[num_layers, micro_batch] = meshes
+
+    def _step(self, micro_batch: int) -> TracedStep:
+        if micro_batch not in self._steps:
+            from alpa_dejavu import layers
+
+            self._lap("import")
+            self._steps[micro_batch] = layers.trace(self._model, batch=micro_batch)
+            self._lap("trace")
+        return self._steps[micro_batch]
+
+    def _key(self, micro_batch: int, num_layers: int | None = None) -> Key:
+        if micro_batch not in self._keys:
+            self._keys[micro_batch] = {
+                "model": self._known_name or self._content(micro_batch),
+                "code": code_digest(),
+                "micro_batch": micro_batch,
+            }
+        return {**self._keys[micro_batch], "num_layers": num_layers}
+
+    def _content(self, micro_batch: int) -> str:
+        from alpa_dejavu import layers
+
+        return layers.step_digest(self._step(micro_batch))
+
+    def _facts(self) -> _Facts:
+        if self._known_facts is None and self._cache is not None:
+            self._known_facts = self._cache.read(self._key(self.micro_batch), _Facts.of)
+            if self._known_facts is not None:
+                self._lap("cache")
+        if self._known_facts is None:
+            self._known_facts = _Facts(self._step(self.micro_batch).training)
+        return self._known_facts
+
+    def _read(self, num_layers: int, micro_batch: int) -> Model | None:
+        if self._cache is None:
+            return None
+        solve = _Solver(partial(self._step, micro_batch), num_layers)
+        found = self._cache.read(self._key(micro_batch, num_layers), partial(model_of_entry, solve=solve))
+        if found is not None:
+            self._kept[num_layers, micro_batch] = meshes_of(found)
+            self._lap("cache")
+        return found
+
+    def _made(self, num_layers: int, micro_batch: int) -> Model:
+        traced = self._step(micro_batch)
+        from alpa_dejavu import sharding
+
+        made = remembering(sharding.model_of_step(traced, num_layers))
+        self._lap("features")
+        return made
+
+
+@final
+class _Facts:
+    """The facts on a model before it is cut: whether it trains, and how many layers each wanted number gives."""
+
+    def __init__(self, training: bool, most_layers: Mapping[int, int] | None = None) -> None:
+        self.training, self.most_layers = training, dict(most_layers or {})
+        self.num_kept = -1 if most_layers is None else len(most_layers)
+
+    @classmethod
+    def of(cls, data: Any) -> _Facts:
+        """Returns the facts that `data` has made such data of."""
+        return cls(bool(data["training"]), {int(wanted): int(most) for wanted, most in data["most_layers"].items()})
+
+    def data(self) -> dict[str, Any]:
+        """Returns the facts as JSON's data."""
+        return {"training": self.training, "most_layers": {str(key): most for key, most in self.most_layers.items()}}
+
+
+@final
+class _Solver:
+    """A solver for meshes that the cache doesn't know, as `alpa_dejavu.sharding.sharded.Solved`.
+
+    The model is traced for it.
+    """
+
+    def __init__(self, step: Callable[[], TracedStep], num_layers: int) -> None:
+        self._step, self._num_layers = step, num_layers
+        self._solved: SolvedLayers | None = None
+
+    def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
+        """Returns the layers on a mesh at each ZeRO level."""
+        if self._solved is None:
+            step = self._step()
+            from alpa_dejavu import sharding
+
+            self._solved = sharding.solver_of_step(step, self._num_layers)
+        return self._solved(data_parallel, tensor_parallel, batch_forced)
+
+
+def _nearest(known: Collection[int], micro_batch: int) -> int:
+    """Returns the nearest known micro-batch by ratio; of two as near the larger, which says more of what grows."""
+    return min(known, key=lambda one: (abs(math.log(one / micro_batch)), -one))

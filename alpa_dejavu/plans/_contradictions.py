@@ -1,0 +1,95 @@
+"""Contradictions in the data of a plan's file: one key says another thing than others do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from alpa_dejavu._util.json_text import Path
+
+if TYPE_CHECKING:
+    from alpa_dejavu.plans.plan_format import ContingenciesData, HostData, PlanData, StageData
+
+__all__ = ["contradictions"]
+
+
+def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
+    """Yields where one key says another thing than others do."""
+    yield from _of_stages(data["stages"], "stages")
+    expected = data["stages"][-1]["layers"][1] + 1
+    devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])
+    if expected != data["num_layers"]:
+        yield ("num_layers",), f"num_layers is {data['num_layers']}, but the stages have {expected} layers"
+    if devices != data["num_devices"]:
+        yield ("num_devices",), f"num_devices is {data['num_devices']}, but the stages have {devices}"
+    low, high = data["confidence"]["interval_s"] if "confidence" in data else (0.0, 0.0)
+    if low > high:
+        yield ("confidence", "interval_s"), f"confidence.interval_s is [{low}, {high}], but must be [lower, upper]"
+    batch, parts = data["batch"], data["num_micro_batches"]
+    if batch is not None and batch % parts:
+        yield ("num_micro_batches",), f"num_micro_batches is {parts}, which doesn't divide the batch of {batch}"
+    if "hardware" in data:
+        yield from _of_hardware(data["hardware"]["hosts"], data["stages"])
+    if "contingencies" in data:
+        yield from _of_contingencies(data["contingencies"], expected)
+
+
+def _of_hardware(hosts: Sequence[HostData], stages: Sequence[StageData]) -> Iterator[tuple[Path, str]]:
+    """Yields where stages are on hosts that aren't there, or on more devices of one than it has."""
+    left: dict[str, int] = {}
+    for n, host in enumerate(hosts):
+        if host["name"] in left:
+            yield ("hardware", "hosts", n, "name"), f"hardware.hosts names {host['name']!r} twice"
+        left[host["name"]] = host["num_devices"]
+    for n, stage in enumerate(stages):
+        place = ("stages", n, "hosts")
+        for name in stage["hosts"]:
+            if name not in left:
+                yield place, f"stages[{n}].hosts names {name!r}, which hardware.hosts doesn't"
+                continue
+            left[name] -= stage["submesh"][1]
+            if left[name] < 0:
+                yield place, f"stages[{n}] and those before it take more devices of {name!r} than hardware.hosts has"
+
+
+def _of_stages(stages: Sequence[StageData], name: str) -> Iterator[tuple[Path, str]]:
+    """Yields where stages of a list contradict each other or themselves; places begin with `stages`."""
+    expected = 0
+    for n, stage in enumerate(stages):
+        (first, last), (hosts, per_host) = stage["layers"], stage["submesh"]
+        key, place = f"{name}[{n}]", ("stages", n)
+        if first != expected or last < first:
+            yield (*place, "layers"), f"{key}.layers is [{first}, {last}], but must go on from layer {expected}"
+        size = math.prod(stage["logical_mesh"])
+        if size != hosts * per_host:
+            said = f"{key}.logical_mesh is {stage['logical_mesh']}, {size} devices, but its submesh has "
+            yield (*place, "logical_mesh"), f"{said}{hosts * per_host}"
+        if len(stage["hosts"]) != hosts:
+            said = f"{key}.hosts names {len(stage['hosts'])} hosts, but its submesh has {hosts}"
+            yield (*place, "hosts"), said
+        expected = last + 1
+
+
+def _of_contingencies(data: ContingenciesData, num_layers: int) -> Iterator[tuple[Path, str]]:
+    """Yields where contingencies contradict each other or themselves."""
+    plans = data["plans"]
+    for n, plan in enumerate(plans):
+        where, name = ("contingencies", "plans", n), f"contingencies.plans[{n}].stages"
+        for place, said in _of_stages(plan["stages"], name):
+            yield (*where, *place), said
+        end = plan["stages"][-1]["layers"][1] + 1
+        if end != num_layers:
+            yield (*where, "stages"), f"{name} have {end} layers, but num_layers is {num_layers}"
+    for lost, own in data["hosts"].items():
+        place, key = ("contingencies", "hosts", lost), f"contingencies.hosts.{lost}"
+        if own["plan"] >= len(plans):
+            yield (*place, "plan"), f"{key}.plan is {own['plan']}, but there are {len(plans)} plans"
+            continue
+        asked, given = [s["submesh"][0] for s in plans[own["plan"]]["stages"]], [len(on) for on in own["hosts"]]
+        if asked != given:
+            yield (*place, "hosts"), f"{key}.hosts names {given} hosts, but the stages' submeshes have {asked}"
+        if any(lost in on for on in own["hosts"]):
+            yield (*place, "hosts"), f"{key}.hosts names {lost}, which is lost"
+        if any(layer >= num_layers for layer in own["moved_layers"]):
+            yield (*place, "moved_layers"), f"{key}.moved_layers is {own['moved_layers']} of {num_layers} layers"

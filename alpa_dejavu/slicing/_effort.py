@@ -1,0 +1,38 @@
+"""The effort of the exact slicer: how far it searches, and what is too large for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import final
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """The effort of the exact search; counted, not timed, so that the same problem always gets the same answer.
+
+    Attributes:
+        widths: of the beams on hosts of unlike kinds: one search after the other, while there is something to win.
+        steps: for the prices at each bound.
+        work: how many beginnings of slicings are made there, or what takes as long, at most; a million takes about half
+            a second.
+        few_sums: on alike hosts so many sums are made in less time than prices take.
+        few_states: on hosts of unlike kinds nothing is left out, and prices don't pay, with at most so many
+            combinations of used devices, last site and next stage.
+        most_arcs: no graph of layers and numbers of stages has more: they would take more than about 1.5 GB.
+        most_table_bytes: no table is larger.
+        most_entries: where a relaxation's arrays would have more, crossing is relaxed to its cheapest.
+        most_bounds: with more different stage costs than that, neighbours are taken together.
+        buckets_per_e: the number of intervals to a factor of e in which they then are: each is 0.01 % wide.
+    """
+
+    widths: tuple[int, ...] = (64, 256, 2048)
+    steps: int = 60
+    work: int = 8_000_000
+    few_sums: int = 10_000_000
+    few_states: int = 100_000
+    most_arcs: int = 15_000_000
+    most_table_bytes: int = 2**31
+    most_entries: int = 20_000_000
+    most_bounds: int = 2_000_000
+    buckets_per_e: int = 10_000
