@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from alpa_dejavu.problem import SlicingProblem
-from alpa_dejavu.slicing import Slicer, why_none
+from alpa_dejavu.slicing import Slicer
 from alpa_dejavu.slicing import slicer as choose_slicer
+from alpa_dejavu.slicing.why_none import why_none
 
 _log = logging.getLogger(__name__)
 

@@ -1,23 +1,8 @@
-"""Hardware as data: a JSON file for each machine type, with the unit and the source of each figure in it.
+"""The hardware as data: machine types, clusters of them, and the submeshes that stages may have.
 
-A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, perhaps a
-`price_per_hour` and a `memory_margin` (the share of the memory that plans leave free), and the objects `device`,
-`within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key names what a figure
-is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
-`schemas/machine-1.json` has every key and unit.
-
-A file of a whole cluster lists `hosts`, each with a name and a machine type (or a device of its own), and `links`:
-
-    {"version": 1, "name": "two kinds", "hosts": [
-      {"name": "a", "machine": "p3.8xlarge"}, {"name": "b", "machine": "p3.8xlarge"},
-      {"name": "c", "machine": "g4dn.12xlarge", "devices": 2}],
-     "links": [
-      {"from": "*", "to": "*", "latency_s": {...}, "bytes_per_s": {...}, "shares": ["{from} sends", "{to} receives"]},
-      {"from": "c", "to": ["a", "b"], "both_ways": true, "latency_s": {...}, "bytes_per_s": {...}}]}
-
-Its links go from hosts to hosts, each named by itself, by its machine type, or by "*", and the last one that speaks of
-a pair counts; every pair has to have one in each direction. What goes over links that share a name at a time divides
-what `media` gives that name, or else what one of the links has. `schemas/cluster-1.json` has every key and unit.
+In: names of machine types, and JSON files of machines and clusters.
+Out: a `Cluster` of hosts, devices and links in SI units; a `SearchSpace` of submeshes; the hosts of each stage.
+`machine_file` and `cluster_file` say what the files have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Reading a machine file: its figures in SI units, checked."""
+"""Reading a machine file: its figures in SI units, checked.
+
+A file has `version` 1, `name`, `accelerator_type` (Ray's word for the device, or null), `devices_per_host`, perhaps a
+`price_per_hour` and a `memory_margin` (the share of the memory that plans leave free), and the objects `device`,
+`within` and `between`, whose figures are {"value": number, "unit": text, "source": text}. The key names what a figure
+is in SI units; its unit may be a multiple, as data sheets have them ("GiB", "Gbit/s", "TFLOP/s").
+`schemas/machine-1.json` has every key and unit.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, final
 
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu._util.json_file import write_whole_bytes
-from alpa_dejavu.planning.kept import packed_json, read_packed
+from alpa_dejavu.planning.kept.packed import packed_json, read_packed
 
 __all__ = ["FOLDER", "SIZE", "ModelCache", "chosen_cache", "default_cache"]
 

@@ -1,4 +1,9 @@
-"""Cutting layers into stages and giving each its devices: slicers of one method, chosen by name."""
+"""The slicers, which cut layers into stages and give each its devices; each has one method, and is chosen by name.
+
+In: a `SlicingProblem`, the cost of every range of layers on every submesh and what a plan must keep to.
+Out: a `Slicing`, the stages with their cost, and how far from optimal it may be.
+`relaxation/` is what the gradient-based slicer goes by, `experimental/` what isn't better than the default.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,12 @@ from alpa_dejavu.slicing._effort import Effort
 from alpa_dejavu.slicing._exhaustive import Exhaustive
 from alpa_dejavu.slicing._gradient import Gradient
 from alpa_dejavu.slicing._uniform import Uniform
-from alpa_dejavu.slicing._why_none import why_none
 from alpa_dejavu.slicing.amp_pipe import AmpPipe
 from alpa_dejavu.slicing.experimental import Mcmc
 
 __all__ = [
     "EXPERIMENTAL", "SLICERS", "AmpPipe", "Dynamic", "Effort", "Exhaustive", "Gradient", "Mcmc", "Slicer", "Uniform",
-    "slicer", "slicer_name", "why_none",
+    "slicer", "slicer_name",
 ]  # fmt: skip
 
 SLICERS: dict[str, type[Slicer]] = {

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from alpa_dejavu._util import json_file
 from alpa_dejavu.cli import installation
 from alpa_dejavu.cli.main import main
-from alpa_dejavu.planning.kept import packed_json
+from alpa_dejavu.planning.kept.packed import packed_json
 from alpa_dejavu.planning.model_cache import ModelCache, chosen_cache, default_cache
 
 KEY, OTHER = {"model": "a", "num_layers": 4}, {"model": "b", "num_layers": None}

@@ -17,7 +17,8 @@ from alpa_dejavu.costs.table import cost_table
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning import GivenStage, estimate
 from alpa_dejavu.planning._candidate import sliced
-from alpa_dejavu.planning.strategies import Pipeline, PlacedStage, Task
+from alpa_dejavu.planning.strategies import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Cluster, Link, MeshConfig, NoPlanError, Run, StageChoice, Submesh
 from alpa_dejavu.slicing import slicer
 from alpa_dejavu.testing import example_cluster

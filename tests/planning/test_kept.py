@@ -9,7 +9,8 @@ import os
 import pytest
 
 from alpa_dejavu.clusters.host_classes import summary_of
-from alpa_dejavu.planning.kept import Kept, kept_path, packed_json, read_kept, write_kept, write_with_kept
+from alpa_dejavu.planning.kept import Kept, kept_path, read_kept, write_kept, write_with_kept
+from alpa_dejavu.planning.kept.packed import packed_json
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import Run
 from alpa_dejavu.testing import example_cluster

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.problem import Objective, Slicing, SlicingProblem, StageChoice
-from alpa_dejavu.slicing import SLICERS, AmpPipe, Dynamic, Exhaustive, Mcmc, Slicer, Uniform, slicer, why_none
+from alpa_dejavu.slicing import SLICERS, AmpPipe, Dynamic, Exhaustive, Mcmc, Slicer, Uniform, slicer
+from alpa_dejavu.slicing.why_none import why_none
 from alpa_dejavu.testing import check_slicer, random_problem
 
 

@@ -57,6 +57,13 @@ def test_an_old_path_works_and_says_where_the_new_one_is(old):
     sys.modules.pop(f"alpa_dejavu.{old}")
 
 
+@pytest.mark.parametrize("room", [path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")])
+def test_a_room_says_what_comes_in_and_what_goes_out_in_at_most_a_dozen_names(room):
+    package = importlib.import_module(f"alpa_dejavu.{room}")
+    assert len(getattr(package, "__all__", ())) <= 12 or room == "problem"
+    assert 3 <= len(package.__doc__.strip().splitlines()) <= 9
+
+
 def test_a_path_that_never_was_is_not_found():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("alpa_dejavu.playground_of_my_own")

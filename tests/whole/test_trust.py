@@ -16,7 +16,8 @@ from alpa_dejavu.clusters import named_cluster, write_cluster
 from alpa_dejavu.layers import _resolve
 from alpa_dejavu.layers.trusted_model import trusted_model
 from alpa_dejavu.planning import GivenStage, estimate
-from alpa_dejavu.planning.kept import Kept, kept_path, packed_json, unpacked_json, write_kept
+from alpa_dejavu.planning.kept import Kept, kept_path, write_kept
+from alpa_dejavu.planning.kept.packed import packed_json, unpacked_json
 from alpa_dejavu.planning.plan_estimate import PlanEstimator
 from alpa_dejavu.plans.plan_file import plan_data, write_plan
 from alpa_dejavu.problem import MeshConfig, Run, Submesh

@@ -1,4 +1,8 @@
-"""Measurements of a plan while it runs: from notes of single instructions to the times of stages and of the step."""
+"""Measurements of a plan while it runs.
+
+In: the notes that workers take of single instructions.
+Out: the times of each stage and of the whole step, beside those that were predicted.
+"""
 
 from alpa_dejavu.calibration.measurement._measured import Measured, measured
 from alpa_dejavu.calibration.measurement.notes import Message, Note, StageNotes, StepNotes

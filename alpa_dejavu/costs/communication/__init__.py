@@ -1,4 +1,8 @@
-"""Seconds that collectives and sends take: models of one method, chosen by name."""
+"""The models of communication, which predict the seconds of collectives and sends; each is chosen by name.
+
+In: a collective, numbers of bytes, and the group of devices that it is among, or two hosts.
+Out: seconds for each number of bytes.
+"""
 
 from __future__ import annotations
 

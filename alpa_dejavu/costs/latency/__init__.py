@@ -1,4 +1,8 @@
-"""Seconds that operators take on a device: models of one method, chosen by name."""
+"""The models of latency, which predict the seconds of operators on a device; each is chosen by name.
+
+In: operators, with their kind, shapes and operations, and a device.
+Out: a `Latency`, the mean seconds of each operator and their spread.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ and tensors of the layers, how the sharding engine cuts these on the meshes that
 model alone `entry_of` is kept, in the same format.
 """
 
-from alpa_dejavu.planning.kept._bytes import packed_json, read_packed, unpacked_json
 from alpa_dejavu.planning.kept._entry import entry_of, meshes_of, model_of_entry, remembering
 from alpa_dejavu.planning.kept._kept import Kept
 from alpa_dejavu.planning.kept._pair import Written, kept_files, kept_path, read_kept, write_kept, write_with_kept
@@ -18,11 +17,8 @@ __all__ = [
     "kept_path",
     "meshes_of",
     "model_of_entry",
-    "packed_json",
     "read_kept",
-    "read_packed",
     "remembering",
-    "unpacked_json",
     "write_kept",
     "write_with_kept",
 ]

@@ -17,11 +17,10 @@ from alpa_dejavu.planning.strategies._by_strategy import ByStrategy, as_planned
 from alpa_dejavu.planning.strategies._hetpipe import HetPipe
 from alpa_dejavu.planning.strategies._megatron import Megatron
 from alpa_dejavu.planning.strategies._searched import AlpaDefault, Dejavu
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.strategies._task import Task
 
 __all__ = [
-    "AlpaDefault", "Amp", "ByStrategy", "Dejavu", "HetPipe", "Megatron", "Pipeline", "PlacedStage", "Strategy",
+    "AlpaDefault", "Amp", "ByStrategy", "Dejavu", "HetPipe", "Megatron", "Strategy",
     "StrategyPlan", "Task", "as_planned", "strategy",
 ]  # fmt: skip
 

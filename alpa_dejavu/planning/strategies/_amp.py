@@ -10,8 +10,8 @@ from alpa_dejavu._util.ties import least, ordered
 from alpa_dejavu.planning.strategies._amp_costs import AmpCosts, Degrees
 from alpa_dejavu.planning.strategies._base import Choice, Strategy
 from alpa_dejavu.planning.strategies._divide import divisors, host_orders
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage, config_of, ranks
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, ranks
 from alpa_dejavu.problem import Cluster, NoPlanError, checks
 from alpa_dejavu.slicing.amp_pipe import VARIANTS
 

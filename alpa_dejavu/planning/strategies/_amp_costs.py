@@ -13,8 +13,8 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu._util.range_sums import FloatArray, range_sum
-from alpa_dejavu.planning.strategies._stages import config_of
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies.stages import config_of
 from alpa_dejavu.problem import PHASES
 from alpa_dejavu.slicing.amp_pipe import amp_pipe_s, amp_starts
 

@@ -11,8 +11,8 @@ from alpa_dejavu.costs.communication import CommunicationModel
 from alpa_dejavu.costs.cost_models import CostModels
 from alpa_dejavu.costs.latency import LatencyModel
 from alpa_dejavu.costs.memory_margin import UNMEASURED, MemoryMargin
-from alpa_dejavu.planning.strategies._stages import Pipeline
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline
 from alpa_dejavu.problem import Cluster, Model
 
 __all__ = ["Choice", "Strategy", "StrategyPlan"]

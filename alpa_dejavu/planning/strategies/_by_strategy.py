@@ -21,7 +21,7 @@ from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.result import PlanningResult
 from alpa_dejavu.planning.strategies._base import Strategy, StrategyPlan
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage, config_of
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.planning.task import Chooser, Found, PlanningTask
 from alpa_dejavu.problem import Cluster, Model, NoPlanError, Run, Submesh
 

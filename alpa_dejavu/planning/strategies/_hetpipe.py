@@ -14,9 +14,9 @@ from alpa_dejavu.costs.memory_margin import MemoryMargin
 from alpa_dejavu.costs.stage_costs import StageCostModel
 from alpa_dejavu.planning.strategies._base import Choice, Strategy
 from alpa_dejavu.planning.strategies._divide import orders_of
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.planning.strategies._task import Task
 from alpa_dejavu.planning.strategies._virtual_workers import ALLOCATIONS, virtual_workers
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.problem import NoPlanError, Run, checks, host_kinds
 
 __all__ = ["HetPipe"]

@@ -9,8 +9,8 @@ from typing import final
 
 from alpa_dejavu.planning.strategies._base import Choice, Strategy
 from alpa_dejavu.planning.strategies._divide import divisors
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, equal_layers, ranks
 from alpa_dejavu.problem import NoPlanError, checks
 
 __all__ = ["Megatron"]

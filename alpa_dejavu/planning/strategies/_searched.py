@@ -12,8 +12,8 @@ from alpa_dejavu.planning._shapes import micro_batch_counts
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.planner import plan
 from alpa_dejavu.planning.strategies._base import Choice, Strategy
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.strategies._task import Task
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.planning.task import PlanningTask, SpaceRules
 from alpa_dejavu.problem import Cluster, Plan
 

@@ -17,7 +17,7 @@ from alpa_dejavu.costs.stage_costs import COST_KINDS, StageCostModel
 from alpa_dejavu.layers.micro_batch import with_micro_batch
 from alpa_dejavu.planning._stage_times import timeline_of
 from alpa_dejavu.planning.strategies._divide import divisors
-from alpa_dejavu.planning.strategies._stages import Pipeline, PlacedStage
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage
 from alpa_dejavu.problem import Cluster, Model, Run, checks
 from alpa_dejavu.simulation.step import StageTimes
 

@@ -1,4 +1,8 @@
-"""Reading, editing and writing HLO modules: pure functions from one `HloModuleProto` to the next."""
+"""The passes that read, edit and write HLO modules.
+
+In: an `HloModuleProto`, as XLA has it.
+Out: another one, or figures of it; each pass is a pure function.
+"""
 
 from alpa_dejavu.sharding.hlo._schema import HloModuleProto
 from alpa_dejavu.sharding.hlo.inline import inline_calls

@@ -1,4 +1,7 @@
-"""Whom to keep: rules of one method, chosen by name."""
+"""The rules of a race, which say which candidates train on; each has one method, and is chosen by name.
+
+In: the losses of all candidates so far. Out: which of them are kept.
+"""
 
 from __future__ import annotations
 

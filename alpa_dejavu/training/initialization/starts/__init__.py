@@ -1,4 +1,7 @@
-"""The starts, which say where candidates begin; each has one method, and is chosen by name."""
+"""The starts, which say with which parameters candidates begin; each has one method, and is chosen by name.
+
+In: the shapes of a model's parameters, and seeds. Out: parameters for each candidate.
+"""
 
 from __future__ import annotations
 
