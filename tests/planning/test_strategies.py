@@ -20,15 +20,13 @@ from alpa_dejavu.planning.strategies import (
     Dejavu,
     HetPipe,
     Megatron,
-    Pipeline,
-    PlacedStage,
     Task,
     strategy,
 )
 from alpa_dejavu.planning.strategies._amp_costs import AmpCosts, Degrees
 from alpa_dejavu.planning.strategies._divide import host_orders, orders_of
 from alpa_dejavu.planning.strategies._virtual_workers import virtual_workers
-from alpa_dejavu.planning.strategies.stages import config_of, equal_layers
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of, equal_layers
 from alpa_dejavu.problem import Cluster, Device, Host, Link, MeshConfig, NoPlanError, Run, Submesh
 from alpa_dejavu.testing import example_cluster
 from models import chain

@@ -19,13 +19,11 @@ from alpa_dejavu.planning.strategies import (
     Dejavu,
     HetPipe,
     Megatron,
-    Pipeline,
-    PlacedStage,
     Strategy,
     as_planned,
     strategy,
 )
-from alpa_dejavu.planning.strategies.stages import config_of
+from alpa_dejavu.planning.strategies.stages import Pipeline, PlacedStage, config_of
 from alpa_dejavu.planning.uncertainty import confidence
 from alpa_dejavu.plans.plan_file import read_plan, write_plan
 from alpa_dejavu.problem import NoPlanError, Run, Submesh
