@@ -10,25 +10,13 @@ from numpy.typing import NDArray
 from alpa_dejavu.problem import NoShardingError
 
 
-def cheapest_chain(costs: Sequence[NDArray[np.float64]]) -> list[int]:
-    """The layout at each of the L+1 boundaries of L layers, by dynamic programming.
+def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """Returns the layout at each boundary of all chains i..j of L layers, shape (L, L, L+1), by dynamic programming.
+
+    Boundary n is the one before layer n; -1 where a chain has no such boundary.
 
     Args:
         costs: for each layer the cost of each pair of layouts before (rows) and after it (columns), shape (K, K).
-
-    Raises:
-        NoShardingError: if no choice of layouts is possible.
-
-    >>> cheapest_chain([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])
-    [0, 0, 0]
-    """
-    return [int(layout) for layout in cheapest_chains(costs)[0, -1]]
-
-
-def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
-    """The same for all chains i..j of some of the layers, shape (L, L, L+1): boundary n is the one before layer n.
-
-    -1 where a chain has no such boundary.
 
     Raises:
         NoShardingError: if no choice of layouts is possible for one of them.

@@ -38,8 +38,6 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
         backward_cuts=_cuts(held, program.backward_records),
         update_cuts=_update_cuts(held, program.update_records, {}),
         cost=solver.objective(received, sent),
-        input_layout=_layout(solver, program.received, received),
-        output_layout=_layout(solver, program.sent, sent),
     )
     found = []
     for zero in levels:
@@ -82,10 +80,6 @@ def _marked(rows: Sequence[tuple[int, ...]], num_axes: int) -> NDArray[np.bool_]
     marks = np.array([[axis in axes for axis in range(num_axes)] for axes in numbers], dtype=np.bool_)
     found: NDArray[np.bool_] = marks.reshape(-1, num_axes)[places]
     return found
-
-
-def _layout(solver: Solver, places: Sequence[int], layout: int) -> Spec | None:
-    return solver.spec(places[0], layout) if places else None
 
 
 def _leaving(solver: Solver, place: int, layout: int, held: Spec) -> list[Sent]:

@@ -12,9 +12,9 @@ from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding.boundary_solve import Workshops
+from alpa_dejavu.sharding.layer_sharding import StageLayers
 from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers
 from alpa_dejavu.sharding.sharded import ZERO
-from alpa_dejavu.sharding.sharding_table import StageLayers
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 """The alpha and beta that Alpa's pass assumes for the axes of every logical mesh: the second is ten times as fast."""
