@@ -44,7 +44,7 @@ class Case:
 def case_of(name: str, mesh_shape: tuple[int, int]) -> Case:
     """The whole step of a model on a mesh as the planner assumes meshes to be."""
     program, mesh, options = program_of(name), LogicalMesh(mesh_shape, (1.0, 1.0), (1.0, 0.1)), ShardingOptions()
-    tables, _, _ = operator_tables(program.operators, mesh, options, program.facts)
+    tables = operator_tables(program.facts, mesh, options)
     blocks = Blocks()
     followers = merge_followers(program.operators, tables, blocks)
     graph = build_graph(program.operators, tables, followers, blocks)

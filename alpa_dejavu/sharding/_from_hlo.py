@@ -81,10 +81,8 @@ class _Reader:
         pins = self._pins(root)
         for position, leaf in enumerate(leaves(self.values[root.id])):
             alias = replaced.get((position,)) if is_tuple(root.shape) else replaced.get(())
-            outputs.append(self._add(dataclasses.replace(
-                self.operators[leaf], kind="output", operands=(leaf,), name="", attributes=None, stage_start=False,
-                alias=alias if isinstance(alias, int) else None, pinned=pins[position],
-            )))
+            place = alias if isinstance(alias, int) else None
+            outputs.append(self._add(self.operators[leaf].as_output(leaf, place, pins[position])))
         return HloProgram(tuple(self.operators), self.values, tuple(outputs))
 
     def _pins(self, instruction: HloInstructionProto) -> list[Spec | None]:

@@ -5,7 +5,6 @@ An element-wise function of a single tensor has no operator of its own: it is cu
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from alpa_dejavu.layers.features.flatten import MARKER, Step, Value
@@ -120,7 +119,4 @@ def _carry(writer: Writer, end: int, start: int) -> None:
     """Ties the end of a loop's trip to its start: what a trip leaves must be cut like what the next one begins with."""
     if end == start or writer.operators[start].kind == "constant":
         return
-    result = writer.operators[end]
-    writer.operators.append(
-        dataclasses.replace(result, kind="output", operands=(end,), name="", attributes=None, alias=start)
-    )
+    writer.operators.append(writer.operators[end].as_output(end, start))

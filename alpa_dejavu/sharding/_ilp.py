@@ -29,7 +29,7 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
     References:
         Section 4.2, equation (1), of the Alpa paper (OSDI 2022), with its products of variables made linear.
     """
-    finite = max((float(np.abs(a[np.abs(a) < INFINITY_COST]).sum()) for a in _arrays(graph)), default=0.0) + 1.0
+    finite = max((float(np.abs(a[np.abs(a) < INFINITY_COST]).sum()) for a in graph.arrays), default=0.0) + 1.0
     for dear in (None, finite * (len(graph.costs) + len(graph.edges))):
         choice = _solve(graph, memory, dear)
         if choice is not None:
@@ -38,10 +38,6 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
         "no sharding meets the memory budget per device: raise the budget, use more devices, or allow more "
         "micro-batches"
     )
-
-
-def _arrays(graph: CostGraph) -> list[np.ndarray]:
-    return [*graph.costs.values(), *graph.edges.values()]
 
 
 class _Columns:

@@ -6,10 +6,10 @@ from alpa_dejavu.sharding._annotate import annotate, annotate_parameters
 from alpa_dejavu.sharding._from_hlo import read_program
 from alpa_dejavu.sharding._heuristic import heuristic_spec
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._op_sharding import MANUAL
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._solve import Solution, solve
 from alpa_dejavu.sharding.hlo._schema import HloModuleProto
+from alpa_dejavu.sharding.hlo.shardings import MANUAL
 
 
 @dataclasses.dataclass(frozen=True)

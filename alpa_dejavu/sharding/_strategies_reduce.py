@@ -1,8 +1,8 @@
 """Strategies of reductions and sorts."""
 
 from alpa_dejavu.sharding._operator import Dims, IndexDims
-from alpa_dejavu.sharding._planning import Site, make_table
-from alpa_dejavu.sharding._spec import num_tiles, replicated
+from alpa_dejavu.sharding._planning import Site, make_table, whole
+from alpa_dejavu.sharding._spec import num_tiles, of_rank, replicated
 from alpa_dejavu.sharding._table import Strategy, Table
 
 
@@ -15,7 +15,7 @@ def reduce_table(site: Site) -> Table:
     for before in site.tables[leader].outputs:
         spec = tuple(axes for dim, axes in enumerate(before) if dim not in gone)
         axes = tuple(axis for dim in gone for axis in before[dim])
-        inputs = tuple(before if o.rank == len(before) else replicated(o.rank) for o in site.operands)
+        inputs = tuple(of_rank(before, o.rank) for o in site.operands)
         on_device = operator.num_bytes / num_tiles(spec, site.mesh_shape)
         strategies.append(Strategy(
             f"allreduce @ {list(axes)}" if axes else "=", spec, inputs, axes,
@@ -31,10 +31,10 @@ def sort_table(site: Site) -> Table:
     strategies = []
     for spec in site.tables[leader].outputs:
         along = any(spec[dim] for dim in operator.attributes.dims)
-        whole = replicated(operator.rank)
-        cost = site.costs.reshard(float(operator.num_bytes), spec, whole) if along else 0.0
+        gathered = replicated(operator.rank)
+        cost = site.costs.reshard(float(operator.num_bytes), spec, gathered) if along else 0.0
         inputs = tuple(
-            spec if position == leader or not along else whole for position in range(len(site.operands))
+            spec if position == leader or not along else gathered for position in range(len(site.operands))
         )
         strategies.append(Strategy("=", spec, inputs, communication=cost))
     return make_table(site, strategies, leader, range(len(strategies)))
@@ -47,12 +47,6 @@ def sibling_table(site: Site) -> Table:
     specs = [spec if same else replicated(site.operator.rank) for spec in main]
     strategies = [Strategy("=", spec, (before,)) for spec, before in zip(specs, main, strict=True)]
     return make_table(site, strategies, 0, range(len(strategies)))
-
-
-def opaque_table(site: Site) -> Table:
-    """An operator that is not understood is computed whole on every device."""
-    whole = tuple(replicated(operand.rank) for operand in site.operands)
-    return make_table(site, [Strategy("R", replicated(site.operator.rank), whole)])
 
 
 def index_table(site: Site) -> Table:
@@ -73,6 +67,4 @@ def index_table(site: Site) -> Table:
                     continue
                 inputs.append(updates)
             strategies.append(Strategy(f"S{result_dim} @ {axis}", result, tuple(inputs)))
-    whole = tuple(replicated(operand.rank) for operand in site.operands)
-    strategies.append(Strategy("R", replicated(site.operator.rank), whole))
-    return make_table(site, strategies)
+    return make_table(site, [*strategies, whole(site)])

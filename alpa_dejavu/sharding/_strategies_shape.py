@@ -1,9 +1,9 @@
 """Strategies of operators that move or resize dimensions: each cut of the operand is carried on where it can be."""
 
 from alpa_dejavu.sharding._operator import Dims
-from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs
+from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs, whole
 from alpa_dejavu.sharding._propagate import broadcast_spec, reshape_spec, same_size_spec, transpose_spec, window_spec
-from alpa_dejavu.sharding._spec import Spec, divides, replicated
+from alpa_dejavu.sharding._spec import Spec, divides, of_rank
 from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
 
@@ -12,9 +12,7 @@ def broadcast_table(site: Site) -> Table:
     operand = site.operands[0]
     if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
         strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
-        penalty = site.costs.replication_penalty()
-        strategies.append(Strategy("R", replicated(site.operator.rank), ((),), computation=penalty))
-        return make_table(site, unique_outputs(strategies))
+        return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
     assert isinstance(site.operator.attributes, Dims)
     dims = site.operator.attributes.dims
     return _carried(site, 0, [broadcast_spec(spec, site.operator.rank, dims) for spec in site.tables[0].outputs])
@@ -68,11 +66,7 @@ def _free_reshape(site: Site) -> Table:
         source = reshape_spec(spec, new, old, site.mesh_shape)
         if source is not None:
             strategies.append(Strategy("S", spec, (source,)))
-    penalty = site.costs.replication_penalty()
-    strategies.append(
-        Strategy("R", replicated(site.operator.rank), (replicated(len(old)),), computation=penalty)
-    )
-    return make_table(site, unique_outputs(strategies))
+    return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
 
 
 def identity_table(site: Site) -> Table:
@@ -99,7 +93,7 @@ def _carried(site: Site, leader: int, specs: list[Spec | None]) -> Table:
         if spec is None:
             continue
         inputs = tuple(
-            before if position == leader else (spec if operand.rank == len(spec) else replicated(operand.rank))
+            before if position == leader else of_rank(spec, operand.rank)
             for position, operand in enumerate(site.operands)
         )
         strategies.append(Strategy("=", spec, inputs))

@@ -1,6 +1,14 @@
 """Strategies of operators that bring tensors into being: parameters, constants, random numbers, iota."""
 
-from alpa_dejavu.sharding._planning import Site, grid_specs, keep_batch_cut, line_specs, make_table, one_dim_specs
+from alpa_dejavu.sharding._planning import (
+    Site,
+    grid_specs,
+    keep_batch_cut,
+    line_specs,
+    make_table,
+    one_dim_specs,
+    whole,
+)
 from alpa_dejavu.sharding._spec import replicated
 from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
@@ -21,17 +29,12 @@ def parameter_table(site: Site) -> Table:
         if site.options.allow_mixed_mesh_shape:
             strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=True)]
     if site.options.allow_replicated_parameters or not strategies:
-        strategies.append(Strategy("R", replicated(site.operator.rank), computation=penalty))
+        strategies.append(whole(site, penalty))
     strategies = [
         Strategy(s.name, s.output, tuple(replicated(o.rank) for o in site.operands), computation=s.computation)
         for s in unique_outputs(strategies)
     ]
     return make_table(site, keep_batch_cut(site, strategies))
-
-
-def constant_table(site: Site) -> Table:
-    """A constant is whole everywhere."""
-    return make_table(site, [Strategy("R", replicated(site.operator.rank))])
 
 
 def iota_table(site: Site) -> Table:
@@ -41,5 +44,5 @@ def iota_table(site: Site) -> Table:
         strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=False)]
     if not strategies or site.feeds_broadcast or site.batch_dim is None:
         penalty = site.costs.replication_penalty() * WHOLE_IOTA
-        strategies.append(Strategy("R", replicated(site.operator.rank), computation=penalty))
+        strategies.append(whole(site, penalty))
     return make_table(site, unique_outputs(strategies))

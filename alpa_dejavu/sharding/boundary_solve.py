@@ -12,7 +12,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.sharding._blocks import Blocks, affordable
+from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._boundary_layouts import pairs_of_layouts
 from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
@@ -70,7 +70,7 @@ class BoundarySolver:
         operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
         self.program, self.mesh = program, mesh
         self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
-        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts, workshop.tables)
+        self._tables = operator_tables(program.facts, mesh, options, workshop.tables)
         self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
@@ -102,7 +102,7 @@ class BoundarySolver:
         """Returns how an operator's result is cut by a layout; None where the layout doesn't say."""
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
-        return wanted.nearest(operator.shape, self._batch_dims[place], self.mesh.shape)
+        return wanted.nearest(operator.shape, self.program.facts.batch_dims[place], self.mesh.shape)
 
     @cached_property
     def _nodes(self) -> set[int]:
@@ -110,12 +110,7 @@ class BoundarySolver:
 
     @cached_property
     def _reduced(self) -> Reduced:
-        once = self._blocks.once
-        capped = CostGraph(
-            {node: once(affordable, cost) for node, cost in self._graph.costs.items()},
-            {edge: once(affordable, matrix) for edge, matrix in self._graph.edges.items()},
-        )
-        return reduce_graph(capped, self._blocks, self._nodes)
+        return reduce_graph(self._graph.affordable(self._blocks), self._blocks, self._nodes)
 
     def _penalties(self, places: tuple[int, ...]) -> list[Penalties]:
         """Returns the penalties of each layout, for the nodes that decide how the results at a boundary are cut."""

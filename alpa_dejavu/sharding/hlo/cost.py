@@ -8,11 +8,11 @@ References: the semantics of Alpa's `estimate_hlo_module_cost`; the tables are t
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from alpa_dejavu.sharding._profile import interpolate
 from alpa_dejavu.sharding.hlo._collectives import Groups, groups_of
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo._shapes import BF16, F16, num_elements
@@ -96,10 +96,4 @@ def _beyond_nothing(points: Sequence[tuple[float, float]], size: float) -> float
     finite = [(s, t) for s, t in points if math.isfinite(t)]
     if len(finite) < 2:
         return math.inf if not finite else 0.0
-    return max(0.0, _interpolate(finite, size) - _interpolate(finite, 0.0))
-
-
-def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
-    right = min(max(bisect.bisect_left([s for s, _ in points], size), 1), len(points) - 1)
-    (x0, y0), (x1, y1) = points[right - 1], points[right]
-    return y0 if x1 == x0 else y0 + (y1 - y0) * (size - x0) / (x1 - x0)
+    return max(0.0, interpolate(finite, size) - interpolate(finite, 0.0))
