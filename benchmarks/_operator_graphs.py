@@ -14,10 +14,9 @@ from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import MemoryRow
+from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows
 from alpa_dejavu.sharding._layer_jaxprs import layers_of
 from alpa_dejavu.sharding._layer_program import LayerProgram
-from alpa_dejavu.sharding._memory import memory_rows
 from alpa_dejavu.sharding._strategies import operator_tables
 
 MODELS: dict[str, tuple[Callable[[int], Any], int]] = {

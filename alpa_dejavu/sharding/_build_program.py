@@ -13,10 +13,9 @@ from alpa_dejavu.layers.features.fusion import Fusion
 from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of
 from alpa_dejavu.sharding._from_jaxpr import read_steps
 from alpa_dejavu.sharding._gradients import results
-from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, update_sources
 from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, Trained
 from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._update_shares import update_sources
 from alpa_dejavu.sharding._writer import Writer
 
 

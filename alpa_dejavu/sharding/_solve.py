@@ -7,7 +7,7 @@ from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._memory import memory_rows
+from alpa_dejavu.sharding._ilp import memory_rows
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions

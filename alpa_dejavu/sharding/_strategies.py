@@ -12,18 +12,20 @@ from alpa_dejavu.sharding._planning import Site, make_table, whole_table
 from alpa_dejavu.sharding._reshard import Costs
 from alpa_dejavu.sharding._strategies_conv import convolution_table
 from alpa_dejavu.sharding._strategies_dot import dot_table
-from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table
-from alpa_dejavu.sharding._strategies_reduce import index_table, reduce_table, sibling_table, sort_table
+from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table, iota_table, parameter_table
 from alpa_dejavu.sharding._strategies_shape import (
     broadcast_table,
     identity_table,
+    index_table,
     output_table,
+    reduce_table,
     reshape_table,
     same_size_table,
+    sibling_table,
+    sort_table,
     transpose_table,
     window_table,
 )
-from alpa_dejavu.sharding._strategies_source import iota_table, parameter_table
 from alpa_dejavu.sharding._table import Strategy, Table
 
 _RULES: dict[str, Callable[[Site], Table]] = {

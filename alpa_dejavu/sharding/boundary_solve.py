@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu.sharding._blocks import Blocks
-from alpa_dejavu.sharding._boundary_layouts import pairs_of_layouts
+from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, pairs_of_layouts
 from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._joint import JointCosts
@@ -22,7 +22,7 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import Costs
 from alpa_dejavu.sharding._solvers import NamedSolver
-from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._spec import Spec, replicated
 from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy
 
@@ -206,3 +206,27 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
+
+
+@final
+class OneDevice:
+    """A solver for one device, with the interface of `BoundarySolver`: there is one solution, and it is free."""
+
+    def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
+        self.program, self.mesh = program, mesh
+        self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
+        self.costs: NDArray[np.float64] = np.zeros((1, 1))
+
+    def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
+        """Returns strategies that leave every result whole."""
+        ranks = [operator.rank for operator in self.program.operators]
+        whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
+        return tuple(whole[rank] for rank in ranks)
+
+    def spec(self, place: int, layout: int) -> Spec | None:
+        """Returns the spec of a whole tensor."""
+        return replicated(self.program.operators[place].rank)
+
+    def objective(self, received: int, sent: int) -> float:
+        """Returns zero: one device sends nothing."""
+        return 0.0

@@ -9,27 +9,19 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 from jax import core
+from numpy.typing import NDArray
 
-from alpa_dejavu.sharding._alike import layer_key
+from alpa_dejavu.problem import NoShardingError
 from alpa_dejavu.sharding._build_program import layer_program
-from alpa_dejavu.sharding._chain import cheapest_chains
-from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layers_of
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, layer_key, layers_of
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._on_devices import Solver, layer_shardings
-from alpa_dejavu.sharding._one_device import OneDevice
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver, Workshop, Workshops
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice, Workshop, Workshops
 from alpa_dejavu.sharding.layer_sharding import MEMORY, Collective, LayerSharding, StageLayers
 
-__all__ = [
-    "MEMORY",
-    "Collective",
-    "LayerJaxprs",
-    "LayerSharding",
-    "StageLayers",
-    "layers_of",
-]
+__all__ = ["MEMORY", "Collective", "LayerJaxprs", "LayerSharding", "StageLayers", "layers_of"]
 
 
 def solvers_on(
@@ -98,3 +90,37 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
         variants.append(known[key])
     numbers, several = tuple(n for n, _, _ in places), of_stages if len(places) > size else None
     return [StageLayers(row, numbers, several) for row in zip(*variants, strict=True)]
+
+
+def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
+    """Returns the layout at each boundary of all chains i..j of L layers, shape (L, L, L+1), by dynamic programming.
+
+    Boundary n is the one before layer n; -1 where a chain has no such boundary.
+
+    Args:
+        costs: for each layer the cost of each pair of layouts before (rows) and after it (columns), shape (K, K).
+
+    Raises:
+        NoShardingError: if no choice of layouts is possible for one of them.
+
+    >>> cheapest_chains([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])[0]
+    array([[ 0,  1, -1],
+           [ 0,  0,  0]])
+    """
+    size, count = len(costs), costs[0].shape[0]
+    found = np.full((size, size, size + 1), -1, dtype=np.intp)
+    best = np.zeros((size, count))  # by the layer that a chain begins with, and the layout that it ends in
+    froms = []
+    for end, cost in enumerate(costs):
+        total = best[: end + 1, :, None] + cost
+        froms.append(total.argmin(axis=1))
+        best[: end + 1] = total.min(axis=1)
+        if not np.isfinite(best[: end + 1]).any(axis=1).all():
+            raise NoShardingError(
+                "no layouts at layers' boundaries go together on this mesh; relax the sharding options"
+            )
+        found[: end + 1, end, end + 1] = best[: end + 1].argmin(axis=1)
+        for n in range(end, -1, -1):
+            begins = np.arange(n + 1)
+            found[begins, end, n] = froms[n][begins, found[begins, end, n + 1]]
+    return found

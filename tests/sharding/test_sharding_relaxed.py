@@ -12,10 +12,9 @@ from alpa_dejavu.sharding._dual import Dual
 from alpa_dejavu.sharding._forests import bettered
 from alpa_dejavu.sharding._graph import CostGraph
 from alpa_dejavu.sharding._ilp import solve_ilp
-from alpa_dejavu.sharding._mix import mixed
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._padded import Padded
-from alpa_dejavu.sharding._relaxed import ceiling_of, solve_relaxed
+from alpa_dejavu.sharding._relaxed import ceiling_of, mixed, solve_relaxed
 from alpa_dejavu.sharding._settle import settled
 from alpa_dejavu.sharding._solvers import NamedSolver
 from layer_models import gpt, sharded_as_one

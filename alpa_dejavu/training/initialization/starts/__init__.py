@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+from alpa_dejavu.training.initialization.starts._base import Ask, Own, Start, Started
 from alpa_dejavu.training.initialization.starts._by_shape import (
     ByShape,
     KaimingNormal,
@@ -16,7 +16,6 @@ from alpa_dejavu.training.initialization.starts._by_shape import (
 )
 from alpa_dejavu.training.initialization.starts._coarse_to_fine import CoarseToFine
 from alpa_dejavu.training.initialization.starts._optuna_sampler import OptunaSampler
-from alpa_dejavu.training.initialization.starts._own import Own
 from alpa_dejavu.training.initialization.starts._scales import LatinHypercube, Scales, Sobol
 
 __all__ = [
