@@ -10,8 +10,8 @@ from jax import core
 
 from alpa_dejavu.layers.features.flatten import Flattener, Value
 from alpa_dejavu.layers.features.operator_kinds import ALIASES
-from alpa_dejavu.layers.features.structure import structure
-from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, results, variables
+from alpa_dejavu.layers.features.structure import structure, variables
+from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, results
 
 
 @final

@@ -10,8 +10,7 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._planning import Site, make_table, whole_table
 from alpa_dejavu.sharding._reshard import Costs
-from alpa_dejavu.sharding._strategies_conv import convolution_table
-from alpa_dejavu.sharding._strategies_dot import dot_table
+from alpa_dejavu.sharding._strategies_dot import convolution_table, dot_table
 from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table, iota_table, parameter_table
 from alpa_dejavu.sharding._strategies_shape import (
     broadcast_table,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import final
 
-from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing
-from alpa_dejavu.training.initialization.rules._checks import at_least_two
+from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing, at_least_two
 
 
 @final
