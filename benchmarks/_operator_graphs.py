@@ -14,9 +14,8 @@ from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
 from alpa_dejavu.sharding._blocks import Blocks, affordable
 from alpa_dejavu.sharding._build_program import layer_program
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._ilp import MemoryRow
+from alpa_dejavu.sharding._ilp import MemoryRow, memory_rows
 from alpa_dejavu.sharding._layer_program import LayerProgram
-from alpa_dejavu.sharding._memory import memory_rows
 from alpa_dejavu.sharding._strategies import operator_tables
 from alpa_dejavu.sharding.layers import layers_of
 
@@ -44,7 +43,7 @@ class Case:
 def case_of(name: str, mesh_shape: tuple[int, int]) -> Case:
     """The whole step of a model on a mesh as the planner assumes meshes to be."""
     program, mesh, options = program_of(name), LogicalMesh(mesh_shape, (1.0, 1.0), (1.0, 0.1)), ShardingOptions()
-    tables, _, _ = operator_tables(program.operators, mesh, options, program.facts)
+    tables = operator_tables(program.facts, mesh, options)
     blocks = Blocks()
     followers = merge_followers(program.operators, tables, blocks)
     graph = build_graph(program.operators, tables, followers, blocks)

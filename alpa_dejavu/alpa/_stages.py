@@ -6,16 +6,16 @@ had written the plan by hand. Only which hosts a stage is on can't be written th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from alpa_dejavu.alpa._given_plan import checked
 from alpa_dejavu.alpa._measure_stage import stage_measurer
-from alpa_dejavu.alpa._places import places
-from alpa_dejavu.alpa._strategy import by_strategy
+from alpa_dejavu.alpa._places import cluster_differences, places, running_differences
 from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
@@ -23,10 +23,11 @@ from alpa_dejavu.alpa.ray_cluster import cluster_of
 from alpa_dejavu.calibration import prices
 from alpa_dejavu.clusters.slow_inside import across_hosts, slow_inside
 from alpa_dejavu.costs.memory_margin import MemoryMargin
-from alpa_dejavu.exports.alpa_code import alpa_options
+from alpa_dejavu.exports.alpa_code import alpa_options, remat_layers
 from alpa_dejavu.planning import Measured, PlanningTask, Searched, plan
 from alpa_dejavu.planning.model_source import GivenModel
 from alpa_dejavu.planning.result import OURS
+from alpa_dejavu.planning.strategies import AlpaDefault, ByStrategy, strategy
 from alpa_dejavu.planning.task import GivenSpace
 from alpa_dejavu.plans.table import plan_table
 from alpa_dejavu.problem import Cluster, Plan, PricedBy
@@ -175,3 +176,71 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
     stage_construction.last_logical_mesh_shapes = logical
     stage_construction.last_autosharding_option_dicts = options
     return stage_construction.ManualStageOption(chosen.layer_ids, shapes, logical, options)
+
+
+def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
+    """The task with the option's strategy in the place of the search.
+
+    Raises:
+        ValueError: the schedule isn't 1F1B.
+    """
+    # Which layers are computed again is the layer option's to say.
+    chosen = AlpaDefault(("none",), (0,)) if option.strategy == "alpa" else strategy(option.strategy)
+    if task.schedule != "1f1b":
+        raise ValueError(
+            f"pipeline_schedule is {task.schedule!r}, but {chosen.name} plans for '1f1b'; give that, or "
+            "strategy='dejavu'"
+        )
+    return dataclasses.replace(task, chooser=ByStrategy(chosen))
+
+
+_REMAT = ("checkpoint", "remat", "remat2")
+
+
+def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
+    """The plan, if it fits the arguments of Alpa's stage construction.
+
+    Args:
+        plan: that is given.
+        given: those arguments.
+        cluster: as the stage option says it.
+
+    Raises:
+        ValueError: every difference, with what the plan has and what there is.
+    """
+    assert isinstance(plan, Plan), "the option reads plan files when it is made"
+    mesh = given["virtual_mesh"]
+    differences = [*_of_step(plan, given), *cluster_differences(plan, mesh, cluster)]
+    differences = differences or [*running_differences(plan, mesh, cluster)]
+    if differences:
+        name = f"the plan for {plan.model or 'a model'} on {plan.cluster} doesn't fit"
+        raise ValueError(f"{name}: {'; '.join(differences)}; plan again for this step and cluster, or change them")
+    return plan
+
+
+def _of_step(plan: Plan, given: Mapping[str, Any]) -> Iterator[str]:
+    if not plan.runs_on_alpa:
+        yield f"it is estimated only, since Alpa's runtime can't run what {plan.strategy or 'it asks for'} does"
+    schedule, counted = given["pipeline_schedule"], given["layers"]
+    num_layers = len(counted) if schedule == "inference" else len(counted) // 2
+    if plan.num_layers != num_layers:
+        yield f"it has {plan.num_layers} layers, but the step is cut into {num_layers}"
+    if plan.schedule != schedule:
+        yield f"its pipeline_schedule is {plan.schedule!r}, but here it is {schedule!r}"
+    if plan.num_micro_batches != given["num_micro_batches"]:
+        yield f"it has {plan.num_micro_batches} micro-batches, but here are {given['num_micro_batches']}"
+    micro_batch = given["batch_size"]
+    if plan.batch is not None and micro_batch is not None and plan.batch != micro_batch * given["num_micro_batches"]:
+        yield f"it is for batches of {plan.batch}, but here they are of {micro_batch * given['num_micro_batches']}"
+    if plan.num_layers == num_layers and schedule != "inference":
+        backward = counted[::-1][:num_layers]
+        for n, (stage, layers) in enumerate(zip(plan.stages, plan.layer_ids, strict=True)):
+            if stage.remat == "layer" and not any(_has_remat(backward[layer]) for layer in layers):
+                yield (
+                    f"stage {n} has remat, but layers {layers[0]}..{layers[-1]} of the step haven't: give "
+                    f"layer_option=DejavuLayerOption(remat_layers={remat_layers(plan)}, ...)"
+                )
+
+
+def _has_remat(layer: Any) -> bool:
+    return any(equation.primitive.name in _REMAT for equation in layer.closed_jaxpr().jaxpr.eqns)

@@ -13,9 +13,14 @@ instructions of a step in one call.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from alpa_dejavu.alpa._places import cluster_differences, places
+from alpa_dejavu.alpa.ray_cluster import alpa_hosts
 from alpa_dejavu.problem import Cluster, Plan
 
 __all__ = ["placed", "spare_workers"]
@@ -39,9 +44,19 @@ def placed(state: Any, executable: Any) -> Any:
     References:
         Alpa 0.2.3, alpa/serialization.py, whose `restore_checkpoint` places what it reads by the same specifications.
     """
-    from alpa_dejavu.alpa._placed import placed as placed_by_alpa
-
-    return placed_by_alpa(state, executable)
+    arguments = executable.in_tree
+    if not arguments.children() or not arguments.children()[0].num_leaves:
+        raise ValueError("the step's first argument holds no array; give the executable of a step that takes a state")
+    structure = arguments.children()[0]
+    specs = arguments.flatten_up_to(executable.get_input_placement_specs())[: structure.num_leaves]
+    leaves = _checked(state, structure, specs)
+    # The step doesn't read the others, so that no device is meant for them.
+    used = [n for n, spec in enumerate(specs) if spec is not None]
+    mesh = getattr(executable, "mesh_group", None)
+    put = executable.physical_mesh.shard_args_to_arrays_ps if mesh is None else mesh.shard_args_to_arrays
+    for n, array in zip(used, put([specs[n] for n in used], [leaves[n] for n in used]), strict=True):
+        leaves[n] = array
+    return structure.unflatten(leaves)
 
 
 def spare_workers(plan: Plan, cluster: Cluster | None = None) -> Sequence[dict[str, Any]]:
@@ -60,6 +75,61 @@ def spare_workers(plan: Plan, cluster: Cluster | None = None) -> Sequence[dict[s
         RuntimeError: Alpa isn't connected to Ray.
         ValueError: the plan isn't for this cluster.
     """
-    from alpa_dejavu.alpa._spare_workers import spare_workers as workers_by_ray
+    from alpa.device_mesh import get_global_cluster, get_global_virtual_physical_mesh
 
-    return workers_by_ray(plan, cluster)
+    mesh, devices = get_global_virtual_physical_mesh(), get_global_cluster()
+    if mesh is None or devices is None:
+        raise RuntimeError('Alpa isn\'t connected to Ray; call alpa.init("ray") first')
+    differences = list(cluster_differences(plan, mesh, cluster))
+    if differences:
+        raise ValueError(f"the plan isn't for this cluster: {'; '.join(differences)}; plan again for it")
+    taken: collections.Counter[int] = collections.Counter()
+    for stage, numbers in zip(plan.stages, places(plan, mesh, cluster), strict=True):
+        taken.update(dict.fromkeys(numbers, stage.submesh.devices_per_host))
+    return actor_options(
+        [(host.info["NodeID"], host.num_devices - taken[n]) for n, host in enumerate(alpa_hosts(mesh))],
+        devices.placement_group,
+    )
+
+
+def _checked(state: Any, structure: Any, specs: list[Any]) -> list[Any]:
+    """The leaves, which have the names, shapes and dtypes that the executable was compiled for."""
+    import jax
+
+    remedy = "give the state of the model that the step was compiled for"
+    wanted, _ = jax.tree_util.tree_flatten_with_path(structure.unflatten(range(len(specs))))
+    given, _ = jax.tree_util.tree_flatten_with_path(state)
+    names = [[jax.tree_util.keystr(path) for path, _ in tree] for tree in (given, wanted)]
+    if names[0] != names[1]:
+        strange = [name for name in names[0] if name not in names[1]]
+        missing = [name for name in names[1] if name not in names[0]]
+        said = f"{strange[0]} is not in it" if strange else f"it has {missing[0]}, too" if missing else "in other order"
+        raise ValueError(f"the state has {len(names[0])} arrays and the step's {len(names[1])}, and {said}; {remedy}")
+    leaves = [np.asarray(leaf) for _, leaf in given]
+    for name, leaf, spec in zip(names[0], leaves, specs, strict=True):
+        if spec is not None and (leaf.shape, leaf.dtype) != (spec.aval.shape, spec.aval.dtype):
+            raise ValueError(
+                f"the state's {name} is {leaf.dtype}{list(leaf.shape)}, but the step takes "
+                f"{spec.aval.dtype}{list(spec.aval.shape)}; {remedy}"
+            )
+    return leaves
+
+
+def actor_options(spare: list[tuple[str, int]], group: Any) -> list[dict[str, Any]]:
+    """Returns for each spare device of Ray's nodes the options of an actor there, in its node's part of the group.
+
+    Alpa has reserved all devices of its hosts by the group, so that nobody gets one outside of it.
+    """
+    from ray.util import placement_group_table
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    bundles = {node: bundle for bundle, node in placement_group_table(group)["bundles_to_node_id"].items()}
+    return [
+        {
+            "num_cpus": 0,
+            "num_gpus": 1,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundles[node]),
+        }
+        for node, count in spare
+        for _ in range(count)
+    ]

@@ -16,7 +16,7 @@ from alpa_dejavu.clusters.changed_cluster import slower
 from alpa_dejavu.costs.communication import AlphaBeta, CommunicationModel, Links, MeasuredAlphaBeta
 from alpa_dejavu.costs.latency import AnalyticLatency, LatencyModel, MeasuredRoofline
 from alpa_dejavu.costs.memory_margin import MemoryResiduals
-from alpa_dejavu.problem import Cluster, Device, Host, Link
+from alpa_dejavu.problem import Cluster, Device, Host, Link, checks
 
 if TYPE_CHECKING:
     from alpa_dejavu.costs.communication.learned import FittedCollectives
@@ -247,5 +247,4 @@ def _check_spread(owner: str, spread: Mapping[str, float], of: type[Device] | ty
     for name, value in spread.items():
         if name.split("[")[0] not in fields:
             raise ValueError(f"{owner}: has a spread of {name!r}, which is no figure; known are {', '.join(fields)}")
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{owner}: the spread of {name} is {value!r}, but must be a finite number of at least 0")
+        checks.not_negative(owner, f"the spread of {name}", value)

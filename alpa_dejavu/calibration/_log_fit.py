@@ -1,16 +1,20 @@
-"""Logarithms of seconds fitted by figures whose logarithms have priors; and how sure that leaves any prediction."""
+"""Logarithms of seconds fitted by figures whose logarithms have priors; how sure that leaves any prediction, and which
+measurement would make the worst one surer.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Generic, TypeAlias, TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
-__all__ = ["Array", "Fitted", "LogFit", "LogModel", "fit_logs"]
+from alpa_dejavu._util.ties import first_least
+
+__all__ = ["ENOUGH", "Array", "Fitted", "LogFit", "LogModel", "fit_logs", "next_measurement"]
 
 Array: TypeAlias = NDArray[np.float64]
 T = TypeVar("T")
@@ -139,3 +143,33 @@ class LogModel:
             predicted = np.exp(self.log_seconds(self.fit(kept).values))
             errors += [abs(predicted[row] / measured[row] - 1) for row in rows[groups == group].tolist()]
         return {"mape": float(np.mean(errors)), "median_ape": float(np.median(errors))}
+
+
+ENOUGH = 0.05
+"""The spread under which nothing needs to be measured any more."""
+
+
+def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
+    """The candidate to measure, the first of equal ones, or None if none is left whose spread is above `enough`.
+
+    The spread of a candidate comes from the covariance of the fitted figures, and of what its family has of its own,
+    which nothing but a measurement of that family tells. Measuring the largest one is the greedy rule for a G-optimal
+    design, which makes the worst prediction as sure as so many measurements can.
+
+    Args:
+        spread: of the logarithm of each candidate's prediction, shape (N,).
+        done: candidates that can't be chosen: they were measured, or can't be.
+        enough: a spread that needs no measurement.
+
+    References:
+        Kiefer and Wolfowitz, The equivalence of two extremum problems, Canadian Journal of Mathematics 12, 1960.
+
+    >>> next_measurement([0.3, 0.1, 0.2], done=[0])
+    2
+    >>> next_measurement([0.3, 0.01, 0.02], done=[0]) is None
+    True
+    """
+    left = np.array(spread, dtype=np.float64)
+    left[list(done)] = -np.inf
+    best = int(first_least(-left)) if left.size else 0
+    return best if left.size and left[best] > enough else None

@@ -1,13 +1,13 @@
-"""The figures of the network between two hosts, and the link that it becomes below the runtime."""
+"""The figures of the network between two hosts, the link that it becomes below the runtime, and rounds of probes."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import final
+from typing import TypeAlias, final
 
 from alpa_dejavu.problem import Link
 
-__all__ = ["Net", "carried"]
+__all__ = ["Net", "Pair", "carried", "rounds"]
 
 _LEAST_S = 1e-7
 
@@ -56,3 +56,27 @@ def _added(known: tuple[float, float], net: Net, reference: Net | None) -> tuple
         latency_s = max(latency_s - reference.latency_s, 0.0)
         per_byte = max(per_byte - 1 / reference.bytes_per_s, 0.0)
     return latency_s + net.latency_s, 1 / (per_byte + 1 / net.bytes_per_s)
+
+
+Pair: TypeAlias = tuple[int, int]
+
+
+def rounds(count: int) -> list[list[Pair]]:
+    """Each pair of so many once; nobody is in two pairs of a round: count - 1 rounds, or count if that is odd.
+
+    References:
+        The circle method: Kirkman, On a problem in combinations, Cambridge and Dublin Mathematical Journal 2, 1847.
+
+    >>> rounds(4)
+    [[(0, 3), (1, 2)], [(0, 2), (3, 1)], [(0, 1), (2, 3)]]
+    >>> [len(each) for each in rounds(5)]
+    [2, 2, 2, 2, 2]
+    """
+    seats: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    found = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        facing = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found

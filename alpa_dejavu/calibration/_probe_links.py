@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu._util import units
-from alpa_dejavu.calibration._alike_values import grouped
-from alpa_dejavu.calibration._net import Net
-from alpa_dejavu.calibration._rounds import Pair, rounds
+from alpa_dejavu.calibration._net import Net, Pair, rounds
 from alpa_dejavu.calibration.bench import BETWEEN, Flows, MeasurementError, Place, Probe
 from alpa_dejavu.calibration.measurements import Measurement, Measurements
 
-__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "probe_all", "probe_alone", "settled"]
+__all__ = ["PLACE", "Prober", "Round", "even_latencies", "even_rates", "grouped", "probe_all", "probe_alone", "settled"]
 
 PLACE = Place("links", BETWEEN)
 _RATE_TOLERANCE, _LATENCY_TOLERANCE = 0.1, 0.5
@@ -204,3 +203,41 @@ def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
     usual = Net(statistics.median_low(latencies), statistics.median_low(rates))
     every = ((a, b) for a in range(count) for b in range(count) if a != b)
     return {pair: known.get(pair, usual) for pair in every}
+
+
+_WIDEST = 3.0
+"""A group reaches over so many tolerances: noise spreads, but a row of small steps doesn't become one value."""
+
+
+def grouped(values: ArrayLike, tolerance: float) -> NDArray[np.float64]:
+    """Each value's group stands for it: the lower of its middle ones, which one of them is.
+
+    Neighbours in order of size are of one group if they are apart by no more than the tolerance, a fraction. A group
+    that gets too wide is cut at its largest gap.
+
+    Args:
+        values: above zero, shape (N,).
+        tolerance: above zero.
+
+    Raises:
+        ValueError: a value isn't finite and above zero.
+
+    >>> grouped([1.0, 5.0, 1.04, 0.97], 0.1).tolist()
+    [1.0, 5.0, 1.0, 1.0]
+    """
+    given = np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(given) & (given > 0)).all():
+        raise ValueError(f"measured values are {given.tolist()}, but must be finite and above 0; measure them again")
+    order = np.argsort(given, kind="stable")
+    found = np.empty_like(given)
+    waiting = [order] if len(order) else []
+    while waiting:
+        part = waiting.pop()
+        gaps = np.diff(np.log(given[part]))
+        wide = np.log(given[part[-1]] / given[part[0]]) > _WIDEST * math.log1p(tolerance)
+        if len(gaps) and (gaps.max() > math.log1p(tolerance) or wide):
+            cut = int(np.argmax(gaps)) + 1
+            waiting += [part[:cut], part[cut:]]
+        else:
+            found[part] = given[part[(len(part) - 1) // 2]]
+    return found

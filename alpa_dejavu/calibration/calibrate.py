@@ -20,9 +20,9 @@ import numpy as np
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration._calibration import Calibration, Fit, MeasuredLink
-from alpa_dejavu.calibration._choose import next_measurement
 from alpa_dejavu.calibration._fit_database import fit_database
 from alpa_dejavu.calibration._fit_links import fit_sends
+from alpa_dejavu.calibration._log_fit import next_measurement
 from alpa_dejavu.calibration._places import Part, devices_of, parts_of
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, MeasurementError, Pipeline, Place, Probe
 from alpa_dejavu.calibration.database import Database

@@ -11,7 +11,7 @@ from typing import Any
 from alpa_dejavu.calibration._calibration import Calibration, Fit
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._media import Shared, probe_cards, shares_of, switches
-from alpa_dejavu.calibration._net import Net, carried
+from alpa_dejavu.calibration._net import Net, Pair, carried
 from alpa_dejavu.calibration._probe_links import (
     PLACE,
     Prober,
@@ -21,7 +21,6 @@ from alpa_dejavu.calibration._probe_links import (
     probe_alone,
     settled,
 )
-from alpa_dejavu.calibration._rounds import Pair
 from alpa_dejavu.calibration.bench import Bench, MeasurementError
 from alpa_dejavu.calibration.calibrate import identity
 from alpa_dejavu.calibration.measurements import Measurements

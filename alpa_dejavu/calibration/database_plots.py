@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from alpa_dejavu.calibration._pages import write_pages
 from alpa_dejavu.calibration.database import Database, MeshProfile, Series
+from alpa_dejavu.calibration.plots import write_pages
 
 __all__ = ["draw_database"]
 

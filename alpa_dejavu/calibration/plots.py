@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from alpa_dejavu._util.json_file import write_whole
 from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
-from alpa_dejavu.calibration._matrix_plots import matrix_pages
+from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._measured_plots import measured_pages
-from alpa_dejavu.calibration._pages import write_pages
+from alpa_dejavu.clusters.link_map import link_map
 from alpa_dejavu.costs.communication import COLLECTIVES, Group
 from alpa_dejavu.costs.left_out_errors import Array
 from alpa_dejavu.problem import Cluster
@@ -157,3 +158,39 @@ def _faint(colour: str) -> str:
     """
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, 0.2)"
+
+
+def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
+    """Names and figures of the pages; a title has the calibration's name."""
+    for page, figure, what in (
+        ("host-rates", "bytes_per_s", "bytes per second"),
+        ("host-latencies", "latency_s", "latency"),
+    ):
+        shown = link_map(found.hosts, found.links, figure)
+        shown.update_layout(title=f"{name}: {what} from host (row) to host (column)")
+        yield page, shown
+
+
+def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[pathlib.Path]:
+    """Writes them and returns their files.
+
+    Args:
+        folder: is made if it isn't there.
+        pages: names without ending, and figures of plotly.
+
+    Raises:
+        ValueError: they can't be written.
+    """
+    from plotly.offline import get_plotlyjs
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} can't be made: {error.strerror}; give another folder for the pictures") from None
+    written = []
+    for name, figure in pages:
+        written.append(folder / f"{name}.html")
+        write_whole(written[-1], figure.to_html(include_plotlyjs="directory"))
+    if written:
+        write_whole(folder / "plotly.min.js", get_plotlyjs())
+    return written

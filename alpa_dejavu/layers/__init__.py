@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from alpa_dejavu.layers._concrete import concrete
-    from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers
-    from alpa_dejavu.layers._digest import step_digest
+    from alpa_dejavu.layers._arguments import concrete
+    from alpa_dejavu.layers._cut import LayeredStep, cut_into_layers, most_layers, step_digest
     from alpa_dejavu.layers._resolve import resolve
     from alpa_dejavu.layers._trace import TracedStep, trace
 
@@ -29,9 +28,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "concrete": "_concrete",
-    **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers"), "_cut"),
-    "step_digest": "_digest",
+    "concrete": "_arguments",
+    **dict.fromkeys(("LayeredStep", "cut_into_layers", "most_layers", "step_digest"), "_cut"),
     "resolve": "_resolve",
     **dict.fromkeys(("TracedStep", "trace"), "_trace"),
 }

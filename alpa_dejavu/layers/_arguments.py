@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
+import numpy as np
 from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
 _WANTED = (
@@ -116,3 +117,24 @@ def _described(what: Any) -> str:
 def _divisors_near(size: int, wanted: int) -> str:
     divisors = sorted((n for n in range(1, size + 1) if size % n == 0), key=lambda n: (abs(n - wanted), n))
     return ", ".join(map(str, sorted(divisors[:4])))
+
+
+_SMALLEST, _LARGEST = 0.001, 0.05
+
+
+def concrete(arguments: Any, seed: int = 0) -> Any:
+    """The tree with an array for each abstract one; what is an array already, or no array at all, stays.
+
+    Numbers are small and positive (so are the squares that optimizers keep), whole ones 0 (a token and a label of any
+    vocabulary), truth values true. How long a step takes doesn't depend on them, as long as they are ordinary numbers.
+    """
+    rng = np.random.default_rng(seed)
+
+    def filled(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating):
+            return rng.uniform(_SMALLEST, _LARGEST, leaf.shape).astype(leaf.dtype)
+        return np.ones(leaf.shape, leaf.dtype) if leaf.dtype == bool else np.zeros(leaf.shape, leaf.dtype)
+
+    return jax.tree_util.tree_map(filled, arguments)

@@ -17,7 +17,7 @@ from jax import core, lax
 from jax.interpreters import ad
 
 from alpa_dejavu.layers._derivative import Alike, Parts, linear, parts
-from alpa_dejavu.layers._jaxprs import equation_of, jaxpr_of, named, new_variable, renamed
+from alpa_dejavu.layers._jaxprs import equation_of, is_in, jaxpr_of, named, new_variable, renamed
 
 
 @final
@@ -75,7 +75,7 @@ def chain_of(
         made = {var for equation in equations for var in equation.outvars}
         results = [named(names, var) for var in row.outvars]
         results += [] if remat else [atom for piece in found for atom in piece.kept]
-        forward.append(jaxpr_of(equations, dict.fromkeys(atom for atom in results if _is_in(atom, made))))
+        forward.append(jaxpr_of(equations, dict.fromkeys(atom for atom in results if is_in(atom, made))))
         layers.append(found)
     back = _Backward(trained, loss)
     backward = [back.layer(n, layers[n]) for n in range(len(rows) - 1, -1, -1)]
@@ -157,7 +157,7 @@ class _Backward:
                 if len(found[var]) == waiting[var]:
                     passed.append(self._finish(n, var, found[var], equations))
         own = {var for equation in equations for var in equation.outvars}
-        return jaxpr_of(equations, dict.fromkeys(atom for atom in passed if _is_in(atom, own)))
+        return jaxpr_of(equations, dict.fromkeys(atom for atom in passed if is_in(atom, own)))
 
     def _finish(self, n: int, var: core.Var, atoms: Sequence[core.Atom], equations: list[core.JaxprEqn]) -> core.Atom:
         """All of layer n's cotangents of one of its operands: added up, and accumulated if it is trained."""
@@ -182,7 +182,3 @@ class _Backward:
 def _takers(piece: _Piece) -> list[core.Var]:
     """The operands of a piece that have a cotangent."""
     return [] if piece.parts is None else piece.parts.takers(piece.row.invars)
-
-
-def _is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
-    return isinstance(atom, core.Var) and atom in variables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax import core
@@ -49,6 +49,11 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
 def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
     """Returns the atom that `names` has for an atom; the atom itself if there is none."""
     return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
+
+
+def is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
+    """Whether an atom is among some variables; a literal never is."""
+    return isinstance(atom, core.Var) and atom in variables
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:

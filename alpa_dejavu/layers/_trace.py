@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers._arguments import Arguments
 from alpa_dejavu.layers._capture import capturing, gradient_p
 from alpa_dejavu.layers._cluster import Clusters
-from alpa_dejavu.layers._jaxprs import body, holds, inlined, jaxpr_of, named, renamed
+from alpa_dejavu.layers._jaxprs import body, holds, inlined, is_in, jaxpr_of, named, renamed
 from alpa_dejavu.layers._resolve import resolve
 
 
@@ -104,7 +104,7 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
             "whole (micro-)batch, outside of loops: gradients are added up over micro-batches for it"
         )
     loss, gradients, update = _split(equations, found[0], results)
-    taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if _is_in(atom, data))
+    taken = frozenset(v for v, atom in zip(loss.invars, found[0].invars, strict=True) if is_in(atom, data))
     return TracedStep(name, loss, gradients, taken, update, arguments.batch, num_micro_batches)
 
 
@@ -118,7 +118,7 @@ def _derived(equations: Sequence[core.JaxprEqn], sources: Iterable[core.Var]) ->
     """The sources, and all that is made of them."""
     found = set(sources)
     for equation in equations:
-        if any(_is_in(atom, found) for atom in equation.invars):
+        if any(is_in(atom, found) for atom in equation.invars):
             found.update(equation.outvars)
     return found
 
@@ -153,7 +153,3 @@ def _opened(loss: core.Jaxpr) -> core.Jaxpr:
     equations, results = renamed(called, loss.eqns[0].invars)
     names = dict(zip(loss.eqns[0].outvars, results, strict=True))
     return _opened(loss.replace(eqns=equations, outvars=[named(names, atom) for atom in loss.outvars]))
-
-
-def _is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
-    return isinstance(atom, core.Var) and atom in variables

@@ -18,7 +18,7 @@ from alpa_dejavu.problem import Model
 
 if TYPE_CHECKING:
     from alpa_dejavu.layers import TracedStep
-    from alpa_dejavu.sharding.sharding_table import StageLayers
+    from alpa_dejavu.sharding.layer_sharding import StageLayers
     from alpa_dejavu.sharding.solved import SolvedLayers
 
 __all__ = ["TracedModel"]

@@ -11,12 +11,12 @@ from alpa_dejavu._util.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from alpa_dejavu.sharding._mesh import LogicalMesh
-    from alpa_dejavu.sharding._model_of_step import model_of_step, solver_of_step
     from alpa_dejavu.sharding._module import ShardedModule, shard_module
     from alpa_dejavu.sharding._operator import Operator
     from alpa_dejavu.sharding._options import ShardingOptions
     from alpa_dejavu.sharding._profile import CollectiveProfile
     from alpa_dejavu.sharding._solve import Solution, solve
+    from alpa_dejavu.sharding.solved import model_of_step, solver_of_step
 
 __all__ = [
     "CollectiveProfile", "LogicalMesh", "Operator", "ShardedModule", "ShardingOptions", "Solution",
@@ -30,10 +30,10 @@ _HOME = {
     "ShardedModule": "_module",
     "ShardingOptions": "_options",
     "Solution": "_solve",
-    "model_of_step": "_model_of_step",
+    "model_of_step": "solved",
     "shard_module": "_module",
     "solve": "_solve",
-    "solver_of_step": "_model_of_step",
+    "solver_of_step": "solved",
 }
 
 __getattr__, __dir__ = loaded_when_used(__name__, _HOME)

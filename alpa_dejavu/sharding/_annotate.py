@@ -2,12 +2,12 @@
 
 from alpa_dejavu.sharding._from_hlo import HloProgram, leaves
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._op_sharding import to_op_sharding, tuple_op_sharding
+from alpa_dejavu.sharding._op_sharding import to_op_sharding
 from alpa_dejavu.sharding._solve import Solution
 from alpa_dejavu.sharding._spec import Spec, replicated
 from alpa_dejavu.sharding.hlo._graph import Graph
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
-from alpa_dejavu.sharding.hlo._shapes import is_tuple
+from alpa_dejavu.sharding.hlo.shardings import set_output_shardings, sharding_of, summarize
 
 
 def annotate(
@@ -31,7 +31,9 @@ def annotate(
         writer.mark(instruction)
     for instruction in graph.order():
         writer.bring_operands(instruction)
-    writer.mark_result(result)
+    graph.close()
+    set_output_shardings(result, [writer.sharding(writer.output_spec(i)) for i in program.outputs])
+    summarize(result)
     return result
 
 
@@ -51,24 +53,15 @@ def annotate_parameters(
     graph = Graph(result)
     for node in graph.parameters():
         found = [to_op_sharding(specs[i], mesh) for i in leaves(program.values[node.id])]
-        node.sharding.CopyFrom(tuple_op_sharding(found) if is_tuple(node.shape) else found[0])
+        node.sharding.CopyFrom(sharding_of(node.shape, found))
     outputs = [program.operators[i] for i in program.outputs]
     shardings = [
         to_op_sharding(replicated(o.rank) if o.alias is None else specs[o.alias], mesh) for o in outputs
     ]
-    _write_result(result, graph, shardings)
-    return result
-
-
-def _write_result(module: HloModuleProto, graph: Graph, outputs: list[OpSharding]) -> None:
-    """Write the shardings of the parameters and of the result onto the module, and close it."""
-    root = graph.root
-    root.sharding.CopyFrom(tuple_op_sharding(outputs) if is_tuple(root.shape) else outputs[0])
-    parameters = [node.sharding for node in graph.parameters()]
     graph.close()
-    module.spmd_output_sharding.CopyFrom(root.sharding)
-    del module.spmd_parameters_shardings[:]
-    module.spmd_parameters_shardings.extend(parameters)
+    set_output_shardings(result, shardings)
+    summarize(result)
+    return result
 
 
 class _Writer:
@@ -87,8 +80,7 @@ class _Writer:
         """Write the chosen sharding onto an instruction."""
         shardings = [self.sharding(self.specs[i]) for i in leaves(self.program.values[instruction.id])]
         if shardings:
-            whole = tuple_op_sharding(shardings) if is_tuple(instruction.shape) else shardings[0]
-            instruction.sharding.CopyFrom(whole)
+            instruction.sharding.CopyFrom(sharding_of(instruction.shape, shardings))
 
     def bring_operands(self, instruction: HloInstructionProto) -> None:
         """Put copies where the operands are needed in another way than they are cut."""
@@ -142,11 +134,8 @@ class _Writer:
             self.copies[key] = copy
         return self.copies[key]
 
-    def mark_result(self, module: HloModuleProto) -> None:
-        """Write the shardings of the parameters and of the result onto the module, and close it."""
-        _write_result(module, self.graph, [self.sharding(self._output_spec(i)) for i in self.program.outputs])
-
-    def _output_spec(self, output: int) -> Spec:
+    def output_spec(self, output: int) -> Spec:
+        """The spec of an output of the program."""
         source = self.program.operators[output].operands[0]
         if source in self.solution.recut.specs and source not in self.gathered:
             return self.specs[source]

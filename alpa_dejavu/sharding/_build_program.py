@@ -13,10 +13,9 @@ from alpa_dejavu.layers.features.fusion import Fusion
 from alpa_dejavu.layers.features.operator_kinds import ALIASES, kind_of
 from alpa_dejavu.sharding._from_jaxpr import read_steps
 from alpa_dejavu.sharding._gradients import results
-from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
+from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs, update_sources
 from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime, Trained
 from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._update_shares import update_sources
 from alpa_dejavu.sharding._writer import Writer
 
 
@@ -198,10 +197,10 @@ class _Builder:
         sums = _sums(writer.operators, place, accumulator)
         for index in sums:
             writer.operators[index] = dataclasses.replace(writer.operators[index], gradient=True)
-        writer.operators.append(_output(writer.operators[total], total, accumulator))
+        writer.operators.append(writer.operators[total].as_output(total, accumulator))
         if writer.operators[parameter].shape == gradient.shape:
             updated = writer.add("elementwise", (parameter, total), gradient, "update")
-            writer.operators.append(_output(writer.operators[updated], updated, parameter))
+            writer.operators.append(writer.operators[updated].as_output(updated, parameter))
         return Trained(parameter, accumulator, sums, state)
 
     def _temporaries(self, passes: Sequence[_Pass]) -> tuple[Lifetime, ...]:
@@ -225,10 +224,6 @@ def _ordered(layer: LayerJaxprs) -> list[core.Var]:
     """The layer's parameters in the order in which the passes take them."""
     taken = [*layer.forward.invars, *(layer.backward.invars if layer.backward is not None else ())]
     return [var for var in dict.fromkeys(taken) if var in layer.parameters]
-
-
-def _output(operator: Operator, place: int, alias: int) -> Operator:
-    return dataclasses.replace(operator, kind="output", operands=(place,), name="", attributes=None, alias=alias)
 
 
 def _sums(operators: Sequence[Operator], place: int, accumulator: int) -> tuple[int, ...]:

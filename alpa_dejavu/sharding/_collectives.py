@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import final
 
 from alpa_dejavu.sharding._operator import Operator
-from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, num_tiles, replicated
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of, num_tiles
 from alpa_dejavu.sharding._table import Strategy
 
 
@@ -53,7 +53,7 @@ def collectives(
             tensor, held = operators[source], strategies[source].output
             if not any(held):
                 continue
-            wanted = _wanted(strategy, position, tensor.rank)
+            wanted = strategy.operand(position, tensor.rank)
             if held != wanted and (source, wanted) not in brought:
                 brought.add((source, wanted))
                 batched = batch_dims[source] is not None
@@ -62,12 +62,6 @@ def collectives(
                     for kind, num_bytes, axis, divided in resharding(float(tensor.num_bytes), held, wanted, mesh_shape)
                 ]
     return found
-
-
-def _wanted(strategy: Strategy, position: int, rank: int) -> Spec:
-    if strategy.inputs:
-        return strategy.inputs[position]
-    return strategy.output if len(strategy.output) == rank else replicated(rank)
 
 
 def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) -> set[int]:

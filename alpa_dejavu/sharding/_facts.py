@@ -5,10 +5,11 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 from alpa_dejavu.sharding._batch import operator_batch_dims
-from alpa_dejavu.sharding._depth import operator_depths
 from alpa_dejavu.sharding._operator import DotDims, Operator
 
 _BROADCAST_WITHIN = 6
+_STEP = {"dot": 1000, "convolution": 1000, "broadcast": -5, "reshape": 0, "identity": 0, "output": 0}
+_OTHER_STAGE = 20
 _numbers: dict[Hashable, int] = {}
 
 
@@ -62,7 +63,7 @@ class Facts:
             for operand in dict.fromkeys(operator.operands):
                 users[operand].append(index)
         replaces = {op.operands[0]: op.alias for op in operators if op.kind == "output" and op.alias is not None}
-        return cls(operators, batch_dims, operator_depths(operators, batch_dims), users, replaces)
+        return cls(operators, batch_dims, _depths(operators, batch_dims, users), users, replaces)
 
     @cached_property
     def batch_sizes(self) -> frozenset[int]:
@@ -93,6 +94,33 @@ class Facts:
             num_users == 1 if operator.kind == "reshape" else None,
         )  # fmt: skip
         return Surroundings(_numbers.setdefault(key, len(_numbers)), *found)
+
+
+def _depths(
+    operators: Sequence[Operator], batch_dims: Sequence[int | None], users: Sequence[Sequence[int]]
+) -> list[int]:
+    """The depth of each operator: the longest way to it, products counted a thousandfold.
+
+    An element-wise operator follows the deepest of its operands. A reduce begins anew at 0, and a broadcast goes back a
+    little, since their results are cut less than what else an element-wise operator may read. A tensor with a batch
+    dimension that comes from another stage begins at 20.
+    """
+    depths: list[int] = []
+    for index, operator in enumerate(operators):
+        if not operator.operands:
+            from_stage = (
+                operator.kind == "parameter"
+                and batch_dims[index] is not None
+                and not operator.integer
+                and bool(users[index])
+                and all(operators[user].stage_start for user in users[index])
+            )
+            depths.append(_OTHER_STAGE if from_stage else 0)
+        elif operator.kind == "reduce":
+            depths.append(0)
+        else:
+            depths.append(max(depths[operand] for operand in operator.operands) + _STEP.get(operator.kind, 1))
+    return depths
 
 
 def _feeds_broadcast(operators: Sequence[Operator], users: list[list[int]], index: int) -> bool:

@@ -9,14 +9,9 @@ from typing import final
 from jax import core
 
 from alpa_dejavu.layers.features.flatten import Flattener, Value
-from alpa_dejavu.layers.features.structure import structure
+from alpa_dejavu.layers.features.structure import structure, variables
 
 Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
-
-
-def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
-    """Returns the variables among a jaxpr's operands or results; the others are literals."""
-    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def results(jaxpr: core.Jaxpr) -> set[core.Var]:

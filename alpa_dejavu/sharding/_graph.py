@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from alpa_dejavu.sharding._blocks import Blocks, add, own, picked, remapped, turned
+from alpa_dejavu.sharding._blocks import Blocks, add, affordable, own, picked, remapped, turned
 from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._spec import Spec
 from alpa_dejavu.sharding._table import Table
@@ -32,6 +32,18 @@ class CostGraph:
         """The cost of a choice for every node."""
         nodes = sum(float(cost[choice[node]]) for node, cost in self.costs.items())
         return nodes + sum(float(m[choice[a], choice[b]]) for (a, b), m in self.edges.items())
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All costs, of nodes and of pairs."""
+        return [*self.costs.values(), *self.edges.values()]
+
+    def affordable(self, blocks: Blocks) -> "CostGraph":
+        """The graph with infinity in place of all costs that are INFINITY_COST or more."""
+        return CostGraph(
+            {node: blocks.once(affordable, cost) for node, cost in self.costs.items()},
+            {edge: blocks.once(affordable, matrix) for edge, matrix in self.edges.items()},
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,10 +1,14 @@
-"""A cost graph as an integer linear program, solved to its optimum by HiGHS."""
+"""A cost graph as an integer linear program, solved to its optimum by HiGHS; and its limits on memory."""
+
+from collections.abc import Sequence
 
 import highspy
 import numpy as np
 
-from alpa_dejavu.sharding._graph import CostGraph
+from alpa_dejavu.sharding._graph import CostGraph, Followers
+from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import INFINITY_COST
+from alpa_dejavu.sharding._table import Table
 
 MemoryRow = tuple[dict[int, np.ndarray], float]
 """Bytes of each node's choices, and how many they may add up to."""
@@ -29,7 +33,7 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
     References:
         Section 4.2, equation (1), of the Alpa paper (OSDI 2022), with its products of variables made linear.
     """
-    finite = max((float(np.abs(a[np.abs(a) < INFINITY_COST]).sum()) for a in _arrays(graph)), default=0.0) + 1.0
+    finite = max((float(np.abs(a[np.abs(a) < INFINITY_COST]).sum()) for a in graph.arrays), default=0.0) + 1.0
     for dear in (None, finite * (len(graph.costs) + len(graph.edges))):
         choice = _solve(graph, memory, dear)
         if choice is not None:
@@ -38,10 +42,6 @@ def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int,
         "no sharding meets the memory budget per device: raise the budget, use more devices, or allow more "
         "micro-batches"
     )
-
-
-def _arrays(graph: CostGraph) -> list[np.ndarray]:
-    return [*graph.costs.values(), *graph.edges.values()]
 
 
 class _Columns:
@@ -128,3 +128,40 @@ def _run(columns: _Columns, integers: int) -> np.ndarray | None:
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
     return np.array(solver.getSolution().col_value)
+
+
+_NO_MEMORY = ("identity", "output")
+
+
+def memory_rows(
+    operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, budget: float
+) -> tuple[MemoryRow, ...]:
+    """A limit for each product and convolution: the results that are still to be read fit into the budget.
+
+    Args:
+        operators: in the order in which they run.
+        tables: their tables.
+        followers: which nodes decide for them.
+        budget: bytes per device.
+    """
+    last = list(range(len(operators)))
+    for index, operator in enumerate(operators):
+        for operand in operator.operands:
+            last[operand] = index
+    for index, operator in enumerate(operators):
+        if operator.kind in ("parameter", "output"):
+            last[index] = len(operators)
+    rows: list[MemoryRow] = []
+    alive: dict[int, np.ndarray] = {}
+    ends: dict[int, list[int]] = {}
+    for index, operator in enumerate(operators):
+        if operator.kind not in _NO_MEMORY:
+            root = followers.root[index]
+            alive[root] = alive.get(root, 0.0) + tables[index].memory[followers.remap[index]]
+            ends.setdefault(last[index], []).append(index)
+        if operator.kind in ("dot", "convolution"):
+            rows.append((dict(alive), budget))
+        for gone in ends.pop(index, []):
+            root = followers.root[gone]
+            alive[root] = alive[root] - tables[gone].memory[followers.remap[gone]]
+    return tuple(rows)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import final
 
 from jax import core
 
+from alpa_dejavu.layers.features.flatten import Flattener, Value
+from alpa_dejavu.layers.features.operator_kinds import ALIASES
+from alpa_dejavu.layers.features.structure import structure, variables
 from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, results
 
 
@@ -104,3 +107,60 @@ def _is_parameter(
         return var not in data
     rows = tuple(getattr(var.aval, "shape", ()))[:1]
     return var in changed or (micro_batch is not None and rows != (micro_batch,))
+
+
+def layer_key(layer: LayerJaxprs) -> Hashable:
+    """The key of a layer: what its jaxprs compute, how they hang together, and what each variable is for."""
+    jaxprs = [jaxpr for jaxpr in (layer.forward, layer.backward, layer.update) if jaxpr is not None]
+    numbers: dict[core.Var, int] = {}
+    wiring = tuple(
+        numbers.setdefault(var, len(numbers))
+        for jaxpr in jaxprs
+        for var in variables([*jaxpr.invars, *jaxpr.outvars])
+    )  # fmt: skip
+
+    def all_of(found: Iterable[core.Var]) -> tuple[int, ...]:
+        return tuple(sorted(numbers[var] for var in found if var in numbers))
+
+    def pairs(found: Iterable[tuple[core.Var, core.Var]]) -> tuple[tuple[int | None, int | None], ...]:
+        return tuple((numbers.get(a), numbers.get(b)) for a, b in found)
+
+    return (
+        (layer.backward is None, layer.update is None),
+        tuple(structure(jaxpr) for jaxpr in jaxprs),
+        wiring,
+        all_of(layer.parameters),
+        all_of(layer.shared),
+        pairs(layer.accumulators.items()),
+        pairs(layer.gradients.items()),
+        tuple(sorted((numbers.get(var, -1), _num_bytes(states)) for var, states in layer.states.items())),
+    )
+
+
+def _num_bytes(found: Iterable[core.Var]) -> int:
+    return sum(var.aval.size * var.aval.dtype.itemsize for var in found)
+
+
+def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
+    """Returns for each operator record of a layer's update the parameter that it is about, None where it is about none.
+
+    Parameters, gradients and states are about themselves; what is made of them is about the first operand's of the same
+    shape.
+    """
+    assert layer.update is not None
+    owners: dict[core.Var, core.Var] = {}
+    for parameter, gradient in layer.gradients.items():
+        owners.update(dict.fromkeys((parameter, gradient, *layer.states.get(parameter, ())), parameter))
+    inputs = [Value(var.aval) for var in layer.update.invars]
+    about = {value: owners[var] for var, value in zip(layer.update.invars, inputs, strict=True) if var in owners}
+    flat = Flattener()
+    flat.walk(layer.update, inputs)
+    found: list[core.Var | None] = []
+    for step in flat.steps:
+        owner = next((about[value] for value in step.inputs if value in about), None)
+        for value in step.outputs:
+            if owner is not None and value.shape:
+                about[value] = owner
+        if step.primitive not in ALIASES and step.outputs:
+            found.append(owner)
+    return found

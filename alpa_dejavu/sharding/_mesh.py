@@ -22,8 +22,6 @@ class LogicalMesh:
         `alpa.shard_parallel.auto_sharding.LogicalDeviceMesh`, whose formulas these are, and section 4.1 of
         "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning" (OSDI 2022).
 
-    >>> LogicalMesh((2, 2)).flatten().shape
-    (4, 1)
     >>> LogicalMesh((4, 1)).all_reduce_cost(1000, 0)
     1501.01
     """
@@ -56,14 +54,6 @@ class LogicalMesh:
     def axes(self) -> tuple[int, ...]:
         """The axes that have more than one device: only these can cut a tensor."""
         return tuple(axis for axis, length in enumerate(self.shape) if length > 1)
-
-    def flatten(self) -> "LogicalMesh":
-        """The same devices in one line, as slow as the slowest axis in latency, as fast as the fastest in bytes."""
-        ones = (1,) * (len(self.shape) - 1)
-        return LogicalMesh(
-            (self.num_devices, *ones), (max(self.alpha),) * len(self.shape), (min(self.beta),) * len(self.shape),
-            self.device_ids, self.profile,
-        )
 
     def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
         """The groups of device ids that talk to each other along an axis."""

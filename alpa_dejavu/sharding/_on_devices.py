@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu.sharding._collectives import Sent, collectives, resharding
-from alpa_dejavu.sharding._held import Held, undominated_moments
-from alpa_dejavu.sharding._one_device import OneDevice
-from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._layer_program import LayerProgram, Lifetime
+from alpa_dejavu.sharding._spec import Shape, Spec, axes_of
+from alpa_dejavu.sharding._table import Strategy
 from alpa_dejavu.sharding._zero import phased, zero_divisions
-from alpa_dejavu.sharding.boundary_solve import BoundarySolver
+from alpa_dejavu.sharding.boundary_solve import BoundarySolver, OneDevice
 from alpa_dejavu.sharding.layer_sharding import MEMORY, LayerSharding
 
 Solver = BoundarySolver | OneDevice
@@ -38,8 +39,6 @@ def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[i
         backward_cuts=_cuts(held, program.backward_records),
         update_cuts=_update_cuts(held, program.update_records, {}),
         cost=solver.objective(received, sent),
-        input_layout=_layout(solver, program.received, received),
-        output_layout=_layout(solver, program.sent, sent),
     )
     found = []
     for zero in levels:
@@ -84,10 +83,6 @@ def _marked(rows: Sequence[tuple[int, ...]], num_axes: int) -> NDArray[np.bool_]
     return found
 
 
-def _layout(solver: Solver, places: Sequence[int], layout: int) -> Spec | None:
-    return solver.spec(places[0], layout) if places else None
-
-
 def _leaving(solver: Solver, place: int, layout: int, held: Spec) -> list[Sent]:
     """The collectives that bring a result to the layout in which it leaves."""
     operator, wanted = solver.program.operators[place], solver.spec(place, layout)
@@ -98,3 +93,76 @@ def _leaving(solver: Solver, place: int, layout: int, held: Spec) -> list[Sent]:
         Sent(place, kind, num_bytes, axis, operator.repeats, batched=True, divided=divided)
         for kind, num_bytes, axis, divided in found
     ]
+
+
+Value = tuple[int, float, tuple[int, ...]]
+"""The operator by which something is cut, its whole bytes, and the axes that divide it besides."""
+
+
+@final
+class Held:
+    """A program under chosen strategies, on a mesh of some shape.
+
+    Bytes come in parts, shape (2, 2): by whether they grow with the micro-batch, and whether mesh axis 0 cuts them.
+    """
+
+    def __init__(self, program: LayerProgram, strategies: Sequence[Strategy], mesh_shape: Shape) -> None:
+        self.program, self.mesh_shape = program, mesh_shape
+        self._strategies = strategies
+        self._batch_dims = program.facts.batch_dims
+
+    def whole(self, place: int) -> float:
+        """Bytes of the whole result of an operator."""
+        return float(self.program.operators[place].num_bytes)
+
+    def axes(self, place: int) -> tuple[int, ...]:
+        """The axes that cut an operator's result; none for place -1."""
+        return axes_of(self._strategies[place].output) if place >= 0 else ()
+
+    def working_axes(self, place: int) -> tuple[int, ...]:
+        """The axes that divide an operator's work: those that cut its result, and those that sum parts of it."""
+        return (*self.axes(place), *self._strategies[place].all_reduce) if place >= 0 else ()
+
+    def parts(self, values: Iterable[Value]) -> FloatArray:
+        """Returns the bytes that one device has of some values, in parts."""
+        found = np.zeros((2, 2))
+        for place, num_bytes, further in values:
+            batched, divided, share = self._share(place, num_bytes, further)
+            found[batched, divided] += share
+        return found
+
+    def alive(self, lifetimes: Sequence[Lifetime]) -> FloatArray:
+        """Returns the bytes that one device has of values at each moment, in parts, shape (moments, 2, 2)."""
+        steps = np.zeros((max((one.last for one in lifetimes), default=-1) + 2, 2, 2))
+        for one in lifetimes:
+            batched, divided, share = self._share(one.operator, one.num_bytes, ())
+            steps[one.first, batched, divided] += share
+            steps[one.last + 1, batched, divided] -= share
+        found: FloatArray = np.cumsum(steps, axis=0).clip(min=0.0)
+        return found
+
+    def _share(self, place: int, num_bytes: float, further: tuple[int, ...]) -> tuple[int, int, float]:
+        axes = (*self.axes(place), *further)
+        share = num_bytes
+        for axis in axes:
+            share /= self.mesh_shape[axis]
+        return int(self._batch_dims[place] is not None), int(0 in axes), share
+
+
+def undominated_moments(alive: FloatArray) -> FloatArray:
+    """The moments at which most may be alive, however the parts are scaled; the one of the largest sum comes first.
+
+    >>> undominated_moments(np.array([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 9.0]], [[1.0, 0.0], [0.0, 1.0]]]))
+    array([[[0., 0.],
+            [0., 9.]],
+    <BLANKLINE>
+           [[1., 0.],
+            [0., 2.]]])
+    """
+    left = alive.reshape(-1, 4)
+    left = left[np.argsort(-left.sum(axis=1), kind="stable")]
+    kept = []
+    while len(left):
+        kept.append(left[0])
+        left = left[(left > left[0]).any(axis=1)]
+    return np.array(kept).reshape(-1, 2, 2)

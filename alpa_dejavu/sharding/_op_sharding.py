@@ -8,8 +8,7 @@ import numpy as np
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._spec import Spec, is_replicated, replicated
 from alpa_dejavu.sharding.hlo._schema import OpSharding
-
-REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL = 0, 1, 2, 3, 4
+from alpa_dejavu.sharding.hlo.shardings import MAXIMAL, OTHER, REPLICATED
 
 
 @lru_cache(maxsize=4096)
@@ -29,11 +28,6 @@ def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
         type=OTHER, tile_assignment_dimensions=tiles + [copies] * (copies > 1),
         tile_assignment_devices=devices.tolist(), replicate_on_last_tile_dim=copies > 1,
     )
-
-
-def tuple_op_sharding(shardings: list[OpSharding]) -> OpSharding:
-    """The OpSharding of a tuple, from those of its leaves."""
-    return OpSharding(type=TUPLE, tuple_shardings=shardings)
 
 
 def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec | None:

@@ -104,6 +104,13 @@ class Operator:
         """The number of the result's dimensions."""
         return len(self.shape)
 
+    def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> "Operator":
+        """An output of the program that is this operator's result, which stands at a place of the list."""
+        return dataclasses.replace(
+            self, kind="output", operands=(place,), name="", attributes=None, stage_start=False, alias=alias,
+            pinned=pinned,
+        )
+
 
 def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
     """The dimensions of a matrix product's operand that stay in the result."""

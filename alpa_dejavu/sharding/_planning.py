@@ -117,9 +117,15 @@ def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
     return kept or strategies
 
 
-def _like(operand: Operator, spec: Spec) -> Spec:
-    """The result's spec for an operand of the same rank; others are needed whole."""
-    return spec if operand.rank == len(spec) else replicated(operand.rank)
+def whole(site: Site, computation: float = 0.0) -> Strategy:
+    """The strategy that leaves the operands and the result whole on every device."""
+    inputs = tuple(replicated(operand.rank) for operand in site.operands)
+    return Strategy("R", replicated(site.operator.rank), inputs, computation=computation)
+
+
+def whole_table(site: Site) -> Table:
+    """A constant, or an operator that is not understood, is whole on every device."""
+    return make_table(site, [])
 
 
 def make_table(
@@ -134,12 +140,11 @@ def make_table(
         sources: for each strategy the strategy of that operand that it belongs to.
     """
     if not strategies:
-        whole = tuple(replicated(operand.rank) for operand in site.operands)
-        strategies, sources = [Strategy("R", replicated(site.operator.rank), whole)], [-1]
+        strategies, sources = [whole(site)], [-1]
     outputs = tuple(s.output for s in strategies)
     edges = []
     for position, (operand, table) in enumerate(zip(site.operands, site.tables, strict=True)):
-        targets = tuple(s.inputs[position] if s.inputs else _like(operand, s.output) for s in strategies)
+        targets = tuple(s.operand(position, operand.rank) for s in strategies)
         edges.append(site.costs.matrix(operand.shape, operand.itemsize, table.outputs, targets))
     tiles = [num_tiles(spec, site.mesh_shape) for spec in outputs]
     return Table(

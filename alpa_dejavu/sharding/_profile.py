@@ -8,13 +8,13 @@ Groups = tuple[tuple[int, ...], ...]
 Samples = tuple[tuple[float, float], ...]
 
 
-def _interpolate(samples: Samples, size: float) -> float:
+def interpolate(samples: Sequence[tuple[float, float]], size: float) -> float:
     """The cost at `size` on the line through the two samples around it (the outer two beyond the ends)."""
     if len(samples) == 1:
         return samples[0][1]
     right = min(max(bisect.bisect_left([sample[0] for sample in samples], size), 1), len(samples) - 1)
     (x0, y0), (x1, y1) = samples[right - 1], samples[right]
-    return y0 + (y1 - y0) * (size - x0) / (x1 - x0)
+    return y0 if x1 == x0 else y0 + (y1 - y0) * (size - x0) / (x1 - x0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class CollectiveProfile:
     def _beyond_latency(self, table: Mapping[Groups, Samples], groups: Groups, elements: float) -> float:
         if groups not in table:
             raise ValueError(f"no collective was measured in the groups {groups}; measured: {sorted(table)}")
-        return _interpolate(table[groups], elements) - _interpolate(table[groups], 0)
+        return interpolate(table[groups], elements) - interpolate(table[groups], 0)
 
     def all_reduce(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
         """Seconds, beyond an empty call, of an all-reduce of `num_bytes` bytes."""

@@ -11,6 +11,7 @@ References:
 import dataclasses
 from collections.abc import Sequence
 
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import ConvolutionDims, DotDims, Operator, free_dims
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._region import Program, Region, find_region
@@ -37,20 +38,19 @@ class Recut:
 
 
 def find_reduce_scatters(
-    operators: Sequence[Operator], strategies: Sequence[Strategy], depths: Sequence[int], mesh_shape: Shape,
-    options: ShardingOptions,
+    facts: Facts, strategies: Sequence[Strategy], mesh_shape: Shape, options: ShardingOptions
 ) -> Recut:
     """Find the sums that may stay in parts, and what else is to be cut with them.
 
     Args:
-        operators: the program.
+        facts: about the program.
         strategies: what the solver chose for each.
-        depths: how deep each lies.
         mesh_shape: the lengths of the mesh's axes.
         options: `reduce_scatter_grad_acc_friendly` keeps the sums of accumulated gradients whole,
             `reduce_scatter_aggressive_partition` cuts parameters, too.
     """
-    program = Program(operators, strategies)
+    operators = facts.operators
+    program = Program(operators, strategies, facts.users)
     specs: dict[int, Spec] = {}
     gather: list[int] = []
     lone: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ def find_reduce_scatters(
             gather.extend(region.gather)
         else:
             for point in region.gather:
-                _cut_parameter(program, depths, point, specs, lone)
+                _cut_parameter(program, facts.depths, point, specs, lone)
     return Recut(specs, tuple(gather), tuple(lone))
 
 

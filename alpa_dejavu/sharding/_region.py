@@ -12,19 +12,11 @@ from alpa_dejavu.sharding._table import Strategy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Operators, the strategies chosen for them, and who reads whom."""
+    """Operators, the strategies chosen for them, and who reads each one's result, outputs of the program included."""
 
     operators: Sequence[Operator]
     strategies: Sequence[Strategy]
-
-    @cached_property
-    def all_users(self) -> list[list[int]]:
-        """Who reads each operator's result, outputs of the program included."""
-        found: list[list[int]] = [[] for _ in self.operators]
-        for index, operator in enumerate(self.operators):
-            for operand in dict.fromkeys(operator.operands):
-                found[operand].append(index)
-        return found
+    all_users: Sequence[Sequence[int]]
 
     @cached_property
     def users(self) -> list[list[int]]:

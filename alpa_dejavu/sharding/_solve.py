@@ -3,10 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 
-from alpa_dejavu.sharding._blocks import Blocks, affordable
+from alpa_dejavu.sharding._blocks import Blocks
 from alpa_dejavu.sharding._eliminate import solve_by_elimination
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
-from alpa_dejavu.sharding._memory import memory_rows
+from alpa_dejavu.sharding._ilp import memory_rows
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._operator import Operator, check_operators
 from alpa_dejavu.sharding._options import INFINITY_COST, ShardingOptions
@@ -67,7 +68,8 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     options = options or ShardingOptions()
     operators = tuple(operators)
     check_operators(operators)
-    tables, batch_dims, depths = operator_tables(operators, mesh, options)
+    facts = Facts.of(operators)
+    tables = operator_tables(facts, mesh, options)
     blocks = Blocks()
     followers = merge_followers(operators, tables, blocks)
     graph = build_graph(operators, tables, followers, blocks)
@@ -81,9 +83,9 @@ def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOpt
     strategies = tuple(table.strategies[i] for table, i in zip(tables, chosen, strict=True))
     recut = Recut({}, (), ())
     if options.prefer_reduce_scatter:
-        recut = find_reduce_scatters(operators, strategies, depths, mesh.shape, options)
+        recut = find_reduce_scatters(facts, strategies, mesh.shape, options)
     objective = graph.objective(choice)
-    return Solution(strategies, chosen, objective, objective - slack, tuple(batch_dims), recut)
+    return Solution(strategies, chosen, objective, objective - slack, tuple(facts.batch_dims), recut)
 
 
 def _cheapest(graph: CostGraph, blocks: Blocks, name: str) -> tuple[dict[int, int], float]:
@@ -91,10 +93,7 @@ def _cheapest(graph: CostGraph, blocks: Blocks, name: str) -> tuple[dict[int, in
 
     Also by what the best one is cheaper, at most.
     """
-    capped = CostGraph(
-        {node: blocks.once(affordable, cost) for node, cost in graph.costs.items()},
-        {edge: blocks.once(affordable, matrix) for edge, matrix in graph.edges.items()},
-    )
+    capped = graph.affordable(blocks)
     solver = NamedSolver(name)
     try:
         choice = solve_by_elimination(capped, solver, blocks)

@@ -37,6 +37,11 @@ def _tile(rank: int, cuts: tuple[tuple[int, tuple[int, ...]], ...], mesh_shape: 
     return tuple(tuple(axis for axis in found.get(dim, ()) if mesh_shape[axis] > 1) for dim in range(rank))
 
 
+def of_rank(spec: Spec, rank: int) -> Spec:
+    """The spec for a tensor that goes with one of this spec: the same where it has the same rank, else whole."""
+    return spec if len(spec) == rank else replicated(rank)
+
+
 def is_replicated(spec: Spec) -> bool:
     """Whether every device has the whole tensor."""
     return not any(spec)

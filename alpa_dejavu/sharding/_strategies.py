@@ -1,38 +1,38 @@
 """The tables of all operators of a program, in order."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._mesh import LogicalMesh
-from alpa_dejavu.sharding._operator import Operator
 from alpa_dejavu.sharding._options import ShardingOptions
-from alpa_dejavu.sharding._planning import Site, make_table
+from alpa_dejavu.sharding._planning import Site, make_table, whole_table
 from alpa_dejavu.sharding._reshard import Costs
-from alpa_dejavu.sharding._strategies_conv import convolution_table
-from alpa_dejavu.sharding._strategies_dot import dot_table
-from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table
-from alpa_dejavu.sharding._strategies_reduce import index_table, opaque_table, reduce_table, sibling_table, sort_table
+from alpa_dejavu.sharding._strategies_dot import convolution_table, dot_table
+from alpa_dejavu.sharding._strategies_elementwise import choose_leader, elementwise_table, iota_table, parameter_table
 from alpa_dejavu.sharding._strategies_shape import (
     broadcast_table,
     identity_table,
+    index_table,
     output_table,
+    reduce_table,
     reshape_table,
     same_size_table,
+    sibling_table,
+    sort_table,
     transpose_table,
     window_table,
 )
-from alpa_dejavu.sharding._strategies_source import constant_table, iota_table, parameter_table
 from alpa_dejavu.sharding._table import Strategy, Table
 
 _RULES: dict[str, Callable[[Site], Table]] = {
-    "parameter": parameter_table, "random": parameter_table, "constant": constant_table, "iota": iota_table,
+    "parameter": parameter_table, "random": parameter_table, "constant": whole_table, "iota": iota_table,
     "elementwise": elementwise_table, "broadcast": broadcast_table, "reshape": reshape_table,
     "transpose": transpose_table, "same_size": same_size_table, "window": window_table, "reduce": reduce_table,
     "sort": sort_table, "dot": dot_table, "convolution": convolution_table, "gather": index_table,
-    "scatter": index_table, "identity": identity_table, "sibling": sibling_table, "opaque": opaque_table,
+    "scatter": index_table, "identity": identity_table, "sibling": sibling_table, "opaque": whole_table,
     "output": output_table,
 }
 _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
@@ -59,23 +59,20 @@ TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
 
 
 def operator_tables(
-    operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions, facts: Facts | None = None,
-    store: TableStore | None = None,
-) -> tuple[list[Table], list[int | None], list[int]]:
-    """The table of each operator, the batch dimension that each was found to have, and how deep it lies.
+    facts: Facts, mesh: LogicalMesh, options: ShardingOptions, store: TableStore | None = None
+) -> list[Table]:
+    """The table of each operator.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.
 
     Args:
-        operators: the program.
+        facts: about the program.
         mesh: the devices.
         options: the user's.
-        facts: what is known of the program, if anything is.
         store: the tables that were made for other programs, and takes up those made for this one.
     """
-    facts = facts or Facts.of(operators)
-    depths = facts.depths
+    operators, depths = facts.operators, facts.depths
     options = _relaxed(facts, mesh, options)
     store = {} if store is None else store
     if (mesh, options) not in store:
@@ -102,7 +99,7 @@ def operator_tables(
             made = made if operator.repeats == 1 else _repeated(made, operator.repeats, shelf.repeated)
             known[key] = shelf.equal.setdefault(made.contents, made)
         tables.append(known[key])
-    return tables, facts.batch_dims, depths
+    return tables
 
 
 def _pinned_table(site: Site) -> Table:

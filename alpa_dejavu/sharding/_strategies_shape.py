@@ -1,9 +1,12 @@
-"""Strategies of operators that move or resize dimensions: each cut of the operand is carried on where it can be."""
+"""Strategies of operators that move, resize, reduce or sort dimensions, or look along them by indices.
 
-from alpa_dejavu.sharding._operator import Dims
-from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs
+Each cut of the operand is carried on where it can be.
+"""
+
+from alpa_dejavu.sharding._operator import Dims, IndexDims
+from alpa_dejavu.sharding._planning import Site, grid_specs, line_specs, make_table, one_dim_specs, whole
 from alpa_dejavu.sharding._propagate import broadcast_spec, reshape_spec, same_size_spec, transpose_spec, window_spec
-from alpa_dejavu.sharding._spec import Spec, divides, replicated
+from alpa_dejavu.sharding._spec import Spec, divides, num_tiles, of_rank, replicated
 from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
 
@@ -12,9 +15,7 @@ def broadcast_table(site: Site) -> Table:
     operand = site.operands[0]
     if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
         strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
-        penalty = site.costs.replication_penalty()
-        strategies.append(Strategy("R", replicated(site.operator.rank), ((),), computation=penalty))
-        return make_table(site, unique_outputs(strategies))
+        return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
     assert isinstance(site.operator.attributes, Dims)
     dims = site.operator.attributes.dims
     return _carried(site, 0, [broadcast_spec(spec, site.operator.rank, dims) for spec in site.tables[0].outputs])
@@ -68,11 +69,7 @@ def _free_reshape(site: Site) -> Table:
         source = reshape_spec(spec, new, old, site.mesh_shape)
         if source is not None:
             strategies.append(Strategy("S", spec, (source,)))
-    penalty = site.costs.replication_penalty()
-    strategies.append(
-        Strategy("R", replicated(site.operator.rank), (replicated(len(old)),), computation=penalty)
-    )
-    return make_table(site, unique_outputs(strategies))
+    return make_table(site, unique_outputs([*strategies, whole(site, site.costs.replication_penalty())]))
 
 
 def identity_table(site: Site) -> Table:
@@ -99,9 +96,73 @@ def _carried(site: Site, leader: int, specs: list[Spec | None]) -> Table:
         if spec is None:
             continue
         inputs = tuple(
-            before if position == leader else (spec if operand.rank == len(spec) else replicated(operand.rank))
+            before if position == leader else of_rank(spec, operand.rank)
             for position, operand in enumerate(site.operands)
         )
         strategies.append(Strategy("=", spec, inputs))
         sources.append(source)
     return make_table(site, strategies, leader, sources)
+
+
+def reduce_table(site: Site) -> Table:
+    """Follow an operand: what is cut along a dimension that goes away has to be summed over that axis."""
+    operator, leader = site.operator, site.leader[0]
+    assert isinstance(operator.attributes, Dims)
+    gone = operator.attributes.dims
+    strategies = []
+    for before in site.tables[leader].outputs:
+        spec = tuple(axes for dim, axes in enumerate(before) if dim not in gone)
+        axes = tuple(axis for dim in gone for axis in before[dim])
+        inputs = tuple(of_rank(before, o.rank) for o in site.operands)
+        on_device = operator.num_bytes / num_tiles(spec, site.mesh_shape)
+        strategies.append(Strategy(
+            f"allreduce @ {list(axes)}" if axes else "=", spec, inputs, axes,
+            communication=site.costs.all_reduce(on_device, axes),
+        ))
+    return make_table(site, strategies, leader, range(len(strategies)))
+
+
+def sort_table(site: Site) -> Table:
+    """Follow an operand: what is cut along the sorted dimension has to be gathered for it."""
+    operator, leader = site.operator, site.leader[0]
+    assert isinstance(operator.attributes, Dims)
+    strategies = []
+    for spec in site.tables[leader].outputs:
+        along = any(spec[dim] for dim in operator.attributes.dims)
+        gathered = replicated(operator.rank)
+        cost = site.costs.reshard(float(operator.num_bytes), spec, gathered) if along else 0.0
+        inputs = tuple(
+            spec if position == leader or not along else gathered for position in range(len(site.operands))
+        )
+        strategies.append(Strategy("=", spec, inputs, communication=cost))
+    return make_table(site, strategies, leader, range(len(strategies)))
+
+
+def sibling_table(site: Site) -> Table:
+    """A further result of the operator before it: cut like the first where the shapes allow it."""
+    main = site.tables[0].outputs
+    same = site.operands[0].shape == site.operator.shape
+    specs = [spec if same else replicated(site.operator.rank) for spec in main]
+    strategies = [Strategy("=", spec, (before,)) for spec, before in zip(specs, main, strict=True)]
+    return make_table(site, strategies, 0, range(len(strategies)))
+
+
+def index_table(site: Site) -> Table:
+    """Gather and scatter: dimensions that are only carried along may be cut; the indices are whole."""
+    dims = site.operator.attributes
+    assert isinstance(dims, IndexDims)
+    strategies = []
+    for number, (operand_dim, result_dim) in enumerate(zip(dims.operand, dims.result, strict=True)):
+        for axis in site.costs.mesh.axes:
+            result = site.tile((result_dim, axis))
+            source = site.tile((operand_dim, axis), of=0)
+            if result is None or source is None:
+                continue
+            inputs = [source, replicated(site.operands[1].rank)]
+            if site.operator.kind == "scatter":
+                updates = site.tile((dims.updates[number], axis), of=2)
+                if updates is None:
+                    continue
+                inputs.append(updates)
+            strategies.append(Strategy(f"S{result_dim} @ {axis}", result, tuple(inputs)))
+    return make_table(site, [*strategies, whole(site)])

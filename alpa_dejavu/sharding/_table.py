@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._spec import Spec, of_rank
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Strategy:
     all_reduce: tuple[int, ...] = ()
     computation: float = 0.0
     communication: float = 0.0
+
+    def operand(self, position: int, rank: int) -> Spec:
+        """How an operand must be cut, given its rank."""
+        return self.inputs[position] if self.inputs else of_rank(self.output, rank)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

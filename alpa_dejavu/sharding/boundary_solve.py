@@ -12,8 +12,8 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu.sharding._blocks import Blocks, affordable
-from alpa_dejavu.sharding._boundary_layouts import pairs_of_layouts
+from alpa_dejavu.sharding._blocks import Blocks
+from alpa_dejavu.sharding._boundary_layouts import BoundaryLayout, pairs_of_layouts
 from alpa_dejavu.sharding._eliminate import Reduced, reduce_graph, solve_by_elimination
 from alpa_dejavu.sharding._graph import CostGraph, build_graph, merge_followers
 from alpa_dejavu.sharding._joint import JointCosts
@@ -22,7 +22,7 @@ from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding._reshard import Costs
 from alpa_dejavu.sharding._solvers import NamedSolver
-from alpa_dejavu.sharding._spec import Spec
+from alpa_dejavu.sharding._spec import Spec, replicated
 from alpa_dejavu.sharding._strategies import TableStore, operator_tables
 from alpa_dejavu.sharding._table import Strategy
 
@@ -70,7 +70,7 @@ class BoundarySolver:
         operators, workshop = program.operators, workshop or Workshop(bool(program.smaller))
         self.program, self.mesh = program, mesh
         self.layouts = pairs_of_layouts(mesh, options, workshop.mixed)
-        self._tables, self._batch_dims, _ = operator_tables(operators, mesh, options, program.facts, workshop.tables)
+        self._tables = operator_tables(program.facts, mesh, options, workshop.tables)
         self._blocks = workshop.blocks
         self._followers = merge_followers(operators, self._tables, self._blocks)
         self._graph = build_graph(operators, self._tables, self._followers, self._blocks)
@@ -102,7 +102,7 @@ class BoundarySolver:
         """Returns how an operator's result is cut by a layout; None where the layout doesn't say."""
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
-        return wanted.nearest(operator.shape, self._batch_dims[place], self.mesh.shape)
+        return wanted.nearest(operator.shape, self.program.facts.batch_dims[place], self.mesh.shape)
 
     @cached_property
     def _nodes(self) -> set[int]:
@@ -110,12 +110,7 @@ class BoundarySolver:
 
     @cached_property
     def _reduced(self) -> Reduced:
-        once = self._blocks.once
-        capped = CostGraph(
-            {node: once(affordable, cost) for node, cost in self._graph.costs.items()},
-            {edge: once(affordable, matrix) for edge, matrix in self._graph.edges.items()},
-        )
-        return reduce_graph(capped, self._blocks, self._nodes)
+        return reduce_graph(self._graph.affordable(self._blocks), self._blocks, self._nodes)
 
     def _penalties(self, places: tuple[int, ...]) -> list[Penalties]:
         """Returns the penalties of each layout, for the nodes that decide how the results at a boundary are cut."""
@@ -211,3 +206,27 @@ class BoundarySolver:
         return self._graph.objective(choice) + sum(
             float(penalty[choice[node]]) for penalties in sides for node, penalty in penalties.items()
         )
+
+
+@final
+class OneDevice:
+    """A solver for one device, with the interface of `BoundarySolver`: there is one solution, and it is free."""
+
+    def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
+        self.program, self.mesh = program, mesh
+        self.layouts = ((BoundaryLayout(), BoundaryLayout()),)
+        self.costs: NDArray[np.float64] = np.zeros((1, 1))
+
+    def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
+        """Returns strategies that leave every result whole."""
+        ranks = [operator.rank for operator in self.program.operators]
+        whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
+        return tuple(whole[rank] for rank in ranks)
+
+    def spec(self, place: int, layout: int) -> Spec | None:
+        """Returns the spec of a whole tensor."""
+        return replicated(self.program.operators[place].rank)
+
+    def objective(self, received: int, sent: int) -> float:
+        """Returns zero: one device sends nothing."""
+        return 0.0

@@ -1,20 +1,19 @@
-"""A sharded layer: its computation, its collectives and its memory on each device."""
+"""A sharded layer: its computation, its collectives and its memory on each device; stages as sums over layers."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from alpa_dejavu._util.range_sums import FloatArray
-from alpa_dejavu.sharding._spec import Shape, Spec
+from alpa_dejavu._util.range_sums import FloatArray, stage_sum
+from alpa_dejavu.sharding._spec import Shape
 
-COLLECTIVE_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 COLLECTIVE_PHASES = ("forward", "backward", "gradient", "update")
 """The first two happen for each micro-batch; gradients are added up, and parameters updated, once a step."""
-MICRO_BATCH_PHASES = 2
 MEMORY = ("parameter", "optimizer", "gradient", "activation", "input", "temporary")
 BoolArray = NDArray[np.bool_]
 
@@ -25,7 +24,7 @@ class Collective:
     """Collectives that are alike.
 
     Attributes:
-        kind: one of `COLLECTIVE_KINDS`.
+        kind: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
         num_bytes: of one of them, as `CommunicationModel.seconds` takes them: what each device holds before an
             all-reduce, a reduce-scatter or an all-to-all, and after an all-gather.
         axis: of the logical mesh; all groups along it do the same at a time.
@@ -51,11 +50,6 @@ class Collective:
             self.kind, self.num_bytes * factor, self.axis, self.phase, self.count, self.batched, self.divided
         )
 
-    @property
-    def when(self) -> str:
-        """"micro-batch" or "step": how often it happens."""
-        return "micro-batch" if self.phase in COLLECTIVE_PHASES[:MICRO_BATCH_PHASES] else "step"
-
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +69,6 @@ class LayerSharding:
         forward_cuts, backward_cuts, update_cuts: for each operator record of `features.layer_features`, in that order,
             which mesh axes divide its work; shape (records, axes).
         cost: the engine's objective.
-        input_layout, output_layout: how the main tensor is cut at the boundary to the layer before, and after.
     """
 
     mesh_shape: Shape
@@ -86,30 +79,10 @@ class LayerSharding:
     backward_cuts: BoolArray
     update_cuts: BoolArray
     cost: float
-    input_layout: Spec | None = None
-    output_layout: Spec | None = None
-
-    @property
-    def forward_shares(self) -> FloatArray:
-        """Returns which share of each forward record one device computes, shape (records,)."""
-        return self._shares(self.forward_cuts)
-
-    @property
-    def backward_shares(self) -> FloatArray:
-        """Returns which share of each backward record one device computes, shape (records,)."""
-        return self._shares(self.backward_cuts)
-
-    @property
-    def update_shares(self) -> FloatArray:
-        """Returns which share of each record of the update one device computes, shape (records,)."""
-        return self._shares(self.update_cuts)
 
     def cuts(self, phase: str) -> BoolArray:
         """Returns the cuts of the records of "forward", of "backward" or of "step", which is the update."""
         return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
-
-    def _shares(self, cuts: BoolArray) -> FloatArray:
-        return 1 / np.where(cuts, np.array(self.mesh_shape, dtype=np.float64), 1.0).prod(axis=1)
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
         """Returns the same choices with mesh axis 0 of another length, and micro-batches so many times as large.
@@ -142,17 +115,50 @@ class LayerSharding:
             temporary_moments=moments,
         )
 
-    def communicated(self) -> tuple[FloatArray, FloatArray]:
-        """Bytes and numbers of collectives, each of shape (phases, kinds, axes)."""
-        shape = (len(COLLECTIVE_PHASES), len(COLLECTIVE_KINDS), len(self.mesh_shape))
-        num_bytes, counts = np.zeros(shape), np.zeros(shape)
-        for collective in self.collectives:
-            place = COLLECTIVE_PHASES.index(collective.phase), COLLECTIVE_KINDS.index(collective.kind), collective.axis
-            num_bytes[place] += collective.num_bytes * collective.count
-            counts[place] += collective.count
-        return num_bytes, counts
-
     def memory(self) -> FloatArray:
         """Bytes of each of `MEMORY`, in order."""
         found: FloatArray = self.memory_parts.sum(axis=(1, 2))
         return found
+
+
+@final
+@dataclasses.dataclass(frozen=True, eq=False)
+class StageLayers:
+    """All L layers on one mesh, by the stage that they are part of.
+
+    Within a stage two layers agree on the layout of what crosses from one to the other. At its ends each is free: what
+    crosses is brought to another mesh anyway. So a layer may have several variants.
+
+    Attributes:
+        variants: the first L are those of the stage of all layers, in order. Layers that are alike share one object.
+        numbers: the layer that each variant is of.
+        of_stages: for each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside. None: each
+            layer has one variant.
+    """
+
+    variants: tuple[LayerSharding, ...]
+    numbers: tuple[int, ...]
+    of_stages: NDArray[np.intp] | None = None
+
+    @property
+    def whole(self) -> tuple[LayerSharding, ...]:
+        """The layers of the stage of all layers."""
+        return self.variants[: max(self.numbers) + 1]
+
+    def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
+        """All layers changed; those that are alike still share one object."""
+        known = {id(one): one for one in self.variants}
+        changed = {key: change(one) for key, one in known.items()}
+        return dataclasses.replace(self, variants=tuple(changed[id(one)] for one in self.variants))
+
+    def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
+        """Sums over all stages, shape (L, L, ...); entry (i, j) is about layers i..j, zero for j < i.
+
+        Args:
+            value: what is summed: an array, of the same shape for each layer.
+        """
+        values = np.array([value(one) for one in self.variants], dtype=np.float64)
+        flat = values.reshape(len(values), -1)
+        summed = [stage_sum(column, self.of_stages) for column in flat.T]
+        size = len(self.whole)
+        return np.stack(summed, axis=-1).reshape(size, size, *values.shape[1:])

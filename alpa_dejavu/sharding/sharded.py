@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from alpa_dejavu._util.range_sums import FloatArray, stage_sum
 from alpa_dejavu.problem import PHASES, AxisCollectives, Layer, MemoryShares, MeshConfig, Operators
-from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
-from alpa_dejavu.sharding.sharding_table import StageLayers
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 
 __all__ = ["ModelSharding", "Solved", "solved_for"]
 

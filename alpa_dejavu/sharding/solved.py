@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from typing import final
 
 from alpa_dejavu._util.collector import collector_paused
+from alpa_dejavu.layers import LayeredStep, TracedStep, cut_into_layers
+from alpa_dejavu.layers.features import describe
+from alpa_dejavu.problem import Model
 from alpa_dejavu.sharding._layer_jaxprs import LayerJaxprs
 from alpa_dejavu.sharding._layer_program import LayerProgram
 from alpa_dejavu.sharding._mesh import LogicalMesh
 from alpa_dejavu.sharding._options import ShardingOptions
 from alpa_dejavu.sharding.boundary_solve import Workshops
-from alpa_dejavu.sharding.layers import kinds_of, solvers_on, stage_layers
-from alpa_dejavu.sharding.sharded import ZERO
-from alpa_dejavu.sharding.sharding_table import StageLayers
+from alpa_dejavu.sharding.layer_sharding import StageLayers
+from alpa_dejavu.sharding.layers import kinds_of, layers_of, solvers_on, stage_layers
+from alpa_dejavu.sharding.sharded import ZERO, ModelSharding
 
 _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 """The alpha and beta that Alpa's pass assumes for the axes of every logical mesh: the second is ten times as fast."""
@@ -55,3 +59,28 @@ class SolvedLayers:
         if mesh.shape[0] == 1:
             return stage_layers(chain, [0]) * len(ZERO)
         return stage_layers(chain, ZERO)
+
+
+def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none") -> Model:
+    """Cuts a traced step into layers, and returns the model that they make up; see `cut_into_layers`.
+
+    How logical meshes divide them is solved by the sharding engine, on each mesh when it is first asked for.
+
+    Raises:
+        ValueError: the loss has too few equations for so many layers, or an option isn't known.
+    """
+    layered = cut_into_layers(traced, num_layers, remat=remat)
+    model = describe(
+        layered.forward, layered.backward, layered.updates, layered.accumulators, traced.micro_batch, layered.data
+    )
+    return dataclasses.replace(model, sharding=ModelSharding(_solver(layered, traced)))
+
+
+def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
+    """Returns the solver by which `model_of_step` has a model sharded, without the model."""
+    return _solver(cut_into_layers(traced, num_layers), traced)
+
+
+def _solver(layered: LayeredStep, traced: TracedStep) -> SolvedLayers:
+    layers = layered.forward, layered.backward, layered.updates, layered.accumulators
+    return SolvedLayers(layers_of(*layers, layered.data, traced.micro_batch, layered.gradients), traced.workshops)

@@ -11,7 +11,7 @@ from jax._src.lib import xla_client as xc
 from jax._src.lib import xla_extension as xe
 
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls
-from alpa_dejavu.sharding.hlo.collectives import optimize_collectives
+from alpa_dejavu.sharding.hlo.combine import optimize_collectives
 from alpa_dejavu.sharding.hlo.markers import remove_markers
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax._partition import partition

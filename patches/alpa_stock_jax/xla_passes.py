@@ -8,8 +8,7 @@ from typing import Any
 
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
 from alpa_dejavu.sharding.hlo import shardings as hlo_shardings
-from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, estimate_cost
-from alpa_dejavu.sharding.hlo.flops import count_flop_dot_conv_only
+from alpa_dejavu.sharding.hlo.cost import MeasuredCosts, count_flop_dot_conv_only, estimate_cost
 from alpa_dejavu.sharding.hlo.gradients import gradient_channels, rewrite_gradient_accumulation
 from alpa_dejavu.sharding.hlo.markers import hooked_shardings, remove_markers, slice_at_markers
 from alpa_stock_jax._partition import partition

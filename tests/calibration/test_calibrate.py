@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from alpa_dejavu.alpa import ray_bench
 from alpa_dejavu.calibration import read_calibration, write_calibration
-from alpa_dejavu.calibration._choose import ENOUGH, next_measurement
 from alpa_dejavu.calibration._fit_devices import DeviceModel
 from alpa_dejavu.calibration._fit_links import LinkModel, fit_sends, predicted_s
+from alpa_dejavu.calibration._log_fit import ENOUGH, next_measurement
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Bench, Collective, MeasurementError, Pipeline, Place
 from alpa_dejavu.calibration.calibrate import calibrate, identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements

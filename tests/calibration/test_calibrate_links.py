@@ -30,10 +30,8 @@ from alpa_dejavu.calibration import (
     read_calibration,
     write_calibration,
 )
-from alpa_dejavu.calibration._alike_values import grouped
-from alpa_dejavu.calibration._net import Net, carried
-from alpa_dejavu.calibration._probe_links import PLACE, even_latencies
-from alpa_dejavu.calibration._rounds import rounds
+from alpa_dejavu.calibration._net import Net, carried, rounds
+from alpa_dejavu.calibration._probe_links import PLACE, even_latencies, grouped
 from alpa_dejavu.calibration.bench import BETWEEN, Bench, Flows, MeasurementError
 from alpa_dejavu.calibration.calibrate_links import calibrate_links, links_identity
 from alpa_dejavu.calibration.measurements import Measurement, Measurements

@@ -2,9 +2,36 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core
 
-from alpa_dejavu.sharding.layers import LayerJaxprs
+from alpa_dejavu.sharding._build_program import layer_program
+from alpa_dejavu.sharding.layer_sharding import COLLECTIVE_PHASES
+from alpa_dejavu.sharding.layers import LayerJaxprs, kinds_of, solvers_on, stage_layers
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def sharded(layers, mesh, options, zero=0):
+    """The layers of a model on a mesh, in all stages."""
+    kinds, programs = kinds_of(layers)
+    solvers = solvers_on(programs, mesh, options)
+    return stage_layers([solvers[kind] for kind in kinds], [zero])[0]
+
+
+def sharded_as_one(layers, mesh, options, batch_dims=None):
+    """Layers in a row, sharded as one."""
+    solvers = solvers_on([layer_program(layers, batch_dims)], mesh, options)
+    return stage_layers(solvers, [0])[0].variants[0]
+
+
+def communicated(layer):
+    """Bytes and numbers of a layer's collectives, by phase, kind and axis; shape (2, 4, 4, axes)."""
+    found = np.zeros((2, len(COLLECTIVE_PHASES), len(KINDS), len(layer.mesh_shape)))
+    for one in layer.collectives:
+        place = COLLECTIVE_PHASES.index(one.phase), KINDS.index(one.kind), one.axis
+        found[(slice(None), *place)] += one.num_bytes * one.count, one.count
+    return found
 
 
 def _alike(tree):

@@ -7,10 +7,9 @@ import pytest
 
 from alpa_dejavu.layers import trace
 from alpa_dejavu.layers.models import known_models, model_function
-from alpa_dejavu.layers.models._experts import _two_best
 from alpa_dejavu.layers.models._sizes import GPT, MoE, WideResNet
 from alpa_dejavu.layers.models._suites import SUITES
-from alpa_dejavu.layers.models._transformer import transformer_step
+from alpa_dejavu.layers.models._transformer import _two_best, transformer_step
 from alpa_dejavu.layers.models._wresnet import wresnet_step
 
 

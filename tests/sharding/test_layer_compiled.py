@@ -12,7 +12,6 @@ from jax._src.lib import xla_client as xc
 import layer_models
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions, shard_module
 from alpa_dejavu.sharding.hlo import HloModuleProto, inline_calls, simplify
-from alpa_dejavu.sharding.layers import shard_layer, sharded_layers
 from alpa_stock_jax._partition import partition
 
 OPTIONS = ShardingOptions(force_batch_dim_to_mesh_dim=0)
@@ -76,12 +75,12 @@ def test_a_stage_of_blocks_against_the_compiled_module(shape):
     sharded = shard_module(lowered(step_of(blocks), parameters, parameters, X), mesh, OPTIONS)
     compiled = compiled_bytes(sharded.module, mesh)
     layers = layer_models.chain_of(blocks, X)
-    whole = shard_layer(layers, mesh, OPTIONS)
+    whole = layer_models.sharded_as_one(layers, mesh, OPTIONS)
     assert whole.cost == pytest.approx(sharded.objective, rel=0.05)
-    composed, _ = sharded_layers(layers, [mesh], [OPTIONS]).stages(0)
+    composed = layer_models.sharded(layers, mesh, OPTIONS).sums(layer_models.communicated)
     ours = collections.Counter()
     for one in whole.collectives:
         ours[one.kind, one.axis] += one.num_bytes * one.count
-    assert composed[0, -1].sum() == pytest.approx(sum(ours.values()), rel=0.05)
+    assert composed[0, -1, 0].sum() == pytest.approx(sum(ours.values()), rel=0.05)
     assert ours["all_reduce", 0] == pytest.approx(compiled["all_reduce", 0], rel=0.002)
     assert cost(ours, mesh) == pytest.approx(cost(compiled, mesh), rel=0.05)

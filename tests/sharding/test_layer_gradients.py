@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+import layer_models
 from alpa_dejavu.layers import cut_into_layers, trace
 from alpa_dejavu.sharding import LogicalMesh, ShardingOptions
-from alpa_dejavu.sharding.layers import layers_of, sharded_layers
+from alpa_dejavu.sharding.layers import layers_of
 
 WIDTH, DEPTH, BATCH = 32, 6, 8
 
@@ -125,8 +126,8 @@ def test_suites_sum_each_gradient_once_a_step(name):
     states = states_of(traced, step, layers)
     assert all(any(state.aval.shape == p.aval.shape for state in found) for p, found in states.items())
     options = ShardingOptions(force_batch_dim_to_mesh_dim=0)
-    table = sharded_layers(layers, [LogicalMesh((2, 1), (1.0, 1.0), (1.0, 0.1))], [options])
-    sent = [one for row in table.layers for one in row[0].collectives]
+    stages = layer_models.sharded(layers, LogicalMesh((2, 1), (1.0, 1.0), (1.0, 0.1)), options)
+    sent = [one for layer in stages.whole for one in layer.collectives]
     # Layer norms sum the gradients of their half-precision parameters in single precision.
     summed = sum(one.num_bytes * one.count for one in sent if one.phase == "gradient")
     assert summed == pytest.approx(sum(v.aval.size * v.aval.dtype.itemsize for v in traced.gradients), rel=1e-3)

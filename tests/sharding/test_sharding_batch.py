@@ -3,7 +3,7 @@
 import pytest
 
 from alpa_dejavu.sharding._batch import operator_batch_dims, reshaped_dims
-from alpa_dejavu.sharding._depth import operator_depths
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._operator import Dims, Operator
 from operators import GRADIENT, dot, elementwise, parameter, reduce, two_layers
 
@@ -36,7 +36,7 @@ def test_products_are_deep_and_reductions_start_again():
         *two_layers(16, 8), elementwise(4, shape=(16, 8), name="tanh"), Operator("constant", (), (), 4),
         reduce(5, 6, 16, dims=(1,)),
     ]
-    assert operator_depths(operators, operator_batch_dims(operators)) == [0, 0, 1000, 0, 2000, 2001, 0, 0]
+    assert Facts.of(operators).depths == [0, 0, 1000, 0, 2000, 2001, 0, 0]
 
 
 def test_tensors_of_another_stage_lie_deep():
@@ -44,4 +44,4 @@ def test_tensors_of_another_stage_lie_deep():
         parameter(16, 8), Operator("identity", (0,), (16, 8), 4, stage_start=True), parameter(8, 8),
         dot(1, 2, 16, 8),
     ]
-    assert operator_depths(operators, operator_batch_dims(operators))[:2] == [20, 20]
+    assert Facts.of(operators).depths[:2] == [20, 20]

@@ -13,11 +13,6 @@ def test_costs_follow_alpas_formulas():
     assert mesh.all_to_all_cost(800, 1) == pytest.approx(2 + 0.1 * 3 / 16 * 800 * 2 + 0.001)
 
 
-def test_flattened_mesh_keeps_devices_and_takes_the_extremes():
-    mesh = LogicalMesh((2, 2), (1, 3), (1, 0.1), (3, 1, 2, 0)).flatten()
-    assert (mesh.shape, mesh.alpha, mesh.beta, mesh.device_ids) == ((4, 1), (3, 3), (0.1, 0.1), (3, 1, 2, 0))
-
-
 def test_groups_are_the_lines_of_the_grid():
     mesh = LogicalMesh((2, 3), device_ids=(0, 1, 2, 3, 4, 5))
     assert mesh.groups(0) == ((0, 3), (1, 4), (2, 5))

@@ -14,12 +14,10 @@ from alpa_dejavu.sharding._solvers import NamedSolver
 from alpa_dejavu.sharding.experimental.anneal import annealed
 from alpa_dejavu.sharding.experimental.dual import Dual
 from alpa_dejavu.sharding.experimental.forests import bettered
-from alpa_dejavu.sharding.experimental.mix import mixed
 from alpa_dejavu.sharding.experimental.padded import Padded
-from alpa_dejavu.sharding.experimental.relaxed import ceiling_of, solve_relaxed
+from alpa_dejavu.sharding.experimental.relaxed import ceiling_of, mixed, solve_relaxed
 from alpa_dejavu.sharding.experimental.settle import settled
-from alpa_dejavu.sharding.layers import shard_layer
-from layer_models import gpt
+from layer_models import gpt, sharded_as_one
 from operators import two_layer_gradients
 
 
@@ -228,8 +226,8 @@ def test_layers_take_it_where_elimination_gives_up(monkeypatch):
     monkeypatch.setattr(_solvers, "solve_relaxed", counted)
     (layer,) = gpt(num_blocks=1, batch=4, length=16, hidden=64, heads=4, vocabulary=128)
     mesh = LogicalMesh((2, 2), (1.0, 1.0), (1.0, 0.1))
-    exact = shard_layer(layer, mesh, ShardingOptions()).cost
+    exact = sharded_as_one([layer], mesh, ShardingOptions()).cost
     assert not called
-    relaxed = shard_layer(layer, mesh, ShardingOptions(solver="relaxed")).cost
+    relaxed = sharded_as_one([layer], mesh, ShardingOptions(solver="relaxed")).cost
     assert called
     assert exact * (1 - 1e-9) <= relaxed <= 1.01 * exact

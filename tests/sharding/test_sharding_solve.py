@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alpa_dejavu.sharding import LogicalMesh, Operator, ShardingOptions, solve
 from alpa_dejavu.sharding._blocks import Blocks
+from alpa_dejavu.sharding._facts import Facts
 from alpa_dejavu.sharding._graph import merge_followers
 from alpa_dejavu.sharding._options import INFINITY_COST
 from alpa_dejavu.sharding._strategies import operator_tables
@@ -30,7 +31,7 @@ SIZES = st.sampled_from([4, 8, 64])
 
 def _enumerate(operators, mesh, options):
     """The least cost over all choices, summed up from the operators' own tables."""
-    tables, _, _ = operator_tables(operators, mesh, options)
+    tables = operator_tables(Facts.of(operators), mesh, options)
     followers = merge_followers(operators, tables, Blocks())
     roots = [i for i in range(len(operators)) if followers.root[i] == i]
     best = np.inf
@@ -166,9 +167,9 @@ def _chain(layers):
 
 def test_a_repeated_block_is_worked_out_once():
     mesh, options = LogicalMesh((2, 2)), ShardingOptions()
-    few, many = (len({id(t) for t in operator_tables(_chain(n), mesh, options)[0]}) for n in (4, 40))
+    few, many = (len({id(t) for t in operator_tables(Facts.of(_chain(n)), mesh, options)}) for n in (4, 40))
     assert many == few
     blocks = Blocks()
     operators = _chain(40)
-    merge_followers(operators, operator_tables(operators, mesh, options)[0], blocks)
+    merge_followers(operators, operator_tables(Facts.of(operators), mesh, options), blocks)
     assert blocks.repeated > 0.9 * blocks.steps

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpa_dejavu.sharding import LogicalMesh
-from alpa_dejavu.sharding._op_sharding import MANUAL, from_op_sharding, to_op_sharding
+from alpa_dejavu.sharding._op_sharding import from_op_sharding, to_op_sharding
 from alpa_dejavu.sharding._propagate import reshape_spec
 from alpa_dejavu.sharding._spec import divides, num_tiles, replicated, tile
 from alpa_dejavu.sharding.hlo._schema import OpSharding
+from alpa_dejavu.sharding.hlo.shardings import MANUAL
 
 MESHES = [(4, 1), (1, 4), (2, 2), (2, 4)]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
 from jax import core
 
-from alpa_dejavu.layers.features._batch import made_from, made_into
 from alpa_dejavu.layers.features._strided import Strided
 from alpa_dejavu.layers.features.flatten import Flattener, Step, Value
 from alpa_dejavu.layers.features.fusion import Fusion
@@ -136,3 +135,29 @@ def _exchanged(steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion, weig
             result = activation.num_bytes
         payloads += [result] * int(step.trips)
     return tuple(payloads)
+
+
+_LOOPS = ("elementwise", "layout")
+
+
+def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Value]) -> set[Value]:
+    """The sources, and all that element-wise loops make of them and of constants alone."""
+    found = set(sources)
+    for step, kind in zip(steps, kinds, strict=True):
+        inputs = [value for value in step.inputs if not value.constant]
+        if step.primitive in ALIASES:
+            found.update(b for a, b in zip(step.inputs, step.outputs, strict=False) if a in found)
+        elif inputs and kind in _LOOPS and all(value in found for value in inputs):
+            found.update(step.outputs)
+    return found
+
+
+def made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
+    """The results, and all that element-wise loops make them from: what is added to a gradient is one too."""
+    found = set(results)
+    for step, kind in zip(reversed(steps), reversed(kinds), strict=True):
+        if step.primitive in ALIASES:
+            found.update(a for a, b in zip(step.inputs, step.outputs, strict=False) if b in found and not a.constant)
+        elif kind in _LOOPS and any(value in found for value in step.outputs):
+            found.update(value for value in step.inputs if not value.constant)
+    return found

@@ -14,7 +14,7 @@ from jax import core
 from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.layers.features._layer import LayerFeatures, layer_features
 from alpa_dejavu.layers.features.flatten import Value
-from alpa_dejavu.layers.features.structure import structure
+from alpa_dejavu.layers.features.structure import structure, variables
 from alpa_dejavu.problem import Layer, Model, Operators, Tensor
 
 _NOTHING = LayerFeatures(Operators.of([]), 0.0, ())
@@ -119,7 +119,7 @@ def _roles(
                 roles[var] = "parameter"
             else:
                 roles[var] = "input"
-        made.update(_variables(jaxpr.outvars))
+        made.update(variables(jaxpr.outvars))
     return roles
 
 
@@ -132,7 +132,7 @@ def _tensors(
     for position, jaxpr in enumerate(chain):
         for var in dict.fromkeys(jaxpr.invars):
             users.setdefault(var, []).append(position)
-        producers.update((var, position) for var in _variables(jaxpr.outvars))
+        producers.update((var, position) for var in variables(jaxpr.outvars))
     tensors = []
     for var, positions in users.items():
         role = roles.get(var, "activation")
@@ -142,14 +142,10 @@ def _tensors(
         made = -1 if role != "activation" else producers[var]
         tensors.append(Tensor(Value(var.aval).num_bytes, role, made, tuple(where)))
     kept: dict[core.Var, set[int]] = {}
-    made_by_updates = {var for update in updates if update is not None for var in _variables(update.outvars)}
+    made_by_updates = {var for update in updates if update is not None for var in variables(update.outvars)}
     for layer, update in enumerate(updates):
         for var in update.invars if update is not None else ():
             if var not in producers and var not in users and var not in made_by_updates:
                 kept.setdefault(var, set()).add(layer)
     tensors += [Tensor(Value(var.aval).num_bytes, "optimizer", -1, tuple(sorted(where))) for var, where in kept.items()]
     return tensors
-
-
-def _variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
-    return [atom for atom in atoms if not isinstance(atom, core.Literal)]

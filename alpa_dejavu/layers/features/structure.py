@@ -11,7 +11,7 @@ import functools
 import hashlib
 import re
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from jax import core
@@ -22,6 +22,11 @@ _known: weakref.WeakKeyDictionary[core.Jaxpr, int] = weakref.WeakKeyDictionary()
 _numbers: dict[Hashable, int] = {}
 _digests: weakref.WeakKeyDictionary[core.Jaxpr, str] = weakref.WeakKeyDictionary()
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
+    """Returns the variables among a jaxpr's operands or results; the others are literals."""
+    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def structure(jaxpr: core.Jaxpr) -> int:

@@ -12,9 +12,8 @@ import numpy as np
 from alpa_dejavu.planning.kept._arrays import packed, unpacked
 from alpa_dejavu.planning.kept._model import Data, Numbered
 from alpa_dejavu.problem import MeshConfig, NoShardingError
-from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding
+from alpa_dejavu.sharding.layer_sharding import Collective, LayerSharding, StageLayers
 from alpa_dejavu.sharding.sharded import ZERO, ModelSharding, Solved, solved_for
-from alpa_dejavu.sharding.sharding_table import StageLayers
 
 Mesh: TypeAlias = tuple[int, int, bool]
 """The lengths of a logical mesh's axes, and whether the batch is forced onto the first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -57,7 +57,7 @@ class Padded:
         nodes = tuple(sorted(graph.costs))
         place = {node: n for n, node in enumerate(nodes)}
         sizes = np.array([len(graph.costs[node]) for node in nodes], dtype=np.intp)
-        dear = 2.0 * sum(map(_largest, _arrays(graph))) or 1.0
+        dear = 2.0 * sum(map(_largest, graph.arrays)) or 1.0
         impossible = dear * (len(graph.costs) + len(graph.edges) + 1)
         width = int(sizes.max(initial=1))
         costs = np.full((len(nodes), width), np.inf)
@@ -129,11 +129,6 @@ class Padded:
         places = np.arange(len(self.nodes))[:, None]
         found: FloatArray = self.use[:, places, choices].sum(axis=1)
         return found
-
-
-def _arrays(graph: CostGraph) -> Iterable[FloatArray]:
-    yield from graph.costs.values()
-    yield from graph.edges.values()
 
 
 def _largest(costs: FloatArray) -> float:

@@ -5,7 +5,6 @@ Out: another one, or figures of it; each pass is a pure function.
 """
 
 from alpa_dejavu.sharding.hlo._schema import HloModuleProto
-from alpa_dejavu.sharding.hlo.inline import inline_calls
-from alpa_dejavu.sharding.hlo.simplify import simplify
+from alpa_dejavu.sharding.hlo.simplify import inline_calls, simplify
 
 __all__ = ["HloModuleProto", "inline_calls", "simplify"]

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from alpa_dejavu.sharding.hlo._collectives import reduction_of
 from alpa_dejavu.sharding.hlo._graph import Graph
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto
-from alpa_dejavu.sharding.hlo._shapes import FLOATS, array_shape, literal_values, num_elements, same_array
+from alpa_dejavu.sharding.hlo._shapes import FLOATS, literal_values, num_elements, same_array
 
 Node = HloInstructionProto
 Rule = Callable[[Graph, Node], Node | None]
@@ -41,7 +42,7 @@ def _tuple(graph: Graph, node: Node) -> Node | None:
     return source
 
 
-def _convert(graph: Graph, node: Node) -> Node | None:
+def _unchanged(graph: Graph, node: Node) -> Node | None:
     source = graph.operand(node, 0)
     return source if same_array(source.shape, node.shape) else None
 
@@ -111,16 +112,11 @@ def _multiply_twice(graph: Graph, node: Node) -> Node | None:
         for inner_side in (0, 1):
             factor = scalar_value(graph, graph.operand(inner, inner_side))
             if factor is not None and node.shape.dimensions:
-                both = scalar_of_same_shape(graph, node, factor * outer)
+                both = graph.add("broadcast", node.shape, [graph.constant(node.shape.element_type, factor * outer)])
                 return graph.add(
                     "multiply", node.shape, [graph.operand(inner, 1 - inner_side), both], metadata=node.metadata
                 )
     return None
-
-
-def _slice(graph: Graph, node: Node) -> Node | None:
-    source = graph.operand(node, 0)
-    return source if same_array(source.shape, node.shape) else None
 
 
 def _concatenate(graph: Graph, node: Node) -> Node | None:
@@ -134,9 +130,7 @@ def _reduce(graph: Graph, node: Node) -> Node | None:
     source, start = graph.operands(node)
     if any(source.shape.dimensions[i] != 1 for i in node.dimensions):
         return None
-    called = next(part for part in graph.module.computations if part.id == node.called_computation_ids[0])
-    operation = next(inner.opcode for inner in called.instructions if inner.id == called.root_id)
-    neutral = {"add": 0.0, "multiply": 1.0}.get(operation)
+    neutral = {"add": 0.0, "multiply": 1.0}.get(reduction_of(graph.module, node))
     if neutral is None or scalar_value(graph, start) != neutral:
         return None
     return graph.reshape(source, list(node.shape.dimensions))
@@ -191,20 +185,14 @@ def scalar_value(graph: Graph, node: Node) -> float | None:
     return float(values.reshape(()))
 
 
-def scalar_of_same_shape(graph: Graph, node: Node, value: float) -> Node:
-    """A value of an instruction's shape whose every element is `value`."""
-    scalar = graph.constant(node.shape.element_type, value)
-    return graph.add("broadcast", array_shape(node.shape.element_type, node.shape.dimensions), [scalar])
-
-
 RULES: dict[str, tuple[Rule, ...]] = {
     "get-tuple-element": (_get_tuple_element,),
     "tuple": (_tuple,),
-    "convert": (_convert,),
+    "convert": (_unchanged,),
     "reshape": (_reshape,),
     "transpose": (_transpose,),
     "broadcast": (_broadcast, _broadcast_of_iota),
-    "slice": (_slice,),
+    "slice": (_unchanged,),
     "concatenate": (_concatenate,),
     "reduce": (_reduce,),
     "pad": (_pad,),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alpa_dejavu.sharding.hlo._schema import HloComputationProto, HloInstructionProto, HloModuleProto
+from alpa_dejavu.sharding.hlo._graph import computation
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 
 COLLECTIVES = frozenset({
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
@@ -31,13 +32,9 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
     """The operation by which a collective reduces, such as "add"; "" for others and for what isn't one operation."""
     if not node.called_computation_ids:
         return ""
-    called = _called(module, node)
+    called = computation(module, node.called_computation_ids[0])
     root = next(inner for inner in called.instructions if inner.id == called.root_id)
     return root.opcode if all(inner.opcode in ("parameter", root.opcode) for inner in called.instructions) else ""
-
-
-def _called(module: HloModuleProto, node: HloInstructionProto) -> HloComputationProto:
-    return next(part for part in module.computations if part.id == node.called_computation_ids[0])
 
 
 def is_gradient(node: HloInstructionProto) -> bool:

@@ -69,11 +69,6 @@ def same_array(first: ShapeProto, second: ShapeProto) -> bool:
     return first.element_type == second.element_type and list(first.dimensions) == list(second.dimensions)
 
 
-def numpy_type(element_type: int) -> type | None:
-    """The numpy type of an element type, or None where numpy has none."""
-    return _NUMPY.get(element_type)
-
-
 def literal_values(literal: LiteralProto) -> np.ndarray | None:
     """A literal as a numpy array, or None for element types that numpy lacks."""
     kind = literal.shape.element_type

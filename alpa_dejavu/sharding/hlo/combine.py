@@ -16,6 +16,7 @@ from alpa_dejavu.sharding.hlo._collectives import groups_of, is_gradient, next_c
 from alpa_dejavu.sharding.hlo._graph import Graph
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo._shapes import array_shape, byte_size, num_elements
+from alpa_dejavu.sharding.hlo.scatter import all_reduce_to_reduce_scatter
 
 Node = HloInstructionProto
 _Combine = Callable[[Graph, Sequence[Node], int], list[Node]]
@@ -174,3 +175,20 @@ def _reduce_scatter(graph: Graph, group: Sequence[Node], channel: int) -> list[N
         results.append(graph.reshape(_cut(graph, scattered, start, width), node.shape.dimensions))
         start += width
     return results
+
+
+def optimize_collectives(
+    module: HloModuleProto, num_partitions: int, all_reduce_threshold_bytes: int, all_gather_threshold_bytes: int
+) -> HloModuleProto:
+    """A copy of a partitioned module with reduce-scatters where pieces are enough, and collectives done together.
+
+    Args:
+        module: one partition, without calls.
+        num_partitions: of how many.
+        all_reduce_threshold_bytes: the most bytes of a combined all-reduce or reduce-scatter.
+        all_gather_threshold_bytes: the most bytes of a combined all-gather.
+    """
+    module = all_reduce_to_reduce_scatter(module, num_partitions)
+    module = combine_all_reduces(module, all_reduce_threshold_bytes)
+    module = combine_reduce_scatters(module, all_reduce_threshold_bytes)
+    return combine_all_gathers(module, all_gather_threshold_bytes)

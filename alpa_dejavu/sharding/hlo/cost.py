@@ -3,20 +3,20 @@
 Only collectives and products are counted; what is fused around them is left out, as in Alpa's cost model.
 
 References: the semantics of Alpa's `estimate_hlo_module_cost`; the tables are those of
-`alpa.mesh_profiling.MeshProfilingResult`.
+`alpa.mesh_profiling.MeshProfilingResult`. Operations are counted by the rule of XLA's HloCostAnalysis: two for each
+multiply-add.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from alpa_dejavu.sharding._profile import interpolate
 from alpa_dejavu.sharding.hlo._collectives import Groups, groups_of
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 from alpa_dejavu.sharding.hlo._shapes import BF16, F16, num_elements
-from alpa_dejavu.sharding.hlo.flops import instruction_flop
 
 Table = Mapping[tuple[Groups, str], Sequence[tuple[float, float]]]
 
@@ -96,10 +96,47 @@ def _beyond_nothing(points: Sequence[tuple[float, float]], size: float) -> float
     finite = [(s, t) for s, t in points if math.isfinite(t)]
     if len(finite) < 2:
         return math.inf if not finite else 0.0
-    return max(0.0, _interpolate(finite, size) - _interpolate(finite, 0.0))
+    return max(0.0, interpolate(finite, size) - interpolate(finite, 0.0))
 
 
-def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
-    right = min(max(bisect.bisect_left([s for s, _ in points], size), 1), len(points) - 1)
-    (x0, y0), (x1, y1) = points[right - 1], points[right]
-    return y0 if x1 == x0 else y0 + (y1 - y0) * (size - x0) / (x1 - x0)
+def count_flop_dot_conv_only(module: HloModuleProto) -> int:
+    """The operations of all `dot` and `convolution` instructions, each computation counted once for each of its calls.
+
+    The body of a loop counts once: how often it runs isn't known from the module.
+    """
+    by_id = {part.id: part for part in module.computations}
+    memory: dict[int, int] = {}
+
+    def count(computation_id: int) -> int:
+        if computation_id not in memory:
+            memory[computation_id] = 0
+            instructions = by_id[computation_id].instructions
+            shapes = {node.id: list(node.shape.dimensions) for node in instructions}
+            memory[computation_id] = sum(
+                _flop(node, shapes) + sum(count(i) for i in node.called_computation_ids) for node in instructions
+            )
+        return memory[computation_id]
+
+    return count(module.entry_computation_id)
+
+
+def instruction_flop(node: HloInstructionProto, operand_dimensions: list[list[int]]) -> int:
+    """The operations of one instruction; 0 where it is neither a dot nor a convolution."""
+    size = math.prod(node.shape.dimensions)
+    if node.opcode == "dot":
+        contracting = node.dot_dimension_numbers.lhs_contracting_dimensions
+        return 2 * size * math.prod(operand_dimensions[0][i] for i in contracting)
+    if node.opcode == "convolution":
+        return 2 * size * _kernel_size(node, operand_dimensions[1])
+    return 0
+
+
+def _kernel_size(node: HloInstructionProto, kernel: list[int]) -> int:
+    """The multiply-adds that one element of a convolution's result takes."""
+    numbers = node.convolution_dimension_numbers
+    positions = [*numbers.kernel_spatial_dimensions, numbers.kernel_input_feature_dimension]
+    return math.prod(kernel[i] for i in positions)
+
+
+def _flop(node: HloInstructionProto, shapes: dict[int, list[int]]) -> int:
+    return instruction_flop(node, [shapes[i] for i in node.operand_ids])

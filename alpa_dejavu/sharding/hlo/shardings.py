@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alpa_dejavu.sharding.hlo._graph import entry
-from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding
+from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto, OpSharding, ShapeProto
 from alpa_dejavu.sharding.hlo._shapes import is_tuple
 
 REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL, UNKNOWN = 0, 1, 2, 3, 4, 5
@@ -25,6 +25,11 @@ def replicated() -> OpSharding:
 def tuple_sharding(parts: Sequence[OpSharding]) -> OpSharding:
     """The sharding of a tuple."""
     return OpSharding(type=TUPLE, tuple_shardings=list(parts))
+
+
+def sharding_of(shape: ShapeProto, parts: Sequence[OpSharding]) -> OpSharding:
+    """The sharding of a value, from those of its arrays: a tuple's, or that of the only one."""
+    return tuple_sharding(parts) if is_tuple(shape) else parts[0]
 
 
 def parameter_shardings(module: HloModuleProto) -> list[OpSharding]:
@@ -81,7 +86,7 @@ def set_output_shardings(module: HloModuleProto, shardings: Sequence[OpSharding]
     count = len(root.shape.tuple_shapes) if is_tuple(root.shape) else 1
     if count != len(shardings):
         raise ValueError(f"{len(shardings)} shardings for the {count} results of {module.name}")
-    root.sharding.CopyFrom(tuple_sharding(shardings) if is_tuple(root.shape) else shardings[0])
+    root.sharding.CopyFrom(sharding_of(root.shape, shardings))
     _forget_summary(module)
 
 

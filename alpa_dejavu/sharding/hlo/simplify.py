@@ -1,14 +1,15 @@
 """A module made simpler before it is sharded: what the engine sees is what is computed, once.
 
 References: the passes before auto-sharding in Alpa's fork of XLA (alpa_compiler.cc): DotDecomposer,
-AlgebraicSimplifier, TupleSimplifier, TransposeFolding, HloCSE and HloDCE, run until nothing changes.
+AlgebraicSimplifier, TupleSimplifier, TransposeFolding, HloCSE and HloDCE, run until nothing changes; before them
+CallInliner.
 """
 
 from __future__ import annotations
 
 from alpa_dejavu.sharding.hlo._algebra import RULES
 from alpa_dejavu.sharding.hlo._dots import canonical_dots, fold_transposes, turn_dots
-from alpa_dejavu.sharding.hlo._graph import Graph, drop_unreachable, has_side_effect
+from alpa_dejavu.sharding.hlo._graph import Graph, computation, drop_unreachable, has_side_effect
 from alpa_dejavu.sharding.hlo._schema import HloInstructionProto, HloModuleProto
 
 _MOST_ROUNDS = 50
@@ -90,3 +91,32 @@ def _key(node: HloInstructionProto) -> bytes:
         shape.ClearField("layout")
         shape.ClearField("is_dynamic_dimension")
     return bare.SerializeToString(deterministic=True)
+
+
+def inline_calls(module: HloModuleProto) -> HloModuleProto:
+    """A copy of the module in which no `call` is left; the computations of reductions, loops and branches stay."""
+    module = HloModuleProto.FromString(module.SerializeToString())
+    for target in list(module.computations):
+        graph = Graph(module, target)
+        calls = [node for node in graph if node.opcode == "call"]
+        while calls:
+            for call in calls:
+                graph.replace(call, _inline(graph, call))
+            graph.settle()
+            graph.drop_dead()
+            calls = [node for node in graph if node.opcode == "call"]
+        graph.close()
+    drop_unreachable(module)
+    return module
+
+
+def _inline(graph: Graph, call: HloInstructionProto) -> HloInstructionProto:
+    """Copies the called computation's instructions to where the call is; returns the copy of its root."""
+    called = computation(graph.module, call.called_computation_ids[0])
+    copies: dict[int, int] = {}
+    for node in called.instructions:
+        if node.opcode == "parameter":
+            copies[node.id] = call.operand_ids[node.parameter_number]
+        else:
+            copies[node.id] = graph.adopt(node, [copies[i] for i in node.operand_ids]).id
+    return graph.nodes[copies[called.root_id]]

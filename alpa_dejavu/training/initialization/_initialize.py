@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 from alpa_dejavu.problem import checks
 from alpa_dejavu.training.initialization._align import Units, groups_of
@@ -15,14 +15,14 @@ from alpa_dejavu.training.initialization._field import Field
 from alpa_dejavu.training.initialization._judge import Judge
 from alpa_dejavu.training.initialization._judge import judge as judge_of
 from alpa_dejavu.training.initialization._layout import Parameters
-from alpa_dejavu.training.initialization._local import LocalRunner
+from alpa_dejavu.training.initialization._memory import fitting_lanes
 from alpa_dejavu.training.initialization._model import Batches, Model, gives_gradient
 from alpa_dejavu.training.initialization._ray_workers import ray_workers
 from alpa_dejavu.training.initialization._run import Progress, Run
 from alpa_dejavu.training.initialization._rungs import BUDGETS, checked_rungs, extra_allowed, rungs_of
 from alpa_dejavu.training.initialization._setting import Setting
 from alpa_dejavu.training.initialization._store import Store
-from alpa_dejavu.training.initialization._task import Runner
+from alpa_dejavu.training.initialization._task import Outcome, Runner, Task
 from alpa_dejavu.training.initialization._trainer import Trainer
 from alpa_dejavu.training.initialization.rules import Rule, rule
 from alpa_dejavu.training.initialization.starts import Start, start
@@ -160,3 +160,18 @@ def _check_numbers(
             raise ValueError(f"parallel_initialize: {name} is {value!r}, but must be a whole number of at least 1")
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"parallel_initialize: seed is {seed!r}, but must be a whole number of at least 0")
+
+
+@final
+class LocalRunner(Runner):
+    """The null model of runners: this process, its default device, no worker."""
+
+    def __init__(self, trainer: Trainer, store: Store) -> None:
+        self._trainer, self._store = trainer, store
+
+    def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
+        return fitting_lanes(self._trainer, lanes, memory_bytes)
+
+    def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
+        while (task := next_task()) is not None:
+            yield self._trainer.train(task, self._store.side_by_side(task.numbers))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpa_dejavu.sharding.hlo._graph import Graph
-from alpa_dejavu.sharding.hlo._partition_id import values_by_partition
+from alpa_dejavu.sharding.hlo.scatter import values_by_partition
 from hlo_tools import from_text, run_partitions
 
 

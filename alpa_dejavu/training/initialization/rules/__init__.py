@@ -6,10 +6,9 @@ In: the losses of all candidates so far. Out: which of them are kept.
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization.rules._asha import Asha
+from alpa_dejavu.training.initialization.rules._asha import Asha, Halving
 from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing
 from alpa_dejavu.training.initialization.rules._evolution import Evolution
-from alpa_dejavu.training.initialization.rules._halving import Halving
 from alpa_dejavu.training.initialization.rules._optuna_pruner import OptunaPruner
 
 __all__ = ["Asha", "Child", "Decision", "Evolution", "Halving", "OptunaPruner", "Rule", "Standing", "rule"]

@@ -99,3 +99,9 @@ class Rule(abc.ABC):
     @abc.abstractmethod
     def decide(self, standing: Standing) -> Decision:
         """The same standing always gets the same decision."""
+
+
+def at_least_two(owner: str, eta: int) -> None:
+    """Raises ValueError unless candidates become fewer."""
+    if not (isinstance(eta, int) and eta >= 2):
+        raise ValueError(f"{owner}: eta is {eta!r}, but must be a whole number of at least 2: one in eta goes on")

@@ -8,8 +8,7 @@ from typing import final
 import numpy as np
 
 from alpa_dejavu.problem import checks
-from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing
-from alpa_dejavu.training.initialization.rules._checks import at_least_two
+from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rule, Standing, at_least_two
 
 
 @final

@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any, final
 
 from alpa_dejavu.training.initialization._optuna import quiet_optuna
-from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing
-from alpa_dejavu.training.initialization.rules._checks import at_least_two
+from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Standing, at_least_two
 
 
 @final

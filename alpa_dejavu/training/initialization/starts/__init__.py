@@ -6,7 +6,7 @@ In: the shapes of a model's parameters, and seeds. Out: parameters for each cand
 from __future__ import annotations
 
 from alpa_dejavu._util.by_name import resolve
-from alpa_dejavu.training.initialization.starts._base import Ask, Start, Started
+from alpa_dejavu.training.initialization.starts._base import Ask, Own, Start, Started
 from alpa_dejavu.training.initialization.starts._by_shape import (
     ByShape,
     KaimingNormal,
@@ -19,7 +19,6 @@ from alpa_dejavu.training.initialization.starts._by_shape import (
 )
 from alpa_dejavu.training.initialization.starts._coarse_to_fine import CoarseToFine
 from alpa_dejavu.training.initialization.starts._optuna_sampler import OptunaSampler
-from alpa_dejavu.training.initialization.starts._own import Own
 from alpa_dejavu.training.initialization.starts._scales import LatinHypercube, Scales, Sobol
 
 __all__ = [

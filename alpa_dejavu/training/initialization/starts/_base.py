@@ -66,3 +66,12 @@ class Start(abc.ABC):
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:
         """Returns the weights of each asked candidate; the same question always gets the same answer."""
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Own(Start):
+    """A start with the weights with which the model begins by itself."""
+
+    def start(self, ask: Ask) -> tuple[Started, ...]:
+        return tuple(Started(ask.own(number)) for number in ask.numbers)
