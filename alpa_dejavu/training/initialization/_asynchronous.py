@@ -11,7 +11,7 @@ from alpa_dejavu.training.initialization._task import Runner, Task
 
 
 def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
-    """The candidates that have come farthest, the best first.
+    """Runs the race, and returns the candidates that have come farthest, the best first.
 
     Raises:
         RuntimeError: none is left.
