@@ -24,11 +24,15 @@ _FEWEST = 12
 def fit_database(
     database: Database, cluster: Cluster
 ) -> tuple[FittedCollectives | None, FittedCollectives | None, list[Fit]]:
-    """Collectives within hosts and across them, as far as there are enough rows, and how well each was fitted.
+    """Fits a model of collectives within hosts, and one of those across hosts, to Alpa's profiling database.
 
     Args:
-        database: of the cluster's kind of hosts.
-        cluster: whose links give the rates that the fits take shares of.
+        database: the measurements of collectives, from the cluster's kind of hosts.
+        cluster: its links give the rates of which the fitted rates are shares.
+
+    Returns:
+        The model within hosts, the model across hosts, each None where there are too few measurements, and a record of
+        each fit.
 
     Raises:
         ValueError: no mesh of the database has as many devices on a host as the cluster, or fewer; or its times are so
@@ -73,7 +77,7 @@ def _check_scale(origin: str, where: str, rows: Collectives, seconds: FloatArray
 
 
 def _rows(meshes: Sequence[MeshProfile], cluster: Cluster, across: bool) -> tuple[Collectives, list[float], list[str]]:
-    """Those that were kept, of groups of two devices and more, with the mesh that each is of."""
+    """Returns the measured collectives of at least two devices, their seconds, and the mesh that each was run on."""
     columns: list[tuple[str, float, int, int, int, float]] = []
     seconds: list[float] = []
     labels: list[str] = []
@@ -98,7 +102,7 @@ def _rows(meshes: Sequence[MeshProfile], cluster: Cluster, across: bool) -> tupl
 
 
 def _spans(one: Series, devices_per_host: int) -> tuple[int, int]:
-    """Hosts that a group spans, and groups that share the network of a host."""
+    """Returns how many hosts a group spans, and how many groups share the network of a host."""
     spans = [{device // devices_per_host for device in group} for group in one.groups]
     sharing = max(sum(host in span for span in spans) for host in set().union(*spans))
     return max(map(len, spans)), sharing

@@ -68,7 +68,7 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
 
 
 def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
-    """The cluster of a file, if it is the one that is asked for."""
+    """Returns the cluster of a file; raises ValueError unless it has the hosts and devices that are asked for."""
     cluster = read_cluster(path)
     said = f"{path} describes {len(cluster.hosts)} hosts with {cluster.num_devices} devices"
     if devices_per_host is None and num_hosts not in (1, len(cluster.hosts)):
@@ -92,6 +92,6 @@ def machine_for(accelerator_type: str) -> str | None:
 
 
 def local_links() -> tuple[Link, Link]:
-    """Within a host of a CPU cluster, and between two of them: see `local-cpu.json`."""
+    """Returns the links of a CPU cluster, within a host and between two hosts, with the figures of `local-cpu.json`."""
     data = read_machine("local-cpu")
     return _link(data["within"]), _link(data["between"])

@@ -10,14 +10,14 @@ from alpa_dejavu._util.format_fields import GivenPositive, said
 
 
 class SmallProductsData(TypedDict):
-    """Products that don't reach the device's rate, as `SmallProducts` has them."""
+    """Says in a file how fast small products run that don't reach a device's rate; `SmallProducts` is made of it."""
 
     below_flop: GivenPositive
     share: GivenPositive
 
 
 class StridedData(TypedDict):
-    """Reads against the order in memory, as `StridedReads` has them."""
+    """Says in a file how fast a device reads memory against the order of its elements; `StridedReads` is made of it."""
 
     bytes_per_s: GivenPositive
     cached_bytes_per_s: GivenPositive

@@ -108,7 +108,7 @@ def sensitivity_rows(plan: Plan) -> Table:
 
 
 def layer_rows(planned: PlanningResult) -> Table:
-    """Returns a row for each layer, of the whole tensors of one micro-batch before they are divided among devices."""
+    """Returns a table of the layers' operations, parameters and activations for one micro-batch, before sharding."""
     model = planned.model
     memory = ModelMemory.of(model)
     stage_of = {n: s for s, ids in enumerate(planned.plan.layer_ids) for n in ids}

@@ -18,7 +18,7 @@ Edge = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostGraph:
-    """One choice for each node, and the costs of nodes and of pairs of nodes.
+    """Holds what the choices for nodes cost, each by itself and in pairs; every node needs one choice.
 
     Attributes:
         costs: for each node the cost of each of its choices; infinite where a choice is forbidden.
@@ -29,7 +29,7 @@ class CostGraph:
     edges: dict[Edge, np.ndarray]
 
     def objective(self, choice: dict[int, int]) -> float:
-        """The cost of a choice for every node."""
+        """Returns the whole cost of one choice for every node."""
         nodes = sum(float(cost[choice[node]]) for node, cost in self.costs.items())
         return nodes + sum(float(m[choice[a], choice[b]]) for (a, b), m in self.edges.items())
 
@@ -48,7 +48,7 @@ class CostGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Followers:
-    """The nodes that decide for operators, and how they do.
+    """Tells which operator decides for each operator, and which strategy follows from each of its choices.
 
     Attributes:
         root: for each operator the operator whose choice decides.
@@ -59,7 +59,7 @@ class Followers:
     remap: tuple[np.ndarray, ...]
 
     def strategy(self, operator: int, choice: dict[int, int]) -> int:
-        """The strategy of an operator under a choice of all roots."""
+        """Returns the strategy that an operator takes, given the choices of all operators that decide (the roots)."""
         return int(self.remap[operator][choice[self.root[operator]]])
 
 

@@ -26,11 +26,11 @@ _ALPHA, _BETA = (1.0, 1.0), (1.0, 0.1)
 
 @final
 class SolvedLayers:
-    """Shardings by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
+    """Solves the auto-sharding of a model's layers for a logical mesh when it is first asked for, and keeps the answer.
 
     Args:
         layers: of a model.
-        workshops: what was done for other layers of the same step on some meshes; takes up what is done for these.
+        workshops: cost tables by mesh, left by other layers of the same step; those of these layers are added.
     """
 
     def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:

@@ -19,7 +19,7 @@ __all__ = ["StageTasks", "TaskTime", "stage_tasks"]
 @final
 @dataclasses.dataclass(frozen=True)
 class TaskTime:
-    """One forward or backward.
+    """Holds the times of one forward or backward of a stage.
 
     Attributes:
         start_s, end_s: of the computation.
@@ -39,14 +39,14 @@ class TaskTime:
 
     @property
     def transfer_s(self) -> float | None:
-        """How long the transfer took."""
+        """Returns how long the transfer took; None where nothing was received."""
         return None if self.transfer is None else max(0.0, self.transfer[1] - self.transfer[0])
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StageTasks:
-    """A stage's step.
+    """Holds the times of a stage's forwards and backwards in one training step.
 
     Attributes:
         forwards, backwards: by micro-batch.
@@ -62,7 +62,7 @@ class StageTasks:
 
 
 def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
-    """The forwards and backwards of a stage.
+    """Returns the times of a stage's forwards and backwards, read from the notes of its worker.
 
     Args:
         stage: its number.

@@ -31,14 +31,19 @@ _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 @final
 class FittedCollectives:
-    """One model for groups within hosts, or one for groups across hosts; `fit` is given rows of one of the two.
+    """Predicts the seconds of collectives: one model is fitted to groups within hosts, another to groups across them.
 
     Attributes:
         outliers: places of the rows that a first fit found far off all others, and a second was made without.
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
-        """Fits to measured seconds; the interval holds for groups that weren't seen, by `groups`' labels.
+        """Fits the model to measured seconds, and its interval to the errors on groups that were left out in turn.
+
+        Args:
+            rows: the collectives that were measured.
+            seconds: those of each row.
+            groups: a label of each row, such as its mesh; rows of one label are left out together.
 
         Raises:
             ValueError: rows within and across hosts are mixed, or seconds aren't finite and above zero.
@@ -66,7 +71,7 @@ class FittedCollectives:
         return self
 
     def predict(self, rows: Collectives) -> Seconds:
-        """Seconds of each; in the domain are groups and sizes like those that were fitted."""
+        """Predicts the seconds of each collective; groups and sizes like the fitted ones are in the model's domain."""
         seen = np.isin(rows.size, sorted(self._sizes))
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
@@ -103,23 +108,23 @@ class FittedCollectives:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The collectives that were fitted."""
+        """Returns the names of the collectives that the model was fitted to."""
         return tuple(self._curve.names)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of groups that were fitted."""
+        """Returns the sizes of groups, in devices, that the model was fitted to."""
         return tuple(sorted(int(size) for size in self._sizes))
 
     @property
     def most_bytes(self) -> float:
-        """The largest tensor that was fitted."""
+        """Returns the bytes of the largest tensor that the model was fitted to."""
         return self._most_bytes
 
 
 @final
 class _Curve:
-    """The means of the seconds, without their intervals."""
+    """Fits the mean seconds of collectives, without an interval."""
 
     def fit(self, rows: Collectives, seconds: Array) -> _Curve:
         from scipy.optimize import least_squares
@@ -141,7 +146,7 @@ class _Curve:
         return self._log_s(self.values_, rows, self._designs(rows))
 
     def outliers(self, rows: Collectives, seconds: Array) -> NDArray[np.int64]:
-        """The places of rows whose error is many times the usual one, and large."""
+        """Returns the places of the rows whose error is large, and many times the median error."""
         errors = np.abs(np.log(seconds) - self.log_seconds(rows))
         return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 

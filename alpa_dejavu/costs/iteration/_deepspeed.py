@@ -33,7 +33,7 @@ def _each(names: tuple[str, ...], prefix: str, start: float, spread: float) -> l
 @final
 @dataclasses.dataclass(frozen=True)
 class DeepSpeedIteration(Physics):
-    """Seconds of an iteration. The columns are `deepspeed_columns`'.
+    """Predicts the seconds of a training iteration under DeepSpeed, from the columns that `deepspeed_columns` makes.
 
     Attributes:
         devices: the kinds of devices: figures of hardware are fitted for each.
@@ -49,7 +49,7 @@ class DeepSpeedIteration(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """The framework's, then each device's and each host's."""
+        """Returns the parameters to fit: the framework's, then those of each kind of device and of host."""
         return (
             Parameter("compute_share", 1.0, 0.2),
             Parameter("profiled_launch_s", 0.6e-3, 0.7),
@@ -70,7 +70,7 @@ class DeepSpeedIteration(Physics):
         )
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds."""
+        """Returns the logarithm of the predicted seconds of each iteration, shape (N,)."""
         stage, send = self._stage_s(values, rows), self._send_s(values, rows)
         received = np.concatenate([np.zeros_like(send[:, :1]), send[:, :-1]], axis=1)
         slowest = (stage + 0.5 * (send + received)).max(axis=1)

@@ -76,7 +76,7 @@ class Physics(abc.ABC):
 
     @abc.abstractmethod
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of what is measured, shape (N,).
+        """Returns the logarithm of what each row should take, in seconds or bytes, shape (N,).
 
         Args:
             values: of the parameters, in their units.

@@ -15,7 +15,7 @@ from alpa_dejavu.problem import Device, Operators
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Latency:
-    """A prediction for each operator, loops counted by their trips.
+    """Holds the predicted seconds of each operator; what is in a loop counts once for each trip.
 
     Mean and spread (one standard deviation) are in seconds, both of shape (number of operators,).
     """
@@ -25,7 +25,7 @@ class Latency:
 
     @property
     def total_s(self) -> float:
-        """All operators one after the other."""
+        """Returns the mean seconds of all operators, run one after the other."""
         return float(self.mean_s.sum())
 
 

@@ -118,7 +118,7 @@ class Kernels:
 
     @property
     def flop(self) -> Array:
-        """Returns the operations of each kernel."""
+        """Returns the number of floating-point operations of each kernel."""
         elements = self.batch * self.n
         return np.where(self.kind == "product", 2 * elements * self.m * self.k, elements)
 

@@ -30,7 +30,7 @@ class Traffic:
 
 @final
 class Fusion:
-    """The loops that a compiler fuses, which say what each step reads from memory and writes to it."""
+    """Predicts which loops a compiler fuses, and so what each step reads from memory and writes to it."""
 
     def __init__(
         self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
@@ -65,9 +65,9 @@ class Fusion:
         return self._groups.find(value)
 
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
-        """Returns the bytes of one run of a step, those of the values in `whole` apart too.
+        """Returns the bytes that a run of a step moves through memory, and how many of them are of values in `whole`.
 
-        Call it for each step once, in order: a fused group reads a value once.
+        It must be called once for each step, in order, since a fused group reads each value only once.
         """
         if step.primitive in ALIASES:
             return Traffic()

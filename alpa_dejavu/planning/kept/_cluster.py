@@ -12,7 +12,7 @@ Data = dict[str, Any]
 
 
 def cluster_data(cluster: Cluster) -> Data:
-    """All of it."""
+    """Returns a whole cluster as JSON data, in which hosts refer to devices and links by number."""
     devices: dict[Device, int] = {}
     links: dict[Link, int] = {}
     hosts = [{**_fields(host), "device": devices.setdefault(host.device, len(devices))} for host in cluster.hosts]

@@ -24,7 +24,7 @@ ENOUGH = 0.01
 
 @final
 class Dual:
-    """The moved costs of a graph.
+    """Raises a lower bound on the cost of all choices, by moving costs between a graph's nodes and edges.
 
     Attributes:
         bound: the best lower bound so far.
@@ -50,7 +50,7 @@ class Dual:
         self._own = self._padded.costs + np.tensordot(prices, self._padded.use, 1)
 
     def rise(self, below: float, rounds: int) -> bool:
-        """Moves costs as long as the bound rises by enough, and is below something.
+        """Moves costs in rounds, as long as each raises the bound by enough and the bound stays under `below`.
 
         Returns:
             Whether it would have gone on after so many rounds.
@@ -75,7 +75,7 @@ class Dual:
         return self.bound >= cost - 1e-9 * abs(cost) - 1e-12 * self._padded.dear
 
     def choices(self) -> IntArray:
-        """Each node's best choice, given those of the nodes before it and what edges to later ones tell; (N, 1)."""
+        """Returns the best choice of each node, given those of nodes before it and the edges to later ones; (N, 1)."""
         padded = self._padded
         found = np.zeros(len(padded.nodes), dtype=np.intp)
         for node in range(len(padded.nodes)):

@@ -22,7 +22,7 @@ _FULL = 1.0 + 1e-12
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padded:
-    """N nodes of at most K choices, the H ends of their edges, and R memory limits.
+    """Holds a cost graph as arrays: N nodes of at most K choices, the H ends of their edges, and R memory limits.
 
     An edge has an end at each of its nodes. The ends at a node stand together, by the node at the other end.
 
@@ -53,7 +53,7 @@ class Padded:
 
     @classmethod
     def of(cls, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> Padded:
-        """The arrays of a graph and of limits on the bytes that its choices take."""
+        """Packs a cost graph, and the limits on the memory that its choices take, into padded arrays."""
         nodes = tuple(sorted(graph.costs))
         place = {node: n for n, node in enumerate(nodes)}
         sizes = np.array([len(graph.costs[node]) for node in nodes], dtype=np.intp)
@@ -95,7 +95,7 @@ class Padded:
         return np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
 
     def by_node(self, of_ends: FloatArray) -> FloatArray:
-        """The sum over the ends at each node; (H, ...) to (N, ...)."""
+        """Sums values over the ends of edges at each node; (H, ...) becomes (N, ...)."""
         found = np.zeros((len(self.nodes), *of_ends.shape[1:]))
         near = np.flatnonzero(np.diff(self.first))
         if len(near):
@@ -103,11 +103,11 @@ class Padded:
         return found
 
     def ends(self, node: int) -> slice:
-        """The ends at a node."""
+        """Returns the places of the ends of edges at a node."""
         return slice(int(self.first[node]), int(self.first[node + 1]))
 
     def charged(self, prices: FloatArray) -> Padded:
-        """The graph with prices, shape (R,), on what choices take of the limits, in place of the limits."""
+        """Returns the graph without limits: prices, shape (R,), on what choices take of them are added to the costs."""
         costs = self.costs + np.tensordot(prices, self.use, 1)
         return dataclasses.replace(self, costs=costs, use=self.use[:0])
 
@@ -117,7 +117,7 @@ class Padded:
         return found
 
     def totals(self, choices: IntArray) -> FloatArray:
-        """The cost of each of S choices of all nodes, shape (N, S), with `dear` for what oversteps a limit."""
+        """Returns what S choices for all nodes cost, given as (N, S), with a penalty where they overstep a limit."""
         total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
         owner = self.owner
         once = np.flatnonzero(owner < self.other)
@@ -125,7 +125,7 @@ class Padded:
         return total + self.penalty(self.used(choices))
 
     def used(self, choices: IntArray) -> FloatArray:
-        """The share of each memory limit that choices take, shape (R, S)."""
+        """Returns the share of each memory limit that S choices for all nodes take, shape (R, S)."""
         places = np.arange(len(self.nodes))[:, None]
         found: FloatArray = self.use[:, places, choices].sum(axis=1)
         return found

@@ -54,7 +54,7 @@ class Relaxed:
 
 
 def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: int = 0) -> Relaxed:
-    """Cheap choices for all nodes, and a lower bound on the cheapest; the same ones whenever it is called.
+    """Finds cheap choices for all nodes, and a lower bound on the cheapest; the same arguments get the same answer.
 
     Args:
         graph: the costs. What costs INFINITY_COST or more is paid only where nothing else was found.
@@ -87,14 +87,14 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
 
 
 def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: float) -> float:
-    """The cost that so large a share of the moved costs above zero is below, forbidden ones not counted."""
+    """Returns the quantile `share` of the moved costs above zero; costs of forbidden choices aren't counted."""
     every = np.concatenate([array[(array > 0) & (array < padded.dear / 2)] for array in moved])
     return float(np.quantile(every, share)) if every.size else padded.dear
 
 
 @final
 class _Search:
-    """The best choices so far, shape (N,), and the bound below them."""
+    """Searches for the cheapest choices; it keeps the best so far, shape (N,), and a lower bound on the cost of all."""
 
     def __init__(self, padded: Padded) -> None:
         self._padded, self.dual = padded, Dual(padded)
@@ -111,7 +111,11 @@ class _Search:
         return self.dual.reaches(self.cost)
 
     def anneal(self, share: float, seed: int) -> bool:
-        """Anneals with a ceiling that so large a share of the moved costs is below, and no more than may be gained.
+        """Anneals the relaxed choices with costs cut off at a ceiling, and keeps the best choices that are found.
+
+        Args:
+            share: the ceiling is at this quantile of the moved costs, or at the gap to the bound if that is less.
+            seed: that of the noise.
 
         Returns:
             Whether the choices are cheaper now.

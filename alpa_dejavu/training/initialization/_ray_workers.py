@@ -60,7 +60,7 @@ class _Worker:
         self._left: Leaves = ()
 
     def train(self, task: Task, states: Leaves | None) -> Outcome:
-        """Does a task from given states, or from those with which its last task has ended."""
+        """Trains a task's candidates from given states, or else from those in which this worker's last task ended."""
         outcome = self._trainer.train(task, self._left if states is None else states)
         self._left = outcome.states
         return outcome

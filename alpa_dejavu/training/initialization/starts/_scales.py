@@ -35,7 +35,7 @@ class Scales(Start):
 
     @abc.abstractmethod
     def _points(self, dimensions: int, count: int, seed: Sequence[int]) -> FloatArray:
-        """Shape (count, dimensions), in the unit cube."""
+        """Returns `count` points of the unit cube, shape (count, dimensions)."""
 
     @final
     def start(self, ask: Ask) -> tuple[Started, ...]:
@@ -94,7 +94,7 @@ def check_range(owner: str, lowest: float, highest: float) -> None:
 
 
 def num_scales(tensors: Sequence[Tensor]) -> int:
-    """Raises ValueError if the model has no tensor to scale."""
+    """Returns how many tensors of the model are scaled; raises ValueError if there is none."""
     count = sum(tensor.is_matrix for tensor in tensors)
     if count == 0:
         raise ValueError("none of the model's parameters has two axes, so there is nothing to scale; use init='model'")
@@ -102,7 +102,7 @@ def num_scales(tensors: Sequence[Tensor]) -> int:
 
 
 def scaled(own: Leaves, tensors: Sequence[Tensor], scales: FloatArray) -> Leaves:
-    """Weights times scales, one for each tensor of two axes or more."""
+    """Returns the weights, each tensor of two axes or more multiplied by its scale; each of these has one scale."""
     left = iter(scales.tolist())
     return tuple(
         (weight.astype(np.float64) * next(left)).astype(tensor.dtype) if tensor.is_matrix else weight
