@@ -95,6 +95,10 @@ def _files(error: BaseException) -> list[str]:
 
 def reported(error: Exception | SystemExit) -> click.ClickException:
     """Returns the text to show: our own errors as they read, others with their traceback."""
+    if isinstance(error, MemoryError):
+        return click.ClickException(
+            "there isn't enough memory for this; end other programs, or ask for a smaller model, cluster or batch"
+        )
     files = _files(error)
     ours = [n for n, file in enumerate(files) if file.startswith(_PACKAGE)]
     if isinstance(error, ModuleNotFoundError) and error.name is not None and ours and ours[-1] == len(files) - 1:

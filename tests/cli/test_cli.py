@@ -233,6 +233,16 @@ def test_a_package_that_is_missing_is_named(run, monkeypatch):
     assert result.stderr.startswith("Error: the package 'no_such_package' is missing; `alpa-dejavu doctor` says")
 
 
+def test_too_little_memory_is_said_in_a_line(run, monkeypatch):
+    def hungry(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(planning, "plan_model", hungry)
+    result = run(*ASKED)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: there isn't enough memory for this; end other programs, or ask for a")
+
+
 def saved(tmp_path, name="plan.json", **changes):
     return write_plan(example_plan(**changes), tmp_path / name)
 
