@@ -22,7 +22,7 @@ _LEAST = 1e-3
 
 @final
 class MeasuredStage(NamedTuple):
-    """A stage as it was measured in one step.
+    """A pipeline stage with its predicted seconds, layer by layer, and those measured in one step.
 
     Attributes:
         layers_s: the predicted seconds of each layer, zero for those of other stages; shape (L,).

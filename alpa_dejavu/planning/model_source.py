@@ -13,7 +13,7 @@ __all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "scaled_model"]
 
 
 class ModelSource(abc.ABC):
-    """A source of a model at any number of layers and samples in a micro-batch, as far as it can be had.
+    """A source of a model at any number of layers and samples in a micro-batch, by tracing, scaling or from a cache.
 
     Attributes:
         name: of the model.

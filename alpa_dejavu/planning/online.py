@@ -181,7 +181,7 @@ class Follower:
         return Decision(plan, now.step_s * ratio, step_s * ratio, moved, self.restart_s, steps_left, looked_s)
 
     def moved(self, decision: Decision) -> None:
-        """Notes that a decision's plan runs from now on; what is known of the layers stays."""
+        """Notes that training has moved to a decision's plan; what was learned of layers' costs stays."""
         self._stages = _choices(decision.plan, self._costs.space, self._cluster)
         self.plan, self._steps_s = decision.plan, []
 

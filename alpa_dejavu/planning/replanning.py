@@ -31,7 +31,7 @@ __all__ = ["Replanned", "fallback", "replan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """A plan that follows another, with what moves for it.
+    """A plan that takes another one's place, with the training state that has to move between hosts for it.
 
     Attributes:
         plan: the new plan, with the same layers and schedule.

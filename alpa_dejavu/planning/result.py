@@ -83,9 +83,9 @@ class PlanningResult:
 
     @property
     def flop_utilisation(self) -> float:
-        """Returns a step's model FLOP over what all devices could do meanwhile, each operator at its own dtype's rate.
+        """Returns the model FLOP utilisation: a step's model FLOP over what the plan's devices could do meanwhile.
 
-        Hosts that the plan leaves unused don't count.
+        Each operator counts at its own dtype's rate; hosts that the plan leaves unused don't count.
 
         References:
             Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.
