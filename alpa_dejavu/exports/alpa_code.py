@@ -17,7 +17,7 @@ _OWN_OPTION = "alpa_dejavu.DejavuStageOption(plan=alpa_dejavu.plan_of(PLAN))"
 
 
 def alpa_code(plan: Plan) -> str:
-    """Python that makes `method`, a `PipeshardParallel` that runs exactly this plan, and needs no other file.
+    """Returns Python code that makes `method`, a `PipeshardParallel` that runs exactly this plan, without other files.
 
     Where Alpa by itself would put stages on other hosts than the plan does, or refuse to, the plan is written out as
     data for a `DejavuStageOption`, which heeds its hosts; its contingencies are left out.
@@ -50,7 +50,7 @@ def alpa_code(plan: Plan) -> str:
 
 
 def alpa_options(stage: StagePlan) -> dict[str, Any]:
-    """The options of Alpa's auto-sharding pass for a stage; they say its ZeRO level, whatever Alpa's default is."""
+    """Returns the options of Alpa's auto-sharding pass for a stage, among them always those for its ZeRO level."""
     return {
         **stage.options,
         "prefer_reduce_scatter": stage.zero == 2,
@@ -59,7 +59,7 @@ def alpa_options(stage: StagePlan) -> dict[str, Any]:
 
 
 def remat_layers(plan: Plan) -> list[int]:
-    """The layers of the stages with remat."""
+    """Returns the layers of all those stages of a plan that use rematerialization."""
     stages = zip(plan.stages, plan.layer_ids, strict=True)
     return [layer for stage, layers in stages if stage.remat == "layer" for layer in layers]
 

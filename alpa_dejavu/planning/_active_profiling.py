@@ -130,7 +130,7 @@ def _alternative_slicings(best: Candidate, slicer: Slicer) -> list[Candidate | N
 @final
 @dataclasses.dataclass(frozen=True)
 class Measured(Chooser):
-    """A chooser that measures those stages whose error, once known, could change the chosen plan.
+    """A chooser of plans that first measures those stages whose prediction errors, once known, could change the choice.
 
     Attributes:
         measure: measures one stage.
@@ -143,7 +143,7 @@ class Measured(Chooser):
     seconds: Callable[[], float] = time.perf_counter
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """Returns the best plan once no measurement is worth its time, and those that it was compared with."""
+        """Measures stages until no measurement is worth its time, and returns the best plan with its rivals."""
         (layers,), (count,) = task.layers, task.micro_batches
         costs = Bench(task, clock).costs(layers, count)
         search = _Search(costs, costs.table, task.slicer, Resolver())
@@ -164,7 +164,7 @@ class Measured(Chooser):
         )
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """Returns the best plan on another cluster, by the same search; nothing more is measured."""
+        """Returns the best plan on another cluster, found without measuring any more stages."""
         return Searched().again(task, found, clock)
 
 

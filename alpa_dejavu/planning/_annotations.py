@@ -21,13 +21,13 @@ __all__ = ["ANNOTATIONS", "Annotation", "Chosen"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """The answer to a task, of which a plan was made.
+    """A chosen candidate plan for a planning task, along with the other candidates and the time that planning took.
 
     Attributes:
         task: the task.
         found: all that its chooser found.
         candidates: the candidates, the chosen one first.
-        compared: those that the chosen one had to be better than.
+        compared: the candidates that the chosen one had to be better than, itself first.
         clock: takes the seconds of the planning.
     """
 
@@ -39,19 +39,19 @@ class Chosen:
 
 
 class Annotation(abc.ABC):
-    """Adds to a plan what isn't needed to run it."""
+    """An annotation, which adds to a finished plan information that isn't needed to run it."""
 
     @abc.abstractmethod
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """The plan with what is known of it."""
+        """Returns the plan with this annotation's information added to it."""
 
 
 @final
 class Confidence(Annotation):
-    """How probable it is that the plan is nearly the best of those that it was compared with."""
+    """An annotation that says how probable it is that the plan is nearly the best of those it was compared with."""
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """The plan with its confidence."""
+        """Returns the plan with the probability that it is nearly the best of those it was compared with."""
         from alpa_dejavu.planning.uncertainty import confidence
 
         found = chosen.found
@@ -64,10 +64,10 @@ class Confidence(Annotation):
 
 @final
 class UnusedHosts(Annotation):
-    """Hosts that the plan leaves unused, and the best plan that was found with all of them."""
+    """An annotation that names the hosts a plan leaves unused, and the best step time found with all hosts used."""
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """The plan, with a sentence where it leaves hosts unused."""
+        """Returns the plan, with a note that names unused hosts where it leaves any."""
         used = {host for stage in plan.stages for host in stage.hosts}
         unused = [host.name for host in chosen.task.cluster.hosts if host.name not in used]
         if not unused:
@@ -85,10 +85,10 @@ class UnusedHosts(Annotation):
 
 @final
 class Contingencies(Annotation):
-    """The plans that take the place of this one once a host is lost."""
+    """An annotation that adds to a plan the plans that would take its place once a host is lost."""
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """The plan with its contingencies."""
+        """Returns the plan with the plans that would take its place once a host is lost."""
         known = with_contingencies(plan, chosen.task, chosen.candidates, chosen.clock)
         chosen.clock.lap("contingencies")
         return known
@@ -96,10 +96,10 @@ class Contingencies(Annotation):
 
 @final
 class MemoryRisk(Annotation):
-    """The memory that the plan leaves free, and the risk that it runs out all the same."""
+    """An annotation that says how much memory a plan leaves free, and the risk that it runs out all the same."""
 
     def annotate(self, plan: Plan, chosen: Chosen) -> Plan:
-        """The plan with a sentence on its memory."""
+        """Returns the plan with a note on the memory that it leaves free and the risk that it runs out."""
         found = chosen.found
         own = [n for n, stage in enumerate(chosen.candidates[0].stages) if stage in found.measured]
         known = with_memory_note(plan, found.margin or chosen.task.margin, chosen.task.cluster, own)

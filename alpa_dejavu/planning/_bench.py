@@ -48,7 +48,7 @@ _POLISHED = 3
 
 @final
 class Bench:
-    """Costs and candidates of shapes on one cluster, each worked out once."""
+    """A store of stage costs and best plans on one cluster, by numbers of layers, micro-batches and stages."""
 
     def __init__(self, task: PlanningTask, clock: Clock, known: Iterable[Costs] = ()) -> None:
         """Begins with the costs on a larger cluster that are known and hold on the task's, too."""
@@ -64,13 +64,14 @@ class Bench:
 
     @property
     def known(self) -> list[Costs]:
-        """All costs that were worked out so far."""
+        """Returns the stage costs worked out so far, one for each pair of numbers of layers and micro-batches."""
         return list(self._costs.values())
 
     def searched(self, search: ShapeSearch, exactly: bool = True) -> list[Candidate]:
-        """All that a search over shapes finds; the best plan, and its rivals, are priced at their own micro-batches.
+        """Returns the plans that a search over numbers of layers, micro-batches and stages finds, best first.
 
-        `exactly` False: plans may stay priced by scaled models.
+        The best plan and its rivals are priced with the model traced at their own micro-batch; with `exactly` False
+        they may stay priced by a model that was scaled from another micro-batch.
         """
         while (shape := search.ask()) is not None:
             found = self.candidate(shape)
@@ -87,7 +88,7 @@ class Bench:
         return [*(polished(one, configs) for one in each[:_POLISHED]), *each[_POLISHED:]]
 
     def candidate(self, shape: Shape) -> Candidate | None:
-        """The best plan of a shape, simulated; None if nothing fits."""
+        """Returns the best plan, simulated, with given numbers of layers, micro-batches and stages; or None."""
         if shape not in self._found:
             found = [costs.sliced(self.task.slicer, shape.stages or None) for costs in self._offers(shape)]
             there = best_first(one for one in found if one is not None)
@@ -110,7 +111,10 @@ class Bench:
                 yield dataclasses.replace(alone, partial=True)
 
     def costs(self, layers: int, count: int, exactly: bool = False) -> Costs:
-        """The costs of a number of layers and micro-batches; at another micro-batch than was traced, scaled ones."""
+        """Returns the costs of all stages of the model cut into so many layers, in so many (`count`) micro-batches.
+
+        The model is scaled where it was traced at another micro-batch, unless it must be `exactly` this one.
+        """
         key = layers, count
         if key not in self._costs or (exactly and not self._costs[key].exact):
             self._costs[key] = self._priced(layers, count, exactly)
@@ -172,9 +176,9 @@ class Bench:
 
     @property
     def least_work_s(self) -> float:
-        """Device-seconds that each step takes at least; 0 where devices are unlike, so that nothing is known.
+        """Returns a lower bound on the device-seconds that any plan computes in a step; 0 where devices are unlike.
 
-        No plan's devices work less than the stages of least work do, whatever the schedule hides.
+        It is the work of the cut into stages that need least, over all cuts, since no schedule can hide work.
         """
         if self.task.unlike:
             return 0.0
@@ -236,11 +240,11 @@ def _work_s(costs: Costs) -> float:
 
 
 def is_small(task: PlanningTask) -> bool:
-    """Whether so few plans are possible that shapes needn't be picked."""
+    """Returns whether layers times devices are so few that a search can try plans of every shape."""
     return task.layers[-1] * task.cluster.num_devices <= _SMALL[task.unlike]
 
 
 def nothing_fits(task: PlanningTask) -> NoPlanError:
-    """The error for a task that no plan fits, with the fewest layers and the most micro-batches."""
+    """Returns the error for a task that no plan fits, explained for the fewest layers and the most micro-batches."""
     costs = Bench(task, Clock()).costs(task.layers[0], task.micro_batches[-1])
     return no_plan(costs.model, costs.cluster, costs.space, costs.run, costs.table, task.slicer)

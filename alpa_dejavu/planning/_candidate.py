@@ -31,7 +31,7 @@ __all__ = ["Candidate", "Costs", "best_first", "host_names", "simulated", "slice
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """A model in micro-batches on a cluster, and the costs of all stages that a plan of it may have.
+    """A model cut into layers and micro-batches on a cluster, with the costs of all stages that a plan of it may have.
 
     Attributes:
         model: the layers, of a micro-batch of the run.
@@ -53,13 +53,13 @@ class Costs:
 
     @cached_property
     def problem(self) -> SlicingProblem:
-        """The problem that a slicer is given."""
+        """Returns the problem of cutting the layers into stages by these costs, as a slicer takes it."""
         return self.table.slicing_problem(self.cluster, self.space, self.run)
 
     def on(self, part: Cluster) -> Costs | None:
-        """The same costs on some of the hosts, where nothing changes but their number; None: they are others there.
+        """Returns the same stage costs for fewer hosts of the cluster; None where fewer hosts change the costs.
 
-        They are partial where a stage on all hosts of the part is missing.
+        The result is marked partial where a stage on all of these hosts is missing.
         """
         unlike = self.space.hosts is not None or self.cluster.shared or np.isfinite(self.space.allowed_imbalance)
         there = {host.name for host in self.cluster.hosts}
@@ -72,7 +72,7 @@ class Costs:
         return dataclasses.replace(self, cluster=part, space=space, table=table, partial=not whole)
 
     def sliced(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
-        """The slicer's best plan, simulated; None if it finds none.
+        """Returns the best plan that a slicer finds by these costs, simulated; None if it finds none.
 
         Args:
             slicer: the search.
@@ -91,10 +91,10 @@ class Costs:
         return least(map(simulated, found.values()), key=lambda one: one.step_s) if found else None
 
     def filled(self, slicer: Slicer, num_stages: int | None = None, devices: str | None = None) -> Candidate | None:
-        """The best plan whose stages fill one host after the other, not simulated; arguments are those of `sliced`.
+        """Returns the best plan whose stages fill one host after the other, not simulated; None if there is none.
 
-        None: there is none, or the slicer isn't the exact one, which alone knows its way where most stages can't follow
-        each other. On unlike hosts it takes much longer than `sliced`.
+        Arguments are those of `sliced`. There is none, too, where the slicer isn't the exact dynamic program, as others
+        fail where most stages can't follow each other. On unlike hosts it takes much longer than `sliced`.
         """
         if not isinstance(slicer, Dynamic):
             return None
@@ -126,7 +126,7 @@ class Costs:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A slicing by some costs.
+    """A candidate plan: layers cut into stages on submeshes, with the costs by which they were cut.
 
     Attributes:
         costs: the costs that it was found in.
@@ -142,59 +142,59 @@ class Candidate:
 
     @property
     def stages(self) -> tuple[StageChoice, ...]:
-        """The stages of the slicing."""
+        """Returns the stages of the candidate plan, in the order of the layers."""
         return self.slicing.stages
 
     @property
     def cluster(self) -> Cluster:
-        """The hosts that the candidate's costs are for, all of which it may use."""
+        """Returns the cluster that the candidate plan is for; the plan may leave some of its hosts unused."""
         return self.costs.cluster
 
     @property
     def run(self) -> Run:
-        """The number of micro-batches, and the schedule."""
+        """Returns the candidate plan's number of micro-batches, and its schedule."""
         return self.costs.run
 
     @property
     def model(self) -> Model:
-        """The layers, of a micro-batch of the run."""
+        """Returns the model's layers, for one micro-batch of the candidate plan."""
         return self.costs.model
 
     @property
     def table(self) -> CostTable:
-        """The costs of all stages."""
+        """Returns the cost table by which the candidate plan was found: the costs of every stage on every submesh."""
         return self.costs.table
 
     @property
     def space(self) -> SearchSpace:
-        """The submeshes and configs that the slicing's stages name by their index."""
+        """Returns the search space, to whose submeshes and configs the candidate plan's stages refer by index."""
         return self.costs.space
 
     @cached_property
     def placed(self) -> tuple[tuple[int, ...], ...]:
-        """The hosts of each stage, by their index in the cluster."""
+        """Returns for each stage of the candidate plan its hosts, by their index in the cluster."""
         if self.hosts is not None:
             return self.hosts
         return tuple(place_stages(self.stages, self.space, self.cluster))
 
     @property
     def num_devices(self) -> int:
-        """All devices that the stages take."""
+        """Returns the number of devices that all stages of the candidate plan take together."""
         return sum(self.space.submeshes[stage.submesh].num_devices for stage in self.stages)
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step: simulated if it was, else by the closed form."""
+        """Returns the seconds of a step of the candidate plan: simulated, or else by the slicer's closed form."""
         return self.slicing.cost_s if self.timeline is None else self.timeline.step_s
 
 
 def best_first(found: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates, the shortest step first; of equal steps the one that was found first."""
+    """Returns candidate plans by the seconds of their step, the shortest first; equal ones keep their order."""
     return ordered(found, key=lambda one: one.step_s)
 
 
 def host_names(found: Candidate) -> list[tuple[str, ...]]:
-    """The hosts of each stage, in the order that its mesh has them."""
+    """Returns for each stage of a candidate plan the names of its hosts, in the order that its mesh has them."""
     if found.hosts is not None:
         return [tuple(found.cluster.hosts[host].name for host in hosts) for hosts in found.hosts]
     names = []
@@ -207,7 +207,7 @@ def host_names(found: Candidate) -> list[tuple[str, ...]]:
 
 
 def sliced(problem: SlicingProblem, space: SearchSpace, cluster: Cluster, slicer: Slicer) -> Slicing:
-    """The slicer's answer; if its submeshes don't pack into the hosts, the best one with some that always do."""
+    """Returns the stages that a slicer finds; if their submeshes don't pack into the hosts, the best that surely do."""
     found = slicer.slice(problem)
     mixed = space.hosts is not None or any(takes_part_of_several(submesh, cluster) for submesh in space.submeshes)
     if not mixed or not found.found:
@@ -236,7 +236,7 @@ def _by_rule(candidate: Candidate) -> Candidate:
 
 
 def simulated(candidate: Candidate) -> Candidate:
-    """The candidate with its timeline."""
+    """Returns the candidate plan with the timeline of its step, simulated."""
     hosts = candidate.placed
     times = stage_times(candidate.table, candidate.stages, candidate.space, hosts)
     return dataclasses.replace(candidate, timeline=timeline_of(times, candidate.cluster, candidate.run))

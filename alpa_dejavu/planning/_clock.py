@@ -11,7 +11,7 @@ __all__ = ["Clock"]
 
 @final
 class Clock:
-    """Adds up seconds by the name of the step that they went to.
+    """A stopwatch that adds up the seconds that each named step of the planning took.
 
     Args:
         now_s: what tells the seconds that have passed.
@@ -23,7 +23,7 @@ class Clock:
         self._last = now_s()
 
     def lap(self, name: str) -> None:
-        """Counts the time since the last lap for a step."""
+        """Adds the seconds since the last lap to the named step of the planning."""
         now = self._now_s()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now

@@ -26,10 +26,10 @@ _CLEARLY = 1.05
 
 
 def with_contingencies(plan: Plan, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Plan:
-    """The plan with the plan that takes its place without each single host: of alike hosts, one is planned for.
+    """Returns a plan to which a fallback plan is added for the loss of each single host; alike hosts share one.
 
-    It has the plan's layers, so that those that stay on their hosts needn't move, and any number of micro-batches. A
-    host without which nothing fits has no contingency, and the plan says so.
+    A fallback has the plan's layers, so that those that stay on their hosts needn't move, and any number of
+    micro-batches. A host without which nothing fits has no fallback, and the plan says so.
 
     Args:
         plan: of the first candidate, its seconds corrected or not.

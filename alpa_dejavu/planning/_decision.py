@@ -15,13 +15,13 @@ __all__ = ["Decision"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """A decision whether to move to another plan, with the figures that it comes from.
+    """A decision whether to move training to another plan, with the figures that it comes from.
 
     Attributes:
         plan: the best one by the costs as they are known now; the one that runs if there is no better one.
         now_s: the seconds of a step of the plan that runs.
         step_s: the seconds of a step of `plan`; both by what was measured.
-        moves: what `plan` makes hosts take in.
+        moves: the layers and bytes that hosts take in for `plan`.
         restart_s: what moving costs besides: a checkpoint, compiling, restoring.
         steps_left: how many steps are still to be trained.
         looked_s: the seconds that looking for the plan took.
@@ -37,17 +37,17 @@ class Decision:
 
     @property
     def gain_s(self) -> float:
-        """Returns the seconds that moving saves over all steps that are left; below 0 if `plan` is slower."""
+        """Returns the seconds that moving to the other plan saves over all steps that are left; may be negative."""
         return (self.now_s - self.step_s) * self.steps_left
 
     @property
     def cost_s(self) -> float:
-        """Returns the seconds that moving costs: those of moving the state, and of starting again."""
+        """Returns the seconds that moving to the other plan costs: to move the training state, and to start again."""
         return self.moves.seconds + self.restart_s
 
     @property
     def worth(self) -> bool:
-        """Returns whether the gain is above the cost."""
+        """Returns whether moving to the other plan saves more seconds than it costs."""
         return self.gain_s > self.cost_s
 
     def __str__(self) -> str:

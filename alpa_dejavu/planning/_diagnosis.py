@@ -16,7 +16,7 @@ from alpa_dejavu.slicing import Dynamic, Slicer
 def no_plan(
     model: Model, cluster: Cluster, space: SearchSpace, run: Run, table: CostTable, slicing: Slicer
 ) -> NoPlanError:
-    """The error for a problem that a slicer found no answer to: is it memory, the search space, or the slicer?"""
+    """Returns the error for a problem without a plan: is memory, the search space or the slicer at fault?"""
     if slicing != Dynamic() and Dynamic().slice(table.slicing_problem(cluster, space, run)).found:
         return NoPlanError(f"{slicing} found no plan, but there are some; choose the slicer 'dynamic'")
     boundless = dataclasses.replace(table, max_n_succ_stages=np.full_like(table.max_n_succ_stages, model.num_layers))

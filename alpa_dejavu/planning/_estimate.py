@@ -30,7 +30,7 @@ def estimate(
     latency: str | LatencyModel = "analytic",
     communication: str | CommunicationModel = "alpha-beta",
 ) -> PlanningResult:
-    """The plan that some stages are, as if the planner had made it; a stage may need more memory than there is.
+    """Returns the plan that given stages make, costed as if the planner had made it; a stage may exceed the memory.
 
     Args:
         model: the layers, of a micro-batch of the run.

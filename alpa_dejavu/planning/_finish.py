@@ -13,7 +13,7 @@ __all__ = ["finished_plan"]
 
 
 def finished_plan(task: PlanningTask, found: Candidate) -> Plan:
-    """The plan of a candidate.
+    """Returns the finished plan of a candidate, with the hosts, seconds and bytes of each stage.
 
     Args:
         task: that it answers.

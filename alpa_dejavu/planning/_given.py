@@ -39,7 +39,7 @@ __all__ = [
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenStage:
-    """Layers first..last (inclusive) on a submesh with a config; on these hosts, by their names, or on any (None)."""
+    """A stage as a user gives it: layers first..last (inclusive), submesh, config, and host names or None (any)."""
 
     first: int
     last: int
@@ -49,12 +49,12 @@ class GivenStage:
 
 
 def given_stages(plan: Plan) -> list[GivenStage]:
-    """The stages of a plan, to be costed afresh."""
+    """Returns the stages of a plan without their costs, so that they can be costed anew."""
     return [GivenStage(*stage.layers, stage.submesh, config_of_stage(stage), stage.hosts) for stage in plan.stages]
 
 
 def config_of_stage(stage: StagePlan) -> MeshConfig:
-    """The logical mesh of a stage, with the options that it has there."""
+    """Returns the config of a plan's stage: its logical mesh, auto-sharding options, remat and ZeRO level."""
     across, along = (*stage.logical_mesh, 1)[:2]
     return MeshConfig((across, along), across, along, dict(stage.options), remat=stage.remat, zero=stage.zero)
 
@@ -62,7 +62,7 @@ def config_of_stage(stage: StagePlan) -> MeshConfig:
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenStages(Chooser):
-    """The one plan that has these stages; whether it fits into memory is seen in it.
+    """A chooser that takes the stages it was given as the only plan, whether or not they fit into memory.
 
     Attributes:
         stages: in the order of the layers.
@@ -74,7 +74,7 @@ class GivenStages(Chooser):
     stages: tuple[GivenStage, ...]
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The one candidate."""
+        """Returns the given stages as the only candidate plan, costed and simulated."""
         (layers,), (count,) = task.layers, task.micro_batches
         model = task.source.exact(layers, task.micro_batch(count))
         clock.lap("features")
@@ -83,11 +83,11 @@ class GivenStages(Chooser):
         return Found([found])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> None:
-        """Nothing is chosen on another cluster."""
+        """Returns None: stages that were given for one cluster make no plan on another."""
 
 
 def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence[GivenStage]) -> Candidate:
-    """The candidate that some stages are, on the hosts that they name; a host that no stage is on is left out."""
+    """Returns the candidate plan that given stages make, costed and simulated on only the hosts that they name."""
     covered = [layer for stage in stages for layer in range(stage.first, stage.last + 1)]
     if covered != list(range(model.num_layers)):
         ranges = [(stage.first, stage.last) for stage in stages]
@@ -115,10 +115,10 @@ def given_candidate(task: PlanningTask, model: Model, run: Run, stages: Sequence
 
 
 def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenStage]:
-    """The stages on the hosts of a cluster that they mean.
+    """Returns given stages with their hosts' names replaced by those of a cluster that has other names for alike hosts.
 
-    Where hosts are alike, and the cluster has none of those that are named, but as many, they are named otherwise in
-    it: which is which makes no difference.
+    That is done where all hosts are alike, and the cluster has none of the named hosts, but as many: which is which
+    makes no difference. Other stages are returned as they are.
 
     Raises:
         ValueError: a host that the cluster hasn't, as many as the submesh hasn't, or more devices than it has; or a
@@ -140,7 +140,9 @@ def meant_stages(cluster: Cluster, stages: Sequence[GivenStage]) -> list[GivenSt
 
 
 def used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, tuple[tuple[int, ...], ...] | None]:
-    """The hosts that stages are on, and for each stage its own, by their index among them; None: they don't all say."""
+    """Returns the part of the cluster that stages are on, and for each stage the index of its hosts in that part; the
+    whole cluster and None where a stage names no hosts.
+    """
     if any(stage.hosts is None for stage in stages):
         return cluster, None
     used = {name for stage in stages for name in stage.hosts or ()}
@@ -150,12 +152,12 @@ def used_part(cluster: Cluster, stages: Sequence[GivenStage]) -> tuple[Cluster, 
 
 
 def part_of(cluster: Cluster, hosts: Sequence[int]) -> Cluster:
-    """Some hosts of a cluster, with its name; all of it where its devices share one CPU."""
+    """Returns a cluster of some hosts of another one; the other one itself where its devices share one CPU."""
     return cluster if len(hosts) == len(cluster.hosts) or cluster.shared else cluster.part(hosts)
 
 
 def on_used_hosts(task: PlanningTask, found: Candidate, names: Sequence[Sequence[str]]) -> Candidate:
-    """A candidate as somebody who is given its plan would cost it: on the very hosts of its stages, in their order."""
+    """Returns a candidate plan costed anew on the named hosts of its stages, as if the plan had been given."""
     stages = [
         GivenStage(stage.first, stage.last, found.space.submeshes[stage.submesh], config, tuple(names[n]))
         for n, stage in enumerate(found.stages)

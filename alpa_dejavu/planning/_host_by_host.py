@@ -30,7 +30,7 @@ _NEVER_S = 1e9
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostByHost:
-    """A slicing problem whose stages fill one host after the other, and what its submeshes are.
+    """A problem of cutting layers into stages that fill one host after the other, with the submeshes behind it.
 
     Attributes:
         cluster: whose hosts are filled.
@@ -47,7 +47,9 @@ class HostByHost:
     begin: NDArray[np.int64]
 
     def answer(self, slicing: Slicing) -> tuple[Slicing, tuple[tuple[int, ...], ...]] | None:
-        """Returns a slicing by the space's own submeshes, and each stage's hosts; None if it has gaps, or is empty."""
+        """Returns a solution's stages on submeshes of the search space, and each stage's hosts; None if it leaves gaps
+        or has no stages.
+        """
         if not slicing.found or slicing.cost_s >= _NEVER_S:
             return None
         stages = tuple(dataclasses.replace(one, submesh=int(self.submesh[one.submesh])) for one in slicing.stages)
@@ -72,7 +74,7 @@ class HostByHost:
 def host_by_host(
     plain: SlicingProblem, table: CostTable, cluster: Cluster, space: SearchSpace, senders_wait: bool
 ) -> HostByHost | None:
-    """Returns the problem of a cost table with stages that fill one host after the other.
+    """Returns the problem of cutting layers into stages that fill one host after the other, by the costs of a table.
 
     Args:
         plain: the table's problem in which stages aren't placed, and senders don't wait.

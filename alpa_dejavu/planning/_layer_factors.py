@@ -22,7 +22,7 @@ _LEAST = 1e-3
 
 @final
 class MeasuredStage(NamedTuple):
-    """A stage as it was measured in one step.
+    """A pipeline stage with its predicted seconds, layer by layer, and those measured in one step.
 
     Attributes:
         layers_s: the predicted seconds of each layer, zero for those of other stages; shape (L,).
@@ -48,7 +48,7 @@ class _Seen(NamedTuple):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerFactors:
-    """The factors by which layers' costs differ from their prediction: as little as what was measured allows.
+    """A model of the factors between layers' actual and predicted seconds, as alike as measured stages allow.
 
     Stages of the plan that ran last say how wrong predictions are in common. From that, layers differ by factors whose
     relative entropy is least among those that explain all stages that were seen, of earlier plans too, each as exactly
@@ -80,7 +80,7 @@ class LayerFactors:
         checks.positive("layer factors", "own", self.own)
 
     def measured(self, stages: Mapping[Hashable, MeasuredStage]) -> LayerFactors:
-        """Returns the factors after one more step of all stages of a plan, by names that tell stages apart."""
+        """Returns the layers' factors after one more step in which all of a plan's stages were measured."""
         seen = {name: one._replace(variance=one.variance + self.drift**2) for name, one in self.seen.items()}
         for name, stage in stages.items():
             log_s, variance = math.log(stage.seconds), self.noise**2
@@ -93,14 +93,14 @@ class LayerFactors:
 
     @property
     def common(self) -> float:
-        """Returns the ratio of measured to predicted seconds of all layers together, by the plan that ran last."""
+        """Returns the ratio of measured to predicted seconds of all layers together, for the plan that ran last."""
         last = [self.seen[name] for name in self.latest]
         predicted = sum(float(one.layers_s.sum()) for one in last)
         return sum(map(_layers_seconds, last)) / predicted if predicted > 0 else 1.0
 
     @property
     def factors(self) -> FloatArray:
-        """Returns the factor on each layer's predicted seconds, shape (L,); 1 before anything was measured."""
+        """Returns each layer's ratio of actual to predicted seconds, shape (L,); 1 before anything was measured."""
         if not self.seen:
             return np.ones(self.num_layers)
         return _least_entropy(list(self.seen.values()), self.common, self.own)

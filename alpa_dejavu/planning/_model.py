@@ -59,7 +59,7 @@ def plan_model(
     strategy: str | Strategy = OURS,
     cache: str | os.PathLike[str] | Literal[False] | None = None,
 ) -> PlanningResult:
-    """The best plan for a model on a cluster.
+    """Returns the best plan for training or running a model on a cluster.
 
     Args:
         model: a name that `alpa_dejavu.layers.models.known_models` lists, "module:function", or such a function: it

@@ -33,9 +33,10 @@ _DEFAULTS = {
 
 
 def code_digest() -> str:
-    """Returns a digest of the code that makes what is kept of a model, of its packages, and of jax's settings.
+    """Returns a digest of the code by which models are traced and sharded, of its packages, and of jax's settings.
 
-    jax isn't imported for it: where it isn't yet, its settings are those of the environment.
+    Cached models are valid under the same digest only. jax isn't imported for it: where it isn't yet, its settings are
+    those of the environment.
     """
     jax = sys.modules.get("jax")
     values = {} if jax is None else jax.config.values

@@ -18,11 +18,11 @@ _FEW_HOSTS = 8
 
 
 def fewer_hosts(cluster: Cluster, every: bool = False) -> list[Cluster]:
-    """Returns parts of a cluster that leave hosts out, the largest first; none where its devices share one CPU.
+    """Returns smaller clusters that leave out hosts of a cluster, largest first; none where devices share one CPU.
 
-    Of alike hosts that is each smaller number, of more than a few of them one less and numbers near powers of two. Of
-    unlike hosts one less of each kind, and each choice of whole kinds, of many kinds each alone. `every`: those of
-    `numbers_of_hosts`.
+    Of alike hosts they have each smaller number; where there are more than a few hosts, one less and numbers near
+    powers of two. Of unlike hosts they lack one host of each kind, or have each choice of whole kinds (of many kinds
+    each alone). With `every` they have the numbers of hosts that `numbers_of_hosts` returns.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> [len(part.hosts) for part in fewer_hosts(named_cluster("p3.16xlarge", 16))]
@@ -60,7 +60,7 @@ def _whole_kinds(whole: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def numbers_of_hosts(cluster: Cluster) -> list[tuple[int, ...]]:
-    """Returns how many hosts of each kind to plan for, but never all: every choice where there are few.
+    """Returns the numbers of hosts of each kind to plan for, but never all hosts; every choice if there are few.
 
     Where there are many, one host less at a time is left: of the kinds that cost most for what they compute, and of
     the slowest kinds.

@@ -23,9 +23,9 @@ _TASKS = 4096
 
 
 def polished(found: Candidate, configs: bool = False) -> Candidate:
-    """The candidate once no single layer that goes to a neighbouring stage makes its step shorter.
+    """Returns a candidate plan, improved until moving one layer to a neighbouring stage no longer shortens its step.
 
-    `configs`: nor any other submesh of as many devices, or other config there, of a single stage.
+    With `configs` a single stage's submesh (with as many devices) and config are changed, too, while that helps.
     """
     if len(found.stages) * found.run.num_micro_batches > _TASKS:
         return found

@@ -22,7 +22,7 @@ __all__ = ["Ranked", "plan_of", "ranked", "settled"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ranked:
-    """A candidate with its plan.
+    """A candidate with the finished plan that was made of it.
 
     Attributes:
         plan: its seconds corrected by past runs, if there are any.
@@ -36,7 +36,7 @@ class Ranked:
 
     @property
     def timeline(self) -> Timeline:
-        """The simulated step, its seconds corrected as those of the plan are."""
+        """Returns the simulated step of the plan, its seconds corrected by past runs as the plan's are."""
         timeline = self.candidate.timeline
         assert timeline is not None, "choosers simulate"
         if self.plan.correction is None:
@@ -47,7 +47,7 @@ class Ranked:
 
 
 def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
-    """The candidates with their plans, each slicing once, the best one first."""
+    """Returns the different candidates with their finished plans, the best plan first by the objective of the task."""
     best, *others = _different(found.candidates)
     each = [settled(task, best), *others]
     plans = [
@@ -78,7 +78,7 @@ def _different(found: Sequence[Candidate]) -> list[Candidate]:
 
 
 def plan_of(task: PlanningTask, one: Candidate) -> Plan:
-    """The plan of a candidate; where another one runs, as one that follows it."""
+    """Returns the finished plan of a candidate, under the model name of the plan that runs already, if one does."""
     made = finished_plan(task, one)
     if task.before is None:
         return made
@@ -86,7 +86,7 @@ def plan_of(task: PlanningTask, one: Candidate) -> Plan:
 
 
 def settled(task: PlanningTask, one: Candidate) -> Candidate:
-    """The candidate on those hosts that have most of what it needs, where a plan runs and hosts are alike."""
+    """Returns a candidate on those (alike) hosts that already have most of its training state, where a plan runs."""
     if task.before is None or task.unlike:
         return one
     stages = finished_plan(task, one).stages

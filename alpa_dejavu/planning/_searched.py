@@ -29,7 +29,7 @@ _PLACED = 6
 @final
 @dataclasses.dataclass(frozen=True)
 class Searched(Chooser):
-    """The search of this package.
+    """A chooser that searches for the best plan over numbers of layers, micro-batches, stages and hosts.
 
     Attributes:
         hosts: "all"; or "any": plans may leave hosts out, if that makes them faster; or "each": every choice of hosts
@@ -44,7 +44,7 @@ class Searched(Chooser):
         one_of("searched", "hosts", self.hosts, ("all", "any", "each"))
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The plans worth comparing, the shortest step first."""
+        """Returns the candidate plans that are worth comparing, the one with the shortest step first."""
         bench = Bench(task, clock)
         found = bench.searched(self._search(task))
         found = best_first([*found, *self._on_fewer_hosts(bench, found), *_on_all_devices(bench, found)])
@@ -53,7 +53,9 @@ class Searched(Chooser):
         return Found(_finest_first(best_first([*placed, *found[_PLACED:]])))
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """The best plan on a part of the cluster, uphill from the shape of the first candidate."""
+        """Returns the best plan on fewer hosts, searched uphill from the first candidate's numbers of layers,
+        micro-batches and stages.
+        """
         bench = Bench(task, clock, [one.costs for one in found])
         search = ShapeSearch(task.layers, task.micro_batches, _shape(found[0]))
         there = best_first(bench.searched(search, exactly=False))

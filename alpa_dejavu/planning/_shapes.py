@@ -23,7 +23,8 @@ _HOPELESS, _PATIENCE = 1.25, 2
 
 
 def micro_batch_counts(batch: int, at_most: int = 20) -> tuple[int, ...]:
-    """Numbers of micro-batches worth trying: a power of two of samples each, and the whole batch; none above the limit.
+    """Returns the numbers of micro-batches worth trying for a batch: those of a power of two samples each, and the
+    whole batch.
 
     >>> micro_batch_counts(24)
     (1, 3, 6, 12, 24)
@@ -36,7 +37,7 @@ def micro_batch_counts(batch: int, at_most: int = 20) -> tuple[int, ...]:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Shape:
-    """A number of layers, of micro-batches, and of stages (0: any number)."""
+    """The shape of a plan: its numbers of layers, of micro-batches, and of stages (0: any number)."""
 
     layers: int
     micro_batches: int
@@ -45,7 +46,8 @@ class Shape:
 
 @final
 class ShapeSearch:
-    """Asks for shapes, the next one by the steps that the last ones were told to take.
+    """A search over shapes (numbers of layers, micro-batches, stages) that asks for the next one by the step times of
+    the last ones.
 
     The numbers of micro-batches are tried with the fewest layers; then the best of them, and the best shape's number of
     stages, with more layers, as long as those gain; then other numbers of stages with the best of all. A search that
@@ -79,11 +81,13 @@ class ShapeSearch:
         self._asked = self._shapes(begin)
 
     def ask(self) -> Shape | None:
-        """The shape to try next; None: enough were tried."""
+        """Returns the numbers of layers, micro-batches and stages to try next; None once enough were tried."""
         return next((shape for shape in self._asked if shape not in self.told), None)
 
     def tell(self, shape: Shape, step_s: float, num_stages: int) -> None:
-        """Takes in the seconds of a step of the best plan of a shape (infinite: none fits), and its stages."""
+        """Tells the search the seconds of a step of a shape's best plan (infinite: nothing fits), and that plan's
+        number of stages.
+        """
         self.told[shape], self._stages[shape] = step_s, num_stages
 
     def _shapes(self, begin: Shape | None) -> Iterator[Shape]:

@@ -13,7 +13,7 @@ __all__ = ["stage_times", "timeline_of"]
 
 
 def timeline_of(times: Sequence[StageTimes], cluster: Cluster, run: Run) -> Timeline:
-    """A step of a pipeline on the devices of a cluster, which may share the cores of one CPU."""
+    """Returns the simulated step of a pipeline by its stages' times; its devices may share the cores of one CPU."""
     if cluster.cores is None:
         return simulate(times, run.num_micro_batches, run.schedule)
     # The table's seconds are those of a device that has its share of the cores; alone it is faster.
@@ -38,7 +38,9 @@ def _faster(stage: StageTimes, factor: float) -> StageTimes:
 def stage_times(
     table: CostTable, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
 ) -> tuple[StageTimes, ...]:
-    """The times and bytes of each stage that the simulation goes by; on unlike hosts, `hosts` says which ones."""
+    """Returns each stage's seconds and bytes from a cost table, as the simulation takes them; on unlike hosts, `hosts`
+    says which ones the stages are on.
+    """
     taken = table.interstage_s(stages, space, hosts)
     entries = [stage.entry for stage in stages]
     times = []

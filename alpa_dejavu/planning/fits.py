@@ -36,7 +36,7 @@ PRICED_OPTIONS = (_AXIS, "force_zero_stage_3", "prefer_reduce_scatter")
 def stage_differences(
     stages: Sequence[GivenStage], devices: Mapping[str, int], cluster: str, counts: Sequence[int]
 ) -> Iterator[str]:
-    """Yields sentences that say what stages ask for that a cluster hasn't, or Alpa.
+    """Yields a sentence for each host, device, mesh or option of given stages that the cluster or Alpa doesn't have.
 
     Args:
         stages: on hosts that they name, or on any.
@@ -69,7 +69,7 @@ def stage_differences(
 
 
 def counts_text(counts: Sequence[int]) -> str:
-    """Returns in words how many devices hosts have.
+    """Returns in words how many hosts there are, and how many devices each has.
 
     >>> counts_text([4, 4]), counts_text([4, 2])
     ('2 hosts of 4', 'hosts of [4, 2] devices')

@@ -33,9 +33,10 @@ def kept_prices(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Prices:
-    """Returns the prices that a plan was made by, on its cluster (None) or on another one.
+    """Returns the cluster and the cost models by which a plan was priced, for its own cluster or another one.
 
-    Where neither that nor a calibration or models are given, the plan's calibration is taken, if it is a bundled one.
+    Where neither a cluster nor a calibration nor models are given, the plan's calibration is taken, if it is a bundled
+    one.
 
     Raises:
         ValueError: what is kept is of another plan, or was priced by other models than these; or the plan is on hosts
@@ -61,9 +62,9 @@ def kept_prices(
 
 
 def repriced(plan: Plan, kept: Kept, calibration: str | os.PathLike[str] | Calibration) -> tuple[Plan, Kept]:
-    """A plan and what is kept of it as another calibration prices them; by the plan's own one they are as they were.
+    """Returns a plan, and its record for planning again, with costs by another calibration; the stages stay the same.
 
-    The new plan's notes say that the plan was priced otherwise.
+    By the plan's own calibration both are as they were. Else the new plan's notes say that it was priced otherwise.
 
     Raises:
         ValueError: the calibration can't be had, or is of other devices than the plan's.
@@ -94,7 +95,7 @@ def _communication(kept: Kept, calibration: str | os.PathLike[str] | Calibration
 def kept_task(
     plan: Plan, kept: Kept, given: Prices, slicing: str | Slicer = "dynamic", *, other_counts: bool = False
 ) -> PlanningTask:
-    """Returns the task whose best plan follows another one.
+    """Returns the planning task whose best plan is to follow one that runs, from what was kept of that plan.
 
     Args:
         plan: the one that runs now.
@@ -126,7 +127,7 @@ def kept_task(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeptSpace(StageSpace):
-    """A stage space of those configs alone of which it was kept how layers are divided.
+    """A stage space of only those configs for which a plan's record says how layers are sharded on their meshes.
 
     Attributes:
         kept: all that a plan was made from.
@@ -135,11 +136,11 @@ class KeptSpace(StageSpace):
     kept: Kept
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """Returns the search space on a cluster, for a micro-batch of so many samples."""
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
         return self._known(cluster, micro_batch)[0]
 
     def missing(self, cluster: Cluster, micro_batch: int) -> int:
-        """Returns the number of logical meshes that planning never looked at, and that are left out."""
+        """Returns how many logical meshes the search leaves out because planning never looked at them."""
         return self._known(cluster, micro_batch)[1]
 
     def _known(self, cluster: Cluster, micro_batch: int) -> tuple[SearchSpace, int]:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @final
 class ModelCache:
-    """A cache of models: a folder of entries.
+    """A cache of traced models on disk: a folder with one file per entry, limited in bytes.
 
     Args:
         folder: where they are; it is made with the first one.
@@ -48,11 +48,11 @@ class ModelCache:
         self._writable = True
 
     def holds(self, key: Key) -> bool:
-        """Returns whether there is an entry of a key; whether it can be read is seen when it is."""
+        """Returns whether the cache has an entry for a key, readable or not."""
         return self._path(key).is_file()
 
     def read(self, key: Key, make: Callable[[Any], T]) -> T | None:
-        """Reads the data of a key, and returns what `make` makes of them; None where there are none, or broken ones."""
+        """Returns what `make` makes of a key's cached data; None where the cache has none, or they are broken."""
         path = self._path(key)
         try:
             if not path.is_file():
@@ -73,7 +73,7 @@ class ModelCache:
         return made
 
     def write(self, key: Key, data: Any) -> None:
-        """Keeps data; where they can't be written, that is said once, and nothing more is tried."""
+        """Writes a key's data to the cache; after a first failure, which is reported, nothing more is written."""
         if not self._writable:
             return
         try:
@@ -89,12 +89,12 @@ class ModelCache:
             _LOGGER.warning("the cache %s can't be written (%s): planning goes on without", self.folder, error)
 
     def size(self) -> tuple[int, float]:
-        """Returns how many entries there are, and their bytes together."""
+        """Returns how many entries the cache has, and how many bytes they take together."""
         sizes = [found.st_size for _, found in self._files()]
         return len(sizes), float(sum(sizes))
 
     def why_not_written(self) -> str | None:
-        """Returns why nothing can be written to the folder; None where it can be, or could be made."""
+        """Returns why the cache can't write to its folder; None where it can, or could make the folder."""
         there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
         if not there.is_dir():
             return f"{there} is no folder"
@@ -125,9 +125,9 @@ class ModelCache:
 
 
 def default_cache() -> ModelCache | None:
-    """Returns the user's cache: ALPA_DEJAVU_CACHE of the environment, else `alpa-dejavu/models` in the user's caches.
+    """Returns the user's model cache; None where the environment says that it may hold nothing, or there is no home.
 
-    None where the environment says that it may hold nothing, or there is no home.
+    Its folder is ALPA_DEJAVU_CACHE of the environment, else `alpa-dejavu/models` in the user's caches.
 
     Raises:
         ValueError: its size in the environment is no number.
@@ -147,7 +147,7 @@ def default_cache() -> ModelCache | None:
 
 
 def chosen_cache(given: str | os.PathLike[str] | Literal[False] | None) -> ModelCache | None:
-    """Returns the cache in a folder; for None `default_cache`, for False none.
+    """Returns the model cache in a given folder; for None that of `default_cache`, for False no cache.
 
     Raises:
         ValueError: as `default_cache`.

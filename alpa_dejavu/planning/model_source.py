@@ -13,7 +13,7 @@ __all__ = ["GivenModel", "ModelSource", "checked_micro_batch", "scaled_model"]
 
 
 class ModelSource(abc.ABC):
-    """A source of a model at any number of layers and samples in a micro-batch, as far as it can be had.
+    """A source of a model at any number of layers and samples in a micro-batch, by tracing, scaling or from a cache.
 
     Attributes:
         name: of the model.
@@ -33,22 +33,22 @@ class ModelSource(abc.ABC):
     @property
     @abc.abstractmethod
     def training(self) -> bool:
-        """Whether the step takes gradients."""
+        """Returns whether a step of the model computes gradients."""
 
     @abc.abstractmethod
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """The wanted numbers, or the nearest lower ones that the model can be cut into, each once."""
+        """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
 
     @abc.abstractmethod
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Returns whether `exact` has the answer at hand.
+        """Returns whether the model with so many layers and samples is at hand, so that `exact` needn't trace it.
 
-        That hangs on what was asked before, in other processes too: what is planned may not.
+        That depends on what was asked before, in other processes too: no plan may depend on it.
         """
 
     @abc.abstractmethod
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """The model cut into so many layers, for exactly so many samples in a micro-batch.
+        """Returns the model cut into so many layers, made for exactly so many samples in a micro-batch.
 
         Raises:
             ValueError: it can't be had so.
@@ -56,19 +56,19 @@ class ModelSource(abc.ABC):
 
     @abc.abstractmethod
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """The model for a micro-batch of so many samples, scaled from the nearest one that is known exactly.
+        """Returns the model for so many samples in a micro-batch, scaled from the nearest number that is known exactly.
 
-        What has a batch dimension is taken to grow by it. See `exact` for what is better, and dearer.
+        What has a batch dimension is taken to grow with the samples. `exact` gives a better model, at a higher cost.
         """
 
     @abc.abstractmethod
     def keep(self) -> None:
-        """Leaves what was learned for other processes, where there is a place for it."""
+        """Saves what was learned of the model for other processes, where there is a cache for it."""
 
 
 @final
 class GivenModel(ModelSource):
-    """A model that there is once: Alpa's own layers, or what was kept beside a plan.
+    """A model source that has one model only, as it was given: Alpa's own layers, or what was kept beside a plan.
 
     Args:
         model: the model for a micro-batch of so many samples.
@@ -88,22 +88,22 @@ class GivenModel(ModelSource):
 
     @property
     def training(self) -> bool:
-        """Returns whether its layers have backward passes."""
+        """Returns whether the model's layers have backward passes."""
         return self._model.training
 
     def keep(self) -> None:
-        """Keeps nothing: a given model was not learned."""
+        """Saves nothing, since a given model was not traced."""
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """Returns the number that it has, whatever is wanted."""
+        """Returns the one number of layers that the given model has, whatever numbers are wanted."""
         return (self._model.num_layers,)
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Returns whether the given model is cut so, and for so many samples."""
+        """Returns whether the given model has exactly this number of layers and of samples in a micro-batch."""
         return (num_layers, micro_batch) == (self._model.num_layers, self.micro_batch)
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the model as it was given.
+        """Returns the given model, if it has the wanted number of layers and of samples in a micro-batch.
 
         Raises:
             ValueError: it was given for another number of layers or samples.
@@ -116,7 +116,7 @@ class GivenModel(ModelSource):
         return self._whole(num_layers)
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """Returns the model, scaled from the samples that it was given with.
+        """Returns the given model, scaled from its own number of samples in a micro-batch to the wanted one.
 
         Raises:
             ValueError: it was given for another number of layers.
@@ -133,12 +133,12 @@ class GivenModel(ModelSource):
 
 
 def scaled_model(model: Model, known: int, micro_batch: int) -> Model:
-    """Returns a model that is known for one number of samples for another one."""
+    """Returns a model scaled from the `known` number of samples in a micro-batch to another one."""
     return model if known == micro_batch else with_micro_batch(model, micro_batch / known)
 
 
 def checked_micro_batch(micro_batch: int) -> int:
-    """Returns the samples of a micro-batch, of which there must be some."""
+    """Returns the given number of samples in a micro-batch, after checking that it is at least 1."""
     if micro_batch < 1:
         raise ValueError(f"micro_batch is {micro_batch}, but must be at least 1; give the samples of a micro-batch")
     return micro_batch

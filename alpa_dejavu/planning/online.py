@@ -63,16 +63,16 @@ _LEAST = 0.01
 
 @runtime_checkable
 class FollowingSlicer(Protocol):
-    """A slicer that can go on from where it stood when costs have changed a little."""
+    """A slicer that can start from the solution of an earlier problem when costs have changed only a little."""
 
     def follow(self, problem: SlicingProblem, begun: Any = None) -> tuple[Slicing, Any]:
-        """Slices, and returns the slicing with what to begin with next time; begins anew where `begun` is None."""
+        """Returns the slicing, and the state to begin with next time; without a state (`begun`) it begins anew."""
         ...
 
 
 @final
 class Follower:
-    """A follower of training: it has the costs as steps are measured, and the plan that follows them.
+    """An observer of training that learns costs from measured steps, and says when another plan is worth moving to.
 
     Args:
         plan: that runs.
@@ -131,7 +131,7 @@ class Follower:
         self._restart_s = seconds
 
     def measured(self, stages_s: Sequence[float], step_s: float) -> None:
-        """Takes in a step of the plan that runs.
+        """Updates what is known of costs by a measured step of the plan that runs.
 
         Args:
             stages_s: what each stage computed for, without waiting for others: all micro-batches, and what comes once a
@@ -155,9 +155,9 @@ class Follower:
         self._steps_s.append(float(step_s))
 
     def decide(self, steps_left: int) -> Decision:
-        """Looks for the best plan by the costs as they are known now, and decides whether to move to it.
+        """Looks for the best plan by the costs as measured so far, and returns the decision whether to move to it.
 
-        What a step takes besides what is simulated is taken to be the same share of it by either plan.
+        Time in a step that isn't simulated is taken to be the same share of the step under either plan.
 
         Raises:
             ValueError: nothing was measured since the plan runs, or a negative number of steps.
@@ -181,7 +181,7 @@ class Follower:
         return Decision(plan, now.step_s * ratio, step_s * ratio, moved, self.restart_s, steps_left, looked_s)
 
     def moved(self, decision: Decision) -> None:
-        """Notes that a decision's plan runs from now on; what is known of the layers stays."""
+        """Notes that training has moved to a decision's plan; what was learned of layers' costs stays."""
         self._stages = _choices(decision.plan, self._costs.space, self._cluster)
         self.plan, self._steps_s = decision.plan, []
 

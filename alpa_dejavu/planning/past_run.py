@@ -22,7 +22,7 @@ def past_run(
     communication: str | CommunicationModel = "alpha-beta",
     calibration: Calibration | None = None,
 ) -> PastRun:
-    """Returns the past run of a plan that was measured, as the history takes it.
+    """Returns a plan's measured run, with what was predicted for it, as the history of past runs stores it.
 
     Args:
         planned: the plan, predicted for the cluster that it ran on.

@@ -78,7 +78,7 @@ class PlanEstimator:
         self._source = TracedModel(chosen, micro_batch, chosen_cache(cache), self._clock.lap)
 
     def estimate(self, plan: Plan) -> PlanningResult:
-        """Returns a plan's time, memory and timeline for this model and cluster; the result shows whether it fits.
+        """Returns a plan's predicted time, memory and timeline for this model and cluster, whether or not it fits.
 
         Raises:
             ValueError: it has no batch, or other layers than the model can be cut into; or it is on hosts that the
@@ -144,7 +144,7 @@ class PlanEstimator:
 
 
 def cluster_of_plan(plan: Plan, machine: str | None = None) -> Cluster:
-    """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine.
+    """Returns the cluster that a plan was made for, with exactly its hosts; or as many hosts of another machine type.
 
     A file of a whole cluster that has the plan's hosts is taken as it is. Of a plan from before plans held a summary of
     their cluster, only the hosts that its stages name are known.

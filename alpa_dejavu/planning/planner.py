@@ -22,7 +22,7 @@ _RUNNERS_UP = 3
 def plan(
     task: PlanningTask, annotations: Sequence[Annotation] = ANNOTATIONS, clock: Clock | None = None
 ) -> PlanningResult:
-    """The best plan for a task.
+    """Returns the best plan for a planning task, with the next best ones and what they were made from.
 
     Args:
         task: all that the plan follows from.

@@ -16,7 +16,7 @@ __all__ = ["PricedPlan", "as_cheap", "check_prices", "front", "ordered", "price_
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedPlan:
-    """A plan with the price of one of its steps, in the currency of the hosts' prices."""
+    """A plan with the price of one of its steps, in the currency of the hosts' hourly prices."""
 
     plan: Plan
     price: float
@@ -28,7 +28,7 @@ class PricedPlan:
 
 
 def check_prices(cluster: Cluster) -> None:
-    """Checks that each host's price is known.
+    """Checks that the price of each host of a cluster is known.
 
     Raises:
         ValueError: it isn't; names the hosts.
@@ -42,7 +42,7 @@ def check_prices(cluster: Cluster) -> None:
 
 
 def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
-    """Returns the price of a step, by all hosts that the plan uses, each whole; None where one's isn't known."""
+    """Returns the price of a step of a plan, paying for each host it uses as a whole; None if a price isn't known."""
     prices = {host.name: host.price_per_hour for host in cluster.hosts}
     hourly = [prices.get(name) for name in {name for stage in plan.stages for name in stage.hosts}]
     known = [price for price in hourly if price is not None]
@@ -50,7 +50,7 @@ def price_per_step(plan: Plan, cluster: Cluster) -> float | None:
 
 
 def front(plans: Sequence[Plan], cluster: Cluster) -> tuple[PricedPlan, ...]:
-    """Returns the plans for which no other is both as fast and as cheap, the fastest first."""
+    """Returns the Pareto front of plans by step time and price per step, the fastest plan first."""
     priced = [PricedPlan(plan, price) for plan in plans if (price := price_per_step(plan, cluster)) is not None]
     found: list[PricedPlan] = []
     by_price = ties.ordered(priced, key=lambda one: one.price)
@@ -70,13 +70,13 @@ def why_not(plan: Plan, best: Plan, cluster: Cluster, objective: str) -> str:
 
 
 def ordered(plans: Sequence[Plan], cluster: Cluster, objective: str) -> list[int]:
-    """Returns the numbers of the plans, the best one first."""
+    """Returns the indices of plans from best to worst: by price per step or by seconds, as the objective says."""
     if objective == "price":
         return ties.ordered(range(len(plans)), key=lambda n: price_per_step(plans[n], cluster) or 0.0)
     return ties.ordered(range(len(plans)), key=lambda n: plans[n].step_s)
 
 
 def as_cheap(plans: Sequence[Plan], others: Sequence[int], first: int, cluster: Cluster) -> list[int]:
-    """Returns the plans whose hosts cost no more an hour than the first's; the fastest of them is the cheapest."""
+    """Returns the indices of those other plans whose hosts cost no more per hour than those of the first plan."""
     hourly = [(price_per_step(plan, cluster) or 0.0) / plan.step_s for plan in plans]
     return [n for n in others if hourly[n] <= hourly[first] * (1 + ties.TOLERANCE)]

@@ -31,7 +31,7 @@ __all__ = ["Replanned", "fallback", "replan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """A plan that follows another, with what moves for it.
+    """A plan that takes another one's place, with the training state that has to move between hosts for it.
 
     Attributes:
         plan: the new plan, with the same layers and schedule.
@@ -47,12 +47,12 @@ class Replanned:
 
     @property
     def kept_layers(self) -> tuple[int, ...]:
-        """Returns the layers that stay where they are."""
+        """Returns the layers whose training state needn't move to another host under the new plan."""
         return tuple(sorted(set(range(self.plan.num_layers)) - set(self.moves.layers)))
 
 
 def fallback(plan: Plan, host: str) -> Replanned:
-    """Returns the contingency that a plan has ready for the loss of a host, as a plan.
+    """Returns the contingency that a plan holds ready for the loss of a host, as a plan with what moves for it.
 
     Raises:
         ValueError: the plan isn't for that host, or has nothing ready.
@@ -89,7 +89,7 @@ def replan(
     calibration: str | os.PathLike[str] | Calibration | None = None,
     memory_margin: float | None = None,
 ) -> Replanned:
-    """Returns the best plan on a cluster that has changed, on those hosts that have most of what they need.
+    """Returns the best plan for a changed cluster, on those hosts that have most of the training state they need.
 
     Layers and schedule stay as they are. Of the numbers of micro-batches the best one is looked for, uphill from the
     plan's; the model is scaled to others, since nothing is traced. Logical meshes that planning never looked at are

@@ -22,7 +22,7 @@ STRATEGIES = ("alpa", "amp", OURS, "hetpipe", "megatron")
 @final
 @dataclasses.dataclass(frozen=True)
 class RunnerUp:
-    """A plan that was nearly chosen, and why it wasn't.
+    """A plan that was nearly chosen, and the reason why it wasn't.
 
     Attributes:
         plan: what it is.
@@ -36,7 +36,7 @@ class RunnerUp:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanningResult:
-    """A plan with all that it was made from.
+    """The result of planning: the best plan, with the problem, costs and timeline that it was made from.
 
     Attributes:
         plan: the best one.
@@ -61,31 +61,31 @@ class PlanningResult:
 
     @property
     def confidence(self) -> Confidence | None:
-        """Returns how sure the plan is; None where nothing was compared."""
+        """Returns how probable it is that the plan is nearly the best of those compared; None if none were compared."""
         return self.plan.confidence
 
     @property
     def samples_per_s(self) -> float | None:
-        """Returns the throughput; None where the batch isn't known."""
+        """Returns the plan's training throughput in samples per second; None where its batch isn't known."""
         return None if self.plan.batch is None else self.plan.batch / self.plan.step_s
 
     @property
     def price_per_step(self) -> float | None:
-        """Returns the price of a step by the hosts that the plan uses; None where one's price isn't known."""
+        """Returns the price of a step on the hosts that the plan uses; None where a host's price isn't known."""
         return price_per_step(self.plan, self.cluster)
 
     @property
     def model_flop(self) -> float:
-        """Returns the operations of a step's matrix products and convolutions, without what a plan's remat repeats."""
+        """Returns the FLOP of a step's matrix products and convolutions, not counting what remat computes again."""
         layers = self.model.layers
         per_micro_batch = sum(layer.forward.product_flop + layer.backward.product_flop for layer in layers)
         return per_micro_batch * self.run.num_micro_batches
 
     @property
     def flop_utilisation(self) -> float:
-        """Returns a step's model FLOP over what all devices could do meanwhile, each operator at its own dtype's rate.
+        """Returns the model FLOP utilisation: a step's model FLOP over what the plan's devices could do meanwhile.
 
-        Hosts that the plan leaves unused don't count.
+        Each operator counts at its own dtype's rate; hosts that the plan leaves unused don't count.
 
         References:
             Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B.

@@ -36,12 +36,12 @@ class Spare:
 
     @property
     def idle_device_s(self) -> float:
-        """Returns the device seconds of a step, of unused devices and of bubbles together."""
+        """Returns the device-seconds that a plan leaves idle in a step: unused devices and bubbles together."""
         return self.unused_device_s + self.bubble_device_s
 
 
 def spare(plan: Plan, cluster: Cluster) -> Spare:
-    """Returns what a plan leaves idle on a cluster.
+    """Returns the devices and seconds that a plan leaves idle on a cluster.
 
     Args:
         plan: its stages are on hosts of the cluster.

@@ -19,9 +19,9 @@ _ASKED = 8
 
 
 def layer_state(model: Model) -> FloatArray:
-    """Returns the bytes of parameters and of the optimizer's state of each layer, shape (L, 2).
+    """Returns for each layer the bytes of its parameters, and of the optimizer's state for them, shape (L, 2).
 
-    What several layers use is counted with the first of them.
+    Parameters that several layers use are counted with the first of them.
     """
     found = np.zeros((model.num_layers, 2))
     for tensor in model.tensors:
@@ -32,9 +32,9 @@ def layer_state(model: Model) -> FloatArray:
 
 
 def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
-    """Returns for each stage and host the first of its devices there, and how many.
+    """Returns for each stage, by host name, the first device that it takes on the host, and how many.
 
-    Those with the most devices of a host take the first ones, of equal stages the last.
+    Stages with more devices on each host take theirs first, of equal ones the last stage.
 
     References:
         Alpa's `get_sliced_virtual_submeshes`.
@@ -51,7 +51,7 @@ def devices_of(stages: Sequence[StagePlan]) -> list[dict[str, tuple[int, int]]]:
 
 @final
 class Settler:
-    """A settler of a new plan's stages on those hosts that have most of what they need; all hosts are alike.
+    """A placer of a new plan's stages on those of several alike hosts that already hold most of the state they need.
 
     Hosts change places whole, so that stages that share one still do, and nothing of the plan's seconds changes.
 
@@ -72,7 +72,7 @@ class Settler:
         self._has = common @ there
 
     def settled(self, stages: Sequence[StagePlan], lost: Collection[str]) -> tuple[StagePlan, ...]:
-        """Returns the stages on their hosts; as they are where there aren't so many hosts.
+        """Returns the stages on the hosts that hold most of their state; unchanged if there are too few hosts.
 
         Args:
             stages: those of the new plan, or the same on other hosts.
@@ -113,10 +113,10 @@ def moves(
     state: FloatArray,
     lost: Collection[str] = (),
 ) -> Moves:
-    """Returns what hosts take in: each what it hasn't of the layers of its stages.
+    """Returns the training state that hosts have to take in for a new plan: what their stages need and they lack.
 
-    A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count:
-    what is divided among data-parallel devices, each host has a part of.
+    A host has a layer if the same of its devices held it before, divided among as many of them. ZeRO levels count: what
+    is divided among data-parallel devices, each host has a part of.
 
     Args:
         before: the stages of the plan that ran.

@@ -45,7 +45,7 @@ class Straggler:
 
 
 def expected_s(plan: Plan) -> tuple[float, ...]:
-    """Returns the seconds for which each stage computes in a step by the plan: all micro-batches, and once a step."""
+    """Returns the seconds that each stage is predicted to compute in a step, in all micro-batches and once a step."""
     return tuple(
         plan.num_micro_batches * (stage.compute_s + stage.collective_s) + stage.per_step_s for stage in plan.stages
     )
@@ -116,7 +116,7 @@ def _straggler(
 
 
 def planned_around(plan: Plan, kept: Kept, found: Sequence[Straggler]) -> Replanned:
-    """Returns the plan that would be chosen now: with the stragglers' devices as slow as they are.
+    """Returns the plan that would be chosen now, with the stragglers' devices taken to be as slow as measured.
 
     Of hosts that can't be told apart, all are taken to be slow.
 

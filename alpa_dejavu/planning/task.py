@@ -30,11 +30,11 @@ OBJECTIVES = ("time", "price", "pareto")
 
 
 class StageSpace(abc.ABC):
-    """The submeshes and configs that stages may have, on any part of a cluster."""
+    """A rule for which submeshes and configs stages may have, on any part of a cluster."""
 
     @abc.abstractmethod
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The search space on a cluster, for a micro-batch of so many samples.
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples.
 
         Raises:
             NoPlanError: no submesh is on hosts of the cluster.
@@ -44,7 +44,7 @@ class StageSpace(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True)
 class SpaceRules(StageSpace):
-    """The search space by the rules of `alpa_dejavu.clusters.space.search_space`.
+    """A stage space with the submeshes and configs that `alpa_dejavu.clusters.space.search_space` gives.
 
     Attributes:
         submeshes: as `alpa_dejavu.clusters.space.submeshes` takes it.
@@ -59,14 +59,14 @@ class SpaceRules(StageSpace):
     imbalance: float = math.inf
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The search space on a cluster, for a micro-batch of so many samples."""
+        """Returns the submeshes and configs for stages on a cluster, for micro-batches of so many samples."""
         return search_space(cluster, micro_batch, self.submeshes, self.remat, self.zero, self.imbalance)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class GivenSpace(StageSpace):
-    """A search space that is given for a whole cluster, as Alpa offers it.
+    """A stage space with the submeshes and configs that somebody gives for a whole cluster, as Alpa does.
 
     Attributes:
         given: the submeshes, which may be on any hosts.
@@ -84,7 +84,7 @@ class GivenSpace(StageSpace):
             )
 
     def space(self, cluster: Cluster, micro_batch: int) -> SearchSpace:
-        """The part of the given space that a cluster has the hosts for.
+        """Returns those of the given submeshes, with their configs, that fit on the hosts of a part of the cluster.
 
         Raises:
             NoPlanError: there is none.
@@ -96,7 +96,7 @@ class GivenSpace(StageSpace):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """The plans that a chooser found.
+    """The candidate plans that a chooser found for a task, with what must be said of them.
 
     Attributes:
         candidates: the plans worth comparing, each simulated, the best one by the chooser's own judgement first.
@@ -120,11 +120,11 @@ class Found:
 
 
 class Chooser(abc.ABC):
-    """Chooses plans for a task: a search, a strategy's rules, or the stages that somebody gives."""
+    """A chooser of candidate plans for a task: a search, a strategy's rules, or the stages that somebody gives."""
 
     @abc.abstractmethod
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The plans worth comparing; none if nothing fits.
+        """Returns the candidate plans for a task that are worth comparing, the best first; none if nothing fits.
 
         Args:
             task: that is to be solved.
@@ -133,7 +133,7 @@ class Chooser(abc.ABC):
 
     @abc.abstractmethod
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate | None:
-        """The best plan on a part of the cluster, of the first candidate's layers; None if none fits.
+        """Returns the best plan on a part of the cluster, with the first candidate's number of layers, or None.
 
         Args:
             task: with that part as its cluster.
@@ -145,7 +145,7 @@ class Chooser(abc.ABC):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanningTask:
-    """All that a plan follows from.
+    """A planning task: the model, cluster, search and options that a plan follows from.
 
     Attributes:
         source: the model, at any number of layers and micro-batch.
@@ -183,24 +183,24 @@ class PlanningTask:
 
     @property
     def cluster(self) -> Cluster:
-        """The hosts that may be used."""
+        """Returns the cluster whose hosts the plan may use."""
         return self.prices.cluster
 
     @property
     def unlike(self) -> bool:
-        """Whether the hosts are of several kinds."""
+        """Returns whether the cluster's hosts are of several kinds."""
         return any(kinds_of(self.cluster))
 
     def on(self, cluster: Cluster) -> PlanningTask:
-        """The same task on another cluster."""
+        """Returns the same planning task for another cluster."""
         return dataclasses.replace(self, prices=dataclasses.replace(self.prices, cluster=cluster))
 
     def micro_batch(self, count: int) -> int:
-        """Samples of each of so many micro-batches."""
+        """Returns the samples of each micro-batch when the batch is cut into so many; 1 if the batch isn't known."""
         return 1 if self.batch is None else self.batch // count
 
     def adjusted(self, table: CostTable) -> CostTable:
-        """The cost table by the task's factors."""
+        """Returns a cost table with each layer's seconds multiplied by the factors that the task has for layers."""
         if self.factors is None:
             return table
         from alpa_dejavu.costs.scaled_layers import with_layer_factors

@@ -26,7 +26,7 @@ __all__ = ["TracedModel"]
 
 @final
 class TracedModel(ModelSource):
-    """A model that is traced, unless a cache knows it.
+    """A model source that traces a function, or takes what a cache knows of it.
 
     Models by name are found in the cache by their name, without a trace; others by the content of their trace. What is
     found there is to the bit what is made without.
@@ -61,16 +61,16 @@ class TracedModel(ModelSource):
 
     @property
     def name(self) -> str:
-        """Returns the model's name as it was given, or the function's."""
+        """Returns the model's name as it was given, or its function's name."""
         return self._model if isinstance(self._model, str) else self._step(self.micro_batch).name
 
     @property
     def training(self) -> bool:
-        """Whether the step takes gradients."""
+        """Returns whether a step of the model computes gradients."""
         return self._facts().training
 
     def numbers_of_layers(self, wanted: Sequence[int]) -> tuple[int, ...]:
-        """The wanted numbers, or the nearest lower ones that the model can be cut into, each once."""
+        """Returns the wanted numbers of layers, or the nearest lower ones that the model can be cut into, each once."""
         most = self._facts().most_layers
         for number in wanted:
             if number not in most:
@@ -80,7 +80,7 @@ class TracedModel(ModelSource):
         return tuple(dict.fromkeys(most[number] for number in wanted))
 
     def knows(self, num_layers: int, micro_batch: int) -> bool:
-        """Returns whether `exact` was asked for it, or the cache has it.
+        """Returns whether the model with so many layers and samples is at hand or in the cache, so needs no trace.
 
         The cache knows models without a known name by their trace, so these must have been traced.
         """
@@ -90,7 +90,7 @@ class TracedModel(ModelSource):
         return self._cache is not None and traced and self._cache.holds(self._key(micro_batch, num_layers))
 
     def exact(self, num_layers: int, micro_batch: int) -> Model:
-        """The model cut into so many layers, for exactly so many samples in a micro-batch.
+        """Returns the model cut into so many layers, traced for exactly so many samples in a micro-batch.
 
         Raises:
             ValueError: it can't be cut so, or a micro-batch without samples.
@@ -101,7 +101,7 @@ class TracedModel(ModelSource):
         return self._models[place]
 
     def scaled(self, num_layers: int, micro_batch: int) -> Model:
-        """The model for so many samples, from the nearest number that `exact` was asked for; see `ModelSource`.
+        """Returns the model for so many samples in a micro-batch, scaled from the nearest number asked of `exact`.
 
         What the cache has besides doesn't count, so that a plan doesn't hang on what was planned before.
         """
@@ -110,7 +110,7 @@ class TracedModel(ModelSource):
         return scaled_model(self.exact(num_layers, nearest), nearest, micro_batch)
 
     def keep(self) -> None:
-        """Writes what was learned since it was read to the cache."""
+        """Writes to the cache what was learned of the model since it was read from there."""
         if self._cache is None:
             return
         facts = self._known_facts

@@ -15,7 +15,10 @@ Data = dict[str, Any]
 
 
 def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Callable[[StagePlan], Data]) -> Data:
-    """The plans that differ, and for each host which one is its, with the hosts of the stages and what moves."""
+    """Returns a plan's contingencies for lost hosts as data of its file, each distinct plan written once.
+
+    For each lost host there is the number of its plan, with the hosts of the stages and what moves.
+    """
     plans: list[Data] = []
     known: dict[tuple[Any, ...], int] = {}
     hosts: dict[str, Data] = {}
@@ -38,7 +41,7 @@ def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Cal
 
 
 def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
-    """Returns the contingencies that `contingencies_data` has made such data of."""
+    """Returns by lost host the contingencies that the data of a plan's file describe."""
     plans = [
         (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
         for plan in data["plans"]

@@ -15,7 +15,7 @@ __all__ = ["contradictions"]
 
 
 def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
-    """Yields where one key says another thing than others do."""
+    """Yields each place where a plan file's data contradict themselves, as in a gap of layers, and a sentence on it."""
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
     devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])

@@ -16,11 +16,11 @@ __all__ = ["Difference", "differences", "priced_plans", "stages_text"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A difference between two plans, and what it costs.
+    """A difference between two plans, and by how many seconds it makes the second plan's step longer.
 
     Attributes:
-        what: in a word.
-        first, second: what it is in either plan.
+        what: the name of the choice that differs, such as "schedule".
+        first, second: its value in either plan, in words.
         cost_s: how much longer a step takes with the second, on the mean over the orders in which the differences can
             be made; None where it can't be told. Costs add up to the difference of the steps.
     """
@@ -32,7 +32,7 @@ class Difference:
 
 
 def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
-    """Returns all in which two plans differ for Alpa, and in the models and past runs that they were priced by.
+    """Returns all differences of two plans as Alpa runs them, and of the models and past runs that priced them.
 
     Costs are Shapley values: of up to six differences over all orders, of more over 16 orders that are drawn with a
     seed of 0. Orders in which a plan in between can't be estimated are left out. Exchanging the plans negates costs.
@@ -64,7 +64,7 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
 
 
 def priced_plans(first: Plan, second: Plan) -> int:
-    """How many plans `differences` has priced at most."""
+    """Returns an upper bound on how many plans `differences` asks the cost of for two plans."""
     found = len(list(changes(first, second)))
     return most_asked(found) if found and not any(_of_problem(first, second)) else 0
 

@@ -25,7 +25,7 @@ _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding")
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yields each change, and what is before and after."""
+    """Yields each difference of two plans as three texts: the choice's name, such as schedule, and its two values."""
     pairs = [
         ("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)),
         ("schedule", first.schedule, second.schedule),
@@ -47,7 +47,7 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
-    """Returns the first plan with these of the changes made."""
+    """Returns the first plan with only the named changes (`made`) towards the second plan applied."""
 
     def of(what: str) -> Plan:
         return second if what in made else first
@@ -126,7 +126,7 @@ def _devices_text(stage: StagePlan) -> str:
 
 
 def priced_text(by: PricedBy | None) -> str:
-    """The models and the calibration that a plan was priced by.
+    """Returns in words the latency and communication models and the calibration that a plan was priced by.
 
     >>> priced_text(PricedBy("analytic", "alpha-beta"))
     'analytic, alpha-beta, no calibration'
@@ -141,7 +141,7 @@ def _correction(plan: Plan) -> str:
 
 
 def grouped(texts: Sequence[str]) -> str:
-    """A row of stages, those that are alike told once.
+    """Returns texts joined by commas, where each run of equal ones is written once with their number.
 
     >>> grouped(["a", "a", "b"])
     '2 times a, b'
@@ -151,9 +151,9 @@ def grouped(texts: Sequence[str]) -> str:
 
 
 def stages_text(plan: Plan) -> str:
-    """The stages' layers, submeshes and logical meshes.
+    """Returns in words the numbers of layers, the submeshes and the logical meshes of a plan's stages.
 
-    A row of stages that are alike is told once.
+    A run of stages that are alike is written once.
     """
     return grouped([f"{_layers_text(stage)} on {_devices_text(stage)}" for stage in plan.stages])
 

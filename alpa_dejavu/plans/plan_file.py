@@ -53,7 +53,7 @@ _STAGE_FIGURES = (
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
-    """Returns the plan as what JSON has: objects, lists, text and numbers."""
+    """Returns a plan as the JSON data of its file: objects, lists, text and numbers."""
     return {
         "version": VERSION,
         "model": plan.model,
@@ -79,7 +79,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """Returns the text of a plan's file.
+    """Returns the text of a plan's JSON file.
 
     Raises:
         ValueError: a figure of the plan isn't finite.
@@ -88,7 +88,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes the file whole, or not at all.
+    """Writes a plan's file, the whole file or nothing.
 
     Raises:
         ValueError: there is no such folder, or a figure of the plan isn't finite.
@@ -99,7 +99,9 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan and checks it, alone: whether it fits a model and a cluster is seen where those are.
+    """Reads a plan from its file and checks it.
+
+    Only the file itself is checked: whether the plan fits a model and a cluster is seen where those are.
 
     Raises:
         ValueError: what is wrong with the file, in which line, and what would be right.
@@ -113,12 +115,12 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
-    """Returns the plan that `plan_data` has made such data of; nothing is checked but its numbers."""
+    """Returns the plan that the JSON data of a plan's file describe; nothing is checked but its numbers."""
     return _plan(cast("PlanData", data))
 
 
 def consistent_plan(data: PlanData) -> Plan:
-    """Returns the plan of data that are as their format has them.
+    """Returns the plan that the data of a plan's file describe, after checking that no keys contradict each other.
 
     Raises:
         ValueError: one key says another thing than others do.

@@ -30,7 +30,7 @@ from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
 
 class HostData(TypedDict):
-    """A host of the cluster, as `HostSummary` has it."""
+    """The data of a cluster's host in a plan file: name, devices and memory, as `HostSummary` has them."""
 
     name: Text
     num_devices: Annotated[int, whole("a whole number of devices, at least 1", 1, MOST), WHOLE]
@@ -41,7 +41,7 @@ class HostData(TypedDict):
 
 
 class HardwareData(TypedDict):
-    """The cluster, as `ClusterSummary` has it."""
+    """The data of a cluster in a plan file: its hosts and machine type, as `ClusterSummary` has them."""
 
     machine: NotRequired[
         Annotated[str, said("text: the machine type that all hosts are of, empty if they aren't of one")]
@@ -58,7 +58,7 @@ class HardwareData(TypedDict):
 
 
 class PricedByData(TypedDict):
-    """The options that the plan was chosen under, as `PricedBy` has them."""
+    """The data in a plan file of the models and options that the plan was chosen under, as `PricedBy` has them."""
 
     latency: NotRequired[Annotated[str, said("text: the latency model")]]
     communication: NotRequired[Annotated[str, said("text: the communication model")]]
@@ -80,7 +80,7 @@ class PricedByData(TypedDict):
 
 
 class CorrectionData(TypedDict):
-    """A correction by past runs, as `StepCorrection` has it."""
+    """The data in a plan file of a correction of its seconds by past runs, as `StepCorrection` has it."""
 
     factor: Positive
     spread: NotNegative
@@ -89,7 +89,7 @@ class CorrectionData(TypedDict):
 
 
 class ConfidenceData(TypedDict):
-    """How sure the prediction is, as `Confidence` has it."""
+    """The data in a plan file that say how sure its prediction is, as `Confidence` has them."""
 
     probability: Annotated[float, said("a number from 0 to 1", ge=0, le=1)]
     expected_step_s: SecondsAboveZero
@@ -101,7 +101,10 @@ class ConfidenceData(TypedDict):
 
 
 class StageData(TypedDict):
-    """A stage, as `StagePlan` has it; `auto_sharding` follows the logical mesh where it is left out."""
+    """The data of a stage in a plan file, as `StagePlan` has it.
+
+    `auto_sharding` follows the logical mesh where it is left out.
+    """
 
     layers: Annotated[
         list[Annotated[int, whole("a whole number of at least 0", 0, MOST), WHOLE]],
@@ -138,7 +141,7 @@ MicroBatches = Annotated[int, whole("a whole number of micro-batches, at least 1
 
 
 class OtherPlanData(TypedDict):
-    """A plan for what is left once a host is lost; several hosts may have the same."""
+    """The data in a plan file of a fallback plan, to be run once one of several hosts is lost."""
 
     iteration_time_s: SecondsAboveZero
     num_micro_batches: MicroBatches
@@ -146,7 +149,7 @@ class OtherPlanData(TypedDict):
 
 
 class LostHostData(TypedDict):
-    """The plan that is run without a host, where its stages are, and what moves for it."""
+    """The data in a plan file of a host's loss: which fallback plan is run, on which hosts, and what moves for it."""
 
     plan: Annotated[int, whole("a whole number: which of contingencies.plans"), WHOLE]
     hosts: Annotated[
@@ -160,7 +163,7 @@ class LostHostData(TypedDict):
 
 
 class ContingenciesData(TypedDict):
-    """The plans that are run once a host is lost, each once."""
+    """The data in a plan file of all fallback plans, each once, and of the hosts whose loss they are for."""
 
     plans: Annotated[list[OtherPlanData], listed("a list of at least one plan", min_length=1)]
     hosts: Annotated[dict[str, LostHostData], said("an object of hosts and what is run without each"), at_most(10_000)]
@@ -168,7 +171,7 @@ class ContingenciesData(TypedDict):
 
 @file_format
 class PlanData(TypedDict):
-    """A plan, as `Plan` has it."""
+    """The data of a plan file, with all that a `Plan` has."""
 
     version: Annotated[Literal[1], said("1, the version of plan files that this release reads"), WHOLE]
     model: Annotated[str, said("text: a model's name or module:function, empty if Alpa made the layers")]

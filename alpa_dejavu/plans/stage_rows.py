@@ -20,29 +20,29 @@ __all__ = [
 
 
 class StageTimes(Protocol):
-    """The seconds of a stage that tables show, as `alpa_dejavu.simulation` has them."""
+    """The seconds of a pipeline stage that tables show: forward, backward, sends, and work once per step."""
 
     @property
     def forward_s(self) -> float:
-        """Returns the seconds of a forward."""
+        """Returns the seconds of a stage's forward pass of one micro-batch."""
 
     @property
     def backward_s(self) -> float:
-        """Returns the seconds of a backward."""
+        """Returns the seconds of a stage's backward pass of one micro-batch."""
 
     @property
     def forward_send_s(self) -> float:
-        """Returns the seconds in which activations go to the next stage."""
+        """Returns the seconds in which a stage's activations of one micro-batch go to the next stage."""
 
     @property
     def per_step_s(self) -> float:
-        """Returns the seconds of what comes once a step."""
+        """Returns the seconds of a stage's work that is done once per step, such as gradient synchronisation."""
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StageRow:
-    """A stage of a plan, and what more is known of it.
+    """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known.
 
     Attributes:
         number: its place in the plan, from 0.
@@ -64,7 +64,7 @@ class StageRow:
 @final
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table of stages.
+    """A column of a table of a plan's stages.
 
     Attributes:
         name: as it stands above the column.
@@ -78,23 +78,23 @@ class Column:
 
 
 def stage_rows(stages: Iterable[StagePlan]) -> list[StageRow]:
-    """Returns the rows of a plan's stages, of which nothing more is known."""
+    """Returns the table rows of a plan's stages, without any simulated or measured times."""
     return [StageRow(n, stage) for n, stage in enumerate(stages)]
 
 
 def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]]:
-    """Returns the texts of a table's rows, shape (rows, columns)."""
+    """Returns the text of each cell of a table of stages, shape (rows, columns)."""
     return [[column.cell(row) for column in columns] for row in rows]
 
 
 def layers_text(stage: StagePlan) -> str:
-    """Returns a stage's first and last layer, or its only one."""
+    """Returns a stage's range of layers as text: its first and last layer, or its only one."""
     first, last = stage.layers
     return str(first) if first == last else f"{first}-{last}"
 
 
 def mesh_text(shape: Iterable[int]) -> str:
-    """Returns the shape of a mesh.
+    """Returns the shape of a mesh as text.
 
     >>> mesh_text((2, 4))
     '2x4'

@@ -8,7 +8,7 @@ from alpa_dejavu.problem import Plan
 
 
 def plan_table(plan: Plan) -> str:
-    """Returns the stages, a row each, and what a step is predicted to take."""
+    """Returns a plan as a table in plain text: a row for each stage, then the predicted seconds of a step."""
     rows = [[column.name for column in BRIEF], *cells(BRIEF, stage_rows(plan.stages))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

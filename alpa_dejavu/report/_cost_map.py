@@ -17,7 +17,10 @@ __all__ = ["cost_map"]
 
 
 def cost_map(planned: PlanningResult) -> dict[str, Any]:
-    """A map for each submesh, the one with most of the plan's stages first; each range at its cheapest config."""
+    """Returns the heat map, for each submesh, of the seconds of all ranges of layers at their cheapest config.
+
+    The submesh with most of the plan's stages is shown first; the stages are marked.
+    """
     submeshes, stages = planned.space.submeshes, planned.plan.stages
     places = [site_of(stage, planned.space, planned.cluster) for stage in stages]
     used = collections.Counter(places)

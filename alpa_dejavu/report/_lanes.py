@@ -14,9 +14,9 @@ __all__ = ["lanes"]
 
 
 def lanes(timeline: Timeline) -> dict[str, Any]:
-    """Returns what `timeline.js` draws: each stage's tasks of a step, their collectives, and how senders wait.
+    """Returns a timeline as the data that `timeline.js` draws: each stage's tasks, collectives and sends in a step.
 
-    Times are little-endian float32 in base64, of shape (S, B, 2), for the update (S, 2); NaN where there is nothing.
+    Times are little-endian float32 in base64, of shape (S, B, 2), for the update (S, 2); NaN where there is no task.
     """
     stages = timeline.stages
     return {

@@ -16,7 +16,7 @@ __all__ = ["entry_of", "layer_costs"]
 
 
 def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | None:
-    """A stage's submesh and config by their index in the search space; None if the space doesn't have them."""
+    """Returns a stage's submesh and config by their index in the search space; None if the space doesn't have them."""
     space = planned.space
     submesh = site_of(stage, space, planned.cluster)
     if submesh is None:
@@ -28,7 +28,7 @@ def entry_of(stage: StagePlan, planned: PlanningResult) -> tuple[int, int] | Non
 
 
 def layer_costs(planned: PlanningResult) -> dict[str, Any]:
-    """Stacked bars: forward, backward and collectives of one micro-batch, with the stages behind them."""
+    """Returns a bar chart of each layer's seconds in one micro-batch: forward, backward and collectives, stacked."""
     table = planned.table
     parts = {
         "forward": table.compute_forward_s,

@@ -21,7 +21,7 @@ _Field = tuple[str, str]
 
 
 def link_chart(planned: PlanningResult) -> dict[str, Any] | None:
-    """Returns a map of the links' rates with the plan on it; None where all are alike, or a host isn't known.
+    """Returns a map of the rates of links between hosts with the plan on it; None if they are alike, or a host unknown.
 
     Squares are links among the devices of one stage, circles those from a stage to the next, forward.
     """

@@ -20,7 +20,7 @@ _POINTS = 1200
 
 
 def memory_chart(timeline: Timeline) -> dict[str, Any]:
-    """A line for each stage, and a dashed one for each limit."""
+    """Returns the chart of each stage's memory over a step, with a dashed line for each memory limit."""
     figure = go.Figure()
     held_at = f"%{{y:.3f}} {units.GIBIBYTES.name} at %{{x:.4g}} {units.SECONDS.name}"
     for n, color in enumerate(stage_colors(timeline.num_stages)):

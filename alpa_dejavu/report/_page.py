@@ -30,9 +30,11 @@ __all__ = ["html_report"]
 
 
 def html_report(planned: PlanningResult, measured: Timeline | None = None) -> str:
-    """One page about a plan, which opens in a browser without network: the plan's table, its timeline, its memory, the
-    cost table with the chosen cut, the model's layers, the runners-up, and where the figures come from; where links
-    between hosts are unlike, their map with the stages on it, too.
+    """Returns an HTML page about a plan, which opens in a browser without network.
+
+    It shows the plan's table, its timeline, its memory, the cost table with the chosen cut, the model's layers, the
+    runners-up, and where the figures come from; where links between hosts are unlike, their map with the stages on it,
+    too.
 
     Args:
         planned: the plan with all that it was made from.

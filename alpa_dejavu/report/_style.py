@@ -22,7 +22,7 @@ COLORS = {
 
 
 def finished(figure: go.Figure, height: int) -> dict[str, Any]:
-    """Returns the figure as plain JSON, in the page's style."""
+    """Returns a plotly figure as plain JSON data, in the report page's style and of the given height."""
     figure.update_layout(
         template="plotly_white",
         height=height,

@@ -21,14 +21,14 @@ __all__ = [
 
 
 class Table(TypedDict):
-    """A table as its heads, and rows of the same length."""
+    """A table of text for the report page: the heads of its columns, and rows of as many cells."""
 
     heads: list[str]
     rows: list[list[str]]
 
 
 def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str, str]]:
-    """Returns the figures that a reader wants first, as pairs of a name and a value."""
+    """Returns a plan's most important figures, such as its step time and throughput, as pairs of name and value."""
     plan, timeline = planned.plan, planned.timeline
     shown = [("predicted step", f"{units.seconds(plan.step_s)}")]
     if measured is not None:
@@ -52,7 +52,7 @@ def facts(planned: PlanningResult, measured: Timeline | None) -> list[tuple[str,
 
 
 def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
-    """Returns a row of figures for each stage, measured ones beside the predicted where there are any."""
+    """Returns a table with a row of figures for each stage of the plan: predicted, and measured where given."""
     timeline = planned.timeline
     rows = [
         StageRow(
@@ -66,7 +66,7 @@ def stage_table(planned: PlanningResult, measured: Timeline | None) -> Table:
 
 
 def runner_up_rows(planned: PlanningResult) -> Table:
-    """Returns the plan and the next best ones, and why they lose; no rows where nothing was compared."""
+    """Returns a table of the plan and the next best ones, and why they lose; no rows where nothing was compared."""
     if not planned.runners_up:
         return {"heads": [], "rows": []}
     rows = [["1", described(planned.plan), units.seconds(planned.plan.step_s), "", "the plan of this page"]]
@@ -78,7 +78,7 @@ def runner_up_rows(planned: PlanningResult) -> Table:
 
 
 def described(plan: Plan) -> str:
-    """Returns a plan in a line.
+    """Returns a description of a plan in one line of text.
 
     The line says how many micro-batches there are, where the layers are cut, and for each run of stages alike: how
     many, submesh, logical mesh, remat and ZeRO.
@@ -98,7 +98,7 @@ def described(plan: Plan) -> str:
 
 
 def sensitivity_rows(plan: Plan) -> Table:
-    """Returns the derivatives of the step by what the plan itself tells apart, what helps most first."""
+    """Returns a table of how a plan's step depends on each of its parts, such as compute; what helps most is first."""
     rows = [
         [one.what, f"{one.elasticity:.3f} %", f"{one.worse_elasticity:.3f} %", units.seconds(one.twice_s)]
         for one in sensitivities(plan)
@@ -129,13 +129,13 @@ def layer_rows(planned: PlanningResult) -> Table:
 
 
 def planning_rows(plan: Plan) -> Table:
-    """Returns the seconds that each step of the planning took, and their sum."""
+    """Returns a table of the seconds that each step of the planning took, and of their sum."""
     rows = [[step, units.seconds(time)] for step, time in plan.planning_s.items()]
     return {"heads": ["step of the planning", "time"], "rows": [*rows, ["all", units.seconds(plan.total_planning_s)]]}
 
 
 def origins(planned: PlanningResult) -> Table:
-    """Returns the figures that the predictions rest on, and where they are from."""
+    """Returns a table of the figures of devices and links that the predictions rest on, and where they are from."""
     rows = []
     for device, hosts in _devices(planned.cluster).items():
         chosen = next(host.device for host in planned.cluster.hosts if host.device.name == device)

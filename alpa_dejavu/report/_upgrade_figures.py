@@ -30,7 +30,7 @@ _Pairs: TypeAlias = list[tuple[int, int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Resource:
-    """A kind of devices or links of a cluster: `at` gives the prices where they are so many times as fast."""
+    """A kind of devices or links of a cluster; `at` returns the prices where they are so many times as fast."""
 
     what: str
     part: str
@@ -54,7 +54,7 @@ class _Quicker(LatencyModel):
 
 
 def resources(given: Prices) -> Iterator[Resource]:
-    """Yields each type of device, and the links within hosts and between them, of each kind (`host_kinds`)."""
+    """Yields each type of device, and each kind of link within and between hosts, whose speed may change."""
     cluster = given.cluster
     names = list(dict.fromkeys(host.device.name for host in cluster.hosts))
     for name in names:
@@ -97,13 +97,13 @@ def _links(cluster: Cluster) -> dict[str, _Pairs]:
 
 
 def resource_figure(resource: Resource, times: Callable[[Prices], Times]) -> Figure:
-    """Returns the figure of a resource, with the times that a plan's stages take where it is faster or slower."""
+    """Returns the times of a plan's stages where a kind of devices or links is a little faster, slower, or doubled."""
     better, worse, twice = (times(resource.at(factor)) for factor in (math.exp(_UNIT), math.exp(-_UNIT), 2.0))
     return Figure(resource.what, resource.part, better, worse, twice, _UNIT)
 
 
 def layer_figures(planned: PlanningResult) -> Iterator[tuple[int, Figure]]:
-    """Yields each layer's figure: its operators and optimizer take fewer seconds, or more, on its stage's mesh."""
+    """Yields each layer with the times of the plan's stages where its operators take a little less, more, or half."""
     times, seconds = plan_times(planned.plan), own_seconds(planned.table)
     for n, stage in enumerate(planned.choices):
         for layer in range(stage.first, stage.last + 1):

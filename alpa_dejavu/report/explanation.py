@@ -35,7 +35,7 @@ _TIGHT = 0.9
 @final
 @dataclasses.dataclass(frozen=True)
 class WhatIf:
-    """A change to a plan, and the seconds that a step would take with it."""
+    """A change to a plan, with the seconds that a step would take after it."""
 
     change: str
     step_s: float
@@ -44,7 +44,7 @@ class WhatIf:
 @final
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The reasons why a plan takes as long as it does.
+    """An explanation of why a step of a plan takes as long as it does.
 
     Attributes:
         bound: a sentence that says what most of the step is.
@@ -65,7 +65,7 @@ class Explanation:
 def explain(
     plan: Plan, kept: Kept | None = None, *, calibration: str | os.PathLike[str] | Calibration | None = None
 ) -> Explanation:
-    """Explains a plan by its own figures; nothing is traced.
+    """Returns an explanation of a plan's step time by the plan's own figures; nothing is traced.
 
     Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average device's work.
 

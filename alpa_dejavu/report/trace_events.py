@@ -20,7 +20,7 @@ _US_PER_S = 1e6
 
 
 def trace_events(timeline: Timeline, plan: Plan) -> dict[str, Any]:
-    """The object to be written as JSON: {"traceEvents": [...], ...}, times in microseconds from the step's start.
+    """Returns a simulated step as JSON data in the Trace Event Format, times in microseconds from the step's start.
 
     Raises ValueError if timeline and plan differ in their number of stages.
 

@@ -34,7 +34,7 @@ _BETTER = 1e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class Upgrades:
-    """The changes to devices, links and layers that would help a plan.
+    """The changes to devices, links and layers that would shorten a plan's step, with what they would save.
 
     Attributes:
         found: the derivatives by devices, bandwidths and layers; with `best_s` where the best plan was looked for.
@@ -54,7 +54,7 @@ def upgrades(
     communication: str | CommunicationModel = "auto",
     calibration: str | os.PathLike[str] | Calibration | None = None,
 ) -> Upgrades:
-    """Returns the derivatives of a plan's step by what it was made from, and the best plan where that is twice as good.
+    """Returns how a plan's step depends on devices, links and layers, and the best plan where one is twice as good.
 
     Args:
         plan: that is looked at.

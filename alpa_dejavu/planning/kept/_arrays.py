@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str, Any]:
-    """Returns an array's shape, and its numbers as bytes in base 64, little-endian.
+    """Returns an array as JSON data: its shape, and its numbers as little-endian bytes in base64.
 
     >>> packed(np.array([[1, 2]]), np.int8)
     {'shape': [1, 2], 'numbers': 'AQI='}
@@ -23,6 +23,6 @@ def packed(array: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> dict[str,
 
 
 def unpacked(data: Mapping[str, Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """The array that `packed` has made such data of."""
+    """Returns the array of the JSON data (shape and base64 numbers) that `packed` returned for it."""
     content = base64.b64decode(data["numbers"], validate=True)
     return np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).reshape(data["shape"])

@@ -12,7 +12,7 @@ Data = dict[str, Any]
 
 
 def cluster_data(cluster: Cluster) -> Data:
-    """Returns a whole cluster as JSON data, in which hosts refer to devices and links by number."""
+    """Returns a cluster as JSON data, in which hosts refer to devices and links by number."""
     devices: dict[Device, int] = {}
     links: dict[Link, int] = {}
     hosts = [{**_fields(host), "device": devices.setdefault(host.device, len(devices))} for host in cluster.hosts]
@@ -31,7 +31,7 @@ def cluster_data(cluster: Cluster) -> Data:
 
 
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
-    """The cluster that `cluster_data` has made such data of."""
+    """Returns the cluster that JSON data made by `cluster_data` describe."""
     devices = [Device.of(each) for each in data["devices"]]
     links = [Link(**{**each, "shares": tuple(each["shares"])}) for each in data["links"]]
     return Cluster(

@@ -13,7 +13,7 @@ from alpa_dejavu.sharding.sharded import ModelSharding, Solved
 
 
 def remembering(model: Model) -> Model:
-    """Returns the same model; `entry_of` can then tell which meshes it was asked for."""
+    """Returns a model whose sharding remembers for which logical meshes it was asked, so that these can be saved."""
     sharding = model.sharding
     if not isinstance(sharding, ModelSharding) or isinstance(sharding.solved, KeptLayers):
         return model
@@ -22,13 +22,13 @@ def remembering(model: Model) -> Model:
 
 
 def meshes_of(model: Model) -> int:
-    """Returns how many meshes a model's sharding was asked for; `remembering` or `model_of_entry` has made it."""
+    """Returns for how many logical meshes a model's sharding was asked so far; 0 if it doesn't remember."""
     solved = model.sharding.solved if isinstance(model.sharding, ModelSharding) else None
     return len(solved.meshes) if isinstance(solved, KeptLayers) else 0
 
 
 def entry_of(model: Model) -> Data:
-    """Returns the data of a model: its layers and tensors, and the shardings that were asked for.
+    """Returns a model as JSON data: its layers and tensors, and its shardings on the logical meshes asked for.
 
     Raises:
         ValueError: a number in it doesn't fit the format.
@@ -41,7 +41,7 @@ def entry_of(model: Model) -> Data:
 
 
 def model_of_entry(data: Mapping[str, Any], solve: Solved) -> Model:
-    """Returns the model that `entry_of` has made such data of.
+    """Returns the model, with its shardings, that JSON data made by `entry_of` describe.
 
     Args:
         data: those of a model.

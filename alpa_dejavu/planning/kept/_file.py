@@ -19,7 +19,7 @@ VERSION = 1
 
 
 def kept_data(kept: Kept) -> dict[str, Any]:
-    """Returns all that is kept of a plan, as JSON's data."""
+    """Returns as JSON data the record of all that planning again needs: model, cluster, run and search space."""
     sharding = kept.model.sharding
     return {
         "batch": kept.batch,
@@ -38,7 +38,7 @@ def kept_data(kept: Kept) -> dict[str, Any]:
 
 
 def kept_of(data: Mapping[str, Any]) -> Kept:
-    """Returns what is kept of a plan, from the data that `kept_data` has made."""
+    """Returns the record for planning again that JSON data made by `kept_data` describe."""
     model = model_of(data["model"])
     if data["sharding"] is not None:
         model = dataclasses.replace(model, sharding=sharding_of(data["sharding"], model.num_layers))

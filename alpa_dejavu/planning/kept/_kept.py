@@ -17,7 +17,7 @@ DEFAULT_MODELS = ("AnalyticLatency", "AlphaBeta")
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
-    """The record of all that planning again needs, but for the latency and communication models.
+    """A record, kept beside a plan, of all that planning again needs, but for the latency and communication models.
 
     Attributes:
         model: its layers, for a micro-batch of the run; `sharding` knows the meshes that it was asked for.
@@ -44,10 +44,10 @@ class Kept:
 
     @classmethod
     def of(cls, planned: PlanningResult) -> Kept:
-        """Returns the record of a plan of a known batch, whose costs are still there.
+        """Returns the record for planning again of a plan that was just made.
 
         Raises:
-            ValueError: they aren't.
+            ValueError: the plan's batch isn't known, or its costs are no longer there.
         """
         costs, batch = planned.table.stage_costs, planned.plan.batch
         if costs is None or batch is None:
@@ -66,12 +66,12 @@ class Kept:
         )
 
     def knows(self, config: MeshConfig) -> bool:
-        """Returns whether it is known how layers are divided on a config's mesh; without a sharding they are on any."""
+        """Returns whether it is known how layers are sharded on a config's mesh; a model without sharding fits any."""
         known = getattr(getattr(self.model.sharding, "solved", None), "knows", None)
         return known is None or bool(known(config))
 
     def differences(self, plan: Plan) -> list[str]:
-        """Returns sentences that say where a plan is another one than this was kept for."""
+        """Returns sentences that say in what a plan differs from the one that this record was kept for."""
         pairs: dict[str, tuple[object, object]] = {
             "batch": (self.batch, plan.batch),
             "num_micro_batches": (self.run.num_micro_batches, plan.num_micro_batches),

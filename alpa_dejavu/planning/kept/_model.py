@@ -21,14 +21,14 @@ _FIGURES = tuple(field.name for field in dataclasses.fields(Operator))
 
 @final
 class Numbered:
-    """A list of objects by their number, each written once."""
+    """A list that stores each object once and numbers the objects in the order in which they were first met."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, one: Any) -> int:
-        """Returns the number of an object; the object must live as long as this list does."""
+        """Returns the number of an object in the list, adding it if it is new; it must live as long as the list."""
         if id(one) not in self._numbers:
             self._numbers[id(one)] = len(self.found)
             self.found.append(one)
@@ -36,7 +36,7 @@ class Numbered:
 
 
 def model_data(model: Model) -> Data:
-    """Returns a model's data, all but its sharding."""
+    """Returns a model's layers and tensors as JSON data, without its sharding."""
     operators, records = Numbered(), Numbered()
     layers = [
         {
@@ -64,7 +64,7 @@ def model_data(model: Model) -> Data:
 
 
 def model_of(data: Mapping[str, Any]) -> Model:
-    """Returns the model that `model_data` has made such data of, without its sharding.
+    """Returns the model, without its sharding, that JSON data made by `model_data` describe.
 
     Raises:
         ValueError: there are so many layers that what is told of each range of them takes too much memory.

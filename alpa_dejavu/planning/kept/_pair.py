@@ -38,7 +38,7 @@ _REMEDY = "`alpa-dejavu plan --json FILE` writes it beside the plan: plan once m
 @final
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The files that were written of a plan.
+    """The files that were written when a plan was saved: its own, and that of what planning again needs.
 
     Attributes:
         files: the plan's, and that of what is kept, if it is.
@@ -50,7 +50,7 @@ class Written:
 
 
 def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the path of what is kept of a plan, whether it is there or not.
+    """Returns the path of the file, beside a plan's, for what planning again needs, whether or not it exists.
 
     >>> kept_path("plans/gpt.json").name
     'gpt.json.kept.json.gz'
@@ -59,13 +59,13 @@ def kept_path(plan: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def kept_files(plan: str | os.PathLike[str]) -> tuple[pathlib.Path, pathlib.Path]:
-    """The files that `write_with_kept` writes beside a plan's: of what is kept of it, and of what will be."""
+    """Returns the paths of the files for what planning again needs: the present one, and one still being written."""
     path = pathlib.Path(plan)
     return path.with_name(f"{path.name}.kept.json.gz"), path.with_name(f"{path.name}.kept.json.gz.new")
 
 
 def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str]) -> Written:
-    """Writes a plan's file, and what is kept beside it: a crash leaves the old pair or the new one.
+    """Writes a plan's file, and beside it what planning again needs: a crash leaves the old pair or the new one.
 
     Where the file is no regular one, as /dev/stdout, or there is more to keep than would be read again, the plan alone
     is written.
@@ -103,7 +103,7 @@ def write_with_kept(plan: Plan, kept: Kept | None, path: str | os.PathLike[str])
 
 
 def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes what is kept beside a plan's file that is there already, whole or not at all.
+    """Writes what planning again needs beside a plan's file that is there already, the whole file or none.
 
     Raises:
         ValueError: the plan isn't there, or it can't be written.
@@ -118,10 +118,10 @@ def write_kept(kept: Kept, plan: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_kept(plan: str | os.PathLike[str]) -> Kept:
-    """Reads what is kept beside a plan's file.
+    """Reads the record of what planning again needs, which is kept beside a plan's file.
 
-    It is that plan's by its digest. Files of before there were digests are named after the plan's name without its
-    ending, and may be of another plan that is named so too: `Kept.differences` tells.
+    A digest in it says that it is of that plan. Files of before there were digests are named after the plan's name
+    without its ending, and may be of another plan that is named so too: `Kept.differences` tells.
 
     Raises:
         ValueError: it isn't there, isn't such a file, or is of another plan than the file beside it.

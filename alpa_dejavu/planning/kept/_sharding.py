@@ -25,7 +25,7 @@ _PARTS = ("memory_parts", "temporary_moments")
 
 @final
 class KeptLayers:
-    """The shardings of layers by the lengths of a mesh's axes, as `alpa_dejavu.sharding.sharded.Solved`.
+    """A memory of how layers are sharded on each logical mesh, which solves for a mesh that it doesn't know yet.
 
     Args:
         known: what was solved before.
@@ -38,11 +38,11 @@ class KeptLayers:
 
     @property
     def meshes(self) -> Collection[Mesh]:
-        """Returns the meshes that are known by now, in the order in which they were asked for."""
+        """Returns the logical meshes whose shardings are known by now, in the order in which they were asked for."""
         return self._known.keys()
 
     def knows(self, config: MeshConfig) -> bool:
-        """Returns whether a config's mesh can be asked for."""
+        """Returns whether shardings can be had for a config's logical mesh: they are known, or can be solved."""
         return self._solve is not None or solved_for(config) in self._known
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> Sequence[StageLayers]:
@@ -58,7 +58,10 @@ class KeptLayers:
 
 
 def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
-    """Returns the data of what was solved for some meshes, without the layouts at boundaries: they are settled."""
+    """Returns as JSON data a model's shardings on some logical meshes.
+
+    The layouts that could be chosen at stage boundaries are left out, since they are settled.
+    """
     layers, rows = Numbered(), Numbered()
     meshes = []
     for mesh in dict.fromkeys([_ALONE, *asked]):
@@ -80,7 +83,7 @@ def sharding_data(sharding: ModelSharding, asked: Iterable[Mesh]) -> Data:
 
 
 def sharding_of(data: Mapping[str, Any], num_layers: int, solve: Solved | None = None) -> ModelSharding:
-    """Returns the sharding that `sharding_data` has made such data of.
+    """Returns the model's sharding that JSON data made by `sharding_data` describe.
 
     Args:
         data: those of some meshes.

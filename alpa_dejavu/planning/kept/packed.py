@@ -18,7 +18,7 @@ _ROOM = 16
 
 
 def packed_json(data: Any) -> bytes:
-    """Returns JSON in gzip's format; the same data give the same bytes.
+    """Returns data as gzipped JSON bytes; the same data always give the same bytes.
 
     Raises:
         ValueError: there is more of it than would be unpacked again.
@@ -31,7 +31,7 @@ def packed_json(data: Any) -> bytes:
 
 
 def unpacked_json(content: bytes) -> Any:
-    """Returns the data that `packed_json` has made such bytes of.
+    """Returns the data of gzipped JSON bytes that `packed_json` made.
 
     Raises:
         ValueError: they aren't such bytes, or not all of them, or unpack to more than ALPA_DEJAVU_FILE_MIB lets them.
@@ -52,7 +52,7 @@ def unpacked_json(content: bytes) -> Any:
 
 
 def read_packed(path: pathlib.Path) -> Any:
-    """Reads the data of a file of packed JSON; nothing is read of one that is too large, or is no regular file.
+    """Reads the data of a gzipped JSON file; one that is too large, or is no regular file, is refused unread.
 
     Raises:
         OSError: it can't be read.

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def strategy(choice: str | Strategy) -> Strategy:
-    """The strategy of a name ("alpa", "amp", "dejavu", "hetpipe", "megatron"), or the given one.
+    """Returns the strategy of a name ("alpa", "amp", "dejavu", "hetpipe", "megatron"), or the given strategy itself.
 
     >>> strategy("amp")
     Amp(variant='paper', trials=1, orders=24)

@@ -21,7 +21,7 @@ __all__ = ["Amp"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Amp(Strategy):
-    """AMP's search by AMP's own cost model; the plan with the least estimate that has the memory.
+    """A strategy that searches as AMP does by AMP's cost model; the plan with the least estimate that has the memory.
 
     Tensor-parallel devices are in one host, ranks are numbered tensor parallel first, then data, then pipeline, and all
     stages have the same degrees. AMP runs its best candidates and takes the fastest; so what hasn't the memory drops
@@ -56,11 +56,11 @@ class Amp(Strategy):
 
     @property
     def name(self) -> str:
-        """Returns the strategy's name with the variant."""
+        """Returns the strategy's name, AMP, with its variant."""
         return f"amp ({self.variant})"
 
     def estimates(self, task: Task) -> list[tuple[float, Pipeline]]:
-        """AMP's seconds of a step for all its candidates, the least first.
+        """Returns AMP's estimated seconds of a step with each of its candidate pipelines, the least first.
 
         Raises:
             ValueError: hosts have unlike numbers of devices.

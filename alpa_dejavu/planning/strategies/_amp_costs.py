@@ -24,7 +24,7 @@ __all__ = ["AmpCosts", "Degrees"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Degrees:
-    """The degrees of AMP's parallelism: replicas, tensor-parallel devices, and stages.
+    """The degrees of AMP's parallelism: the numbers of replicas, tensor-parallel devices, and stages.
 
     Each replica has `count` micro-batches of `each` samples.
     """
@@ -38,7 +38,7 @@ class Degrees:
 
 @final
 class AmpCosts:
-    """The cost model of AMP, for one division on one order of ranks.
+    """The cost model of AMP, for one choice of parallel degrees and one order of ranks.
 
     Args:
         task: the model and the cluster.
@@ -60,16 +60,16 @@ class AmpCosts:
         self._config = config_of(degrees.data, degrees.tensor)
 
     def hosts(self, stage: int) -> tuple[int, ...]:
-        """Returns the hosts of the devices of a stage, device by device."""
+        """Returns the host of each device of a stage."""
         size = self.degrees.data * self.degrees.tensor
         return self._ranks[stage * size : (stage + 1) * size]
 
     def starts(self) -> tuple[int, ...]:
-        """Returns the first layer of each stage, by AMP's pipeline program."""
+        """Returns the first layer of each stage, as AMP's dynamic program cuts the pipeline."""
         return amp_starts(self._stage_s, self._cut_s, self.degrees.count, self._variant)
 
     def step_s(self, starts: tuple[int, ...]) -> float:
-        """Returns AMP's estimate of the seconds of a step."""
+        """Returns AMP's estimate of the seconds of a step whose stages begin at the given layers."""
         return amp_pipe_s(starts, self._stage_s, self._cut_s, self.degrees.count) + self._gradients_s(starts)
 
     @functools.cached_property

@@ -21,7 +21,7 @@ __all__ = ["Choice", "Strategy", "StrategyPlan"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The choice of a strategy, before it is priced as all others are.
+    """The division of a model that a strategy chooses: its pipelines, before the common cost model prices them.
 
     Attributes:
         pipelines: one, or several that share their parameters by waves.
@@ -41,10 +41,10 @@ class Choice:
 @final
 @dataclasses.dataclass(frozen=True)
 class StrategyPlan:
-    """The plan of a strategy, priced as all others are.
+    """The plan that a strategy makes, priced by the same cost model for all strategies.
 
     Attributes:
-        strategy: who made it.
+        strategy: the name of the one that made it.
         pipelines: one, or the virtual workers of HetPipe.
         batch: samples of a step.
         step_s: seconds of a step, by a simulation on the cluster as it is; of virtual workers an estimate of the pace
@@ -70,12 +70,12 @@ class StrategyPlan:
 
     @property
     def samples_per_s(self) -> float:
-        """Returns the throughput, in samples per second."""
+        """Returns the plan's training throughput in samples per second."""
         return self.batch / self.step_s
 
 
 class Strategy(abc.ABC):
-    """A strategy, which divides a model's training among the devices of a cluster as somebody's planner would."""
+    """A strategy, which divides a model's training among a cluster's devices as a known planner does, such as AMP."""
 
     @final
     def plan(
@@ -90,7 +90,7 @@ class Strategy(abc.ABC):
         communication: str | CommunicationModel = "alpha-beta",
         margin: MemoryMargin = UNMEASURED,
     ) -> StrategyPlan:
-        """Returns the strategy's plan, with what it costs by the truth that is given.
+        """Returns the plan that the strategy makes for a model on a cluster, priced by the given cost models.
 
         Args:
             model: the layers of a training step, for a micro-batch of `samples` samples.

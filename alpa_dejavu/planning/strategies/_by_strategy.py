@@ -31,18 +31,19 @@ __all__ = ["ByStrategy", "as_planned"]
 @final
 @dataclasses.dataclass(frozen=True)
 class ByStrategy(Chooser):
-    """The strategy's plan, for the number of layers with which it is fastest.
+    """A chooser that takes the plan of a strategy, with the number of layers for which that plan is fastest.
 
-    Of several numbers of micro-batches in the task the strategy chooses its own; of one, that is it.
+    If the task has several numbers of micro-batches, the strategy chooses any number itself; if one, it has to take
+    that.
 
     Attributes:
-        strategy: who plans.
+        strategy: the one that plans.
     """
 
     strategy: Strategy
 
     def choose(self, task: PlanningTask, clock: Clock) -> Found:
-        """The plans for all numbers of layers, the fastest first.
+        """Returns the strategy's plans for each number of layers, the fastest first.
 
         Raises:
             NoPlanError: the strategy has none, or its plan hasn't the memory.
@@ -61,7 +62,7 @@ class ByStrategy(Chooser):
         return _found(found[0][0], [candidate for _, candidate in found])
 
     def again(self, task: PlanningTask, found: Sequence[Candidate], clock: Clock) -> Candidate:
-        """The strategy's plan on another cluster, of the same layers."""
+        """Returns the strategy's plan on another cluster, for as many layers as its first candidate has."""
         return self._planned(task, found[0].model.num_layers)[1]
 
     def _planned(self, task: PlanningTask, layers: int) -> tuple[StrategyPlan, Candidate]:
@@ -102,7 +103,7 @@ def as_planned(
     communication: str | CommunicationModel = "alpha-beta",
     margin: MemoryMargin = UNMEASURED,
 ) -> PlanningResult:
-    """The plan, its stages costed as `alpa_dejavu.planning.estimate` costs any.
+    """Returns a strategy's plan as a planning result, its stages costed as `alpa_dejavu.planning.estimate` does.
 
     A plan that can be run takes as long as a simulation of those stages says. One that is estimated only takes as long
     as the strategy's own price says (`StrategyPlan.step_s`); its stages and timeline are those of the same division

@@ -15,7 +15,7 @@ _SEED = 0
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, ascending.
+    """Returns all divisors of a number, ascending.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
@@ -24,7 +24,10 @@ def divisors(number: int) -> list[int]:
 
 
 def host_orders(cluster: Cluster, at_most: int) -> list[tuple[int, ...]]:
-    """Orders of the hosts that make a difference, the given one first: hosts of a kind are interchangeable."""
+    """Returns different orders of a cluster's hosts, the given one first; hosts of a kind are interchangeable.
+
+    Where there are more than `at_most`, so many are drawn by a seed.
+    """
     kinds = host_kinds(cluster)
     of_kind = {kind: [host for host, other in enumerate(kinds) if other == kind] for kind in set(kinds)}
     found = []
@@ -35,7 +38,7 @@ def host_orders(cluster: Cluster, at_most: int) -> list[tuple[int, ...]]:
 
 
 def orders_of(kinds: tuple[int, ...], at_most: int) -> list[tuple[int, ...]]:
-    """The different orders of some things, the given one first; where there are more, that many drawn by a seed.
+    """Returns the distinct permutations of a tuple, the tuple itself first; of too many, `at_most` drawn by a seed.
 
     >>> orders_of((0, 0, 1), 10)
     [(0, 0, 1), (0, 1, 0), (1, 0, 0)]

@@ -31,15 +31,15 @@ _NOTE = (
 @final
 @dataclasses.dataclass(frozen=True)
 class HetPipe(Strategy):
-    """HetPipe's strategy: each virtual worker is cut so that its slowest stage is as fast as can be and memory does.
+    """A strategy that plans as HetPipe: each virtual worker is cut to make its slowest stage as fast as memory lets it.
 
-    A stage is one device. All orders of a virtual worker's kinds of devices are tried (the paper's solver orders
-    them, too), up to 24 drawn by a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual
-    worker has an equal share of the batch and as many micro-batches under way as it has stages; the paper finds that
-    number by profiling, as much as memory allows. A pipeline is never emptied, so in its own reckoning a step takes as
-    long as the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers
-    share links when they send isn't in its reckoning, but in the price. The paper shares parameters through servers on
-    all hosts; here the devices that hold a layer sum up its gradients.
+    A stage is one device. All orders of a virtual worker's kinds of devices are tried (the paper's solver orders them,
+    too), up to 24 drawn by a seed, and all sizes of micro-batch, which the paper calls minibatches. Each virtual worker
+    has an equal share of the batch and as many micro-batches under way as it has stages; the paper finds that number by
+    profiling, as much as memory allows. A pipeline is never emptied, so in its own reckoning a step takes as long as
+    the slowest stage for all micro-batches, and then the sum of gradients of each wave. That virtual workers share
+    links when they send isn't in its reckoning, but in the price. The paper shares parameters through servers on all
+    hosts; here the devices that hold a layer sum up its gradients.
 
     Attributes:
         allocation: "np", "ed" or "hd": see `virtual_workers`.
@@ -61,7 +61,7 @@ class HetPipe(Strategy):
 
     @property
     def name(self) -> str:
-        """Returns the strategy's name with the allocation."""
+        """Returns the strategy's name, HetPipe, with its allocation of devices to virtual workers."""
         return f"hetpipe ({self.allocation})"
 
     def _choose(self, task: Task) -> Choice:

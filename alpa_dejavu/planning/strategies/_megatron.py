@@ -19,7 +19,7 @@ __all__ = ["Megatron"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Megatron(Strategy):
-    """Equal stages on ranks in the order of the hosts: tensor parallel first, then data, then pipeline.
+    """A strategy that plans as Megatron-LM: equal stages on ranks in host order, tensor, data, then pipeline parallel.
 
     Attributes:
         degrees: "rule": an expert's choice: no more model parallelism than memory asks for, tensor parallelism within a
@@ -43,7 +43,7 @@ class Megatron(Strategy):
 
     @property
     def name(self) -> str:
-        """Returns the strategy's name with the choice of degrees."""
+        """Returns the strategy's name, Megatron, with its choice of degrees."""
         return "megatron" if self.degrees == "rule" else "megatron (all degrees)"
 
     def _choose(self, task: Task) -> Choice:

@@ -23,7 +23,7 @@ __all__ = ["AlpaDefault", "Dejavu"]
 @final
 @dataclasses.dataclass(frozen=True)
 class Dejavu(Strategy):
-    """Ours: the planner on the cluster as it is; of all numbers of micro-batches the plan with the least price.
+    """A strategy that plans as this package does; of all numbers of micro-batches it takes the fastest plan.
 
     Attributes:
         remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
@@ -34,7 +34,7 @@ class Dejavu(Strategy):
 
     @property
     def name(self) -> str:
-        """Ours."""
+        """Returns the strategy's name, that of this package's planner."""
         return "alpa-dejavu"
 
     def _choose(self, task: Task) -> Choice:
@@ -46,11 +46,11 @@ class Dejavu(Strategy):
 @final
 @dataclasses.dataclass(frozen=True)
 class AlpaDefault(Strategy):
-    """Alpa's plan: the same search, told that all hosts are like the first and all links like the first two hosts'.
+    """A strategy that plans as Alpa: it takes all hosts to be like the first, and all links like the first two hosts'.
 
     Alpa profiles collectives and stages on its first hosts, places stages by their size alone, and takes all devices.
-    Its stages may do all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that
-    the search then believes to be best.
+    Its stages may do all that ours may. The number of micro-batches, which Alpa leaves to the user, is the one that the
+    search then believes to be best.
 
     Attributes:
         remat, zero: what stages may do, as `alpa_dejavu.clusters.space.search_space` takes it.
@@ -64,7 +64,7 @@ class AlpaDefault(Strategy):
 
     @property
     def name(self) -> str:
-        """Alpa's."""
+        """Returns the strategy's name, Alpa."""
         return "alpa"
 
     def _choose(self, task: Task) -> Choice:
@@ -74,7 +74,7 @@ class AlpaDefault(Strategy):
 
 
 def believed(cluster: Cluster) -> Cluster:
-    """The cluster with all hosts like the first one, and all links like those of the first two."""
+    """Returns a cluster as Alpa takes it to be: all hosts like the first one, all links like the first two hosts'."""
     first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
     between = cluster.links[0][1] if len(names) > 1 else cluster.links[0][0]
     alike = Cluster.uniform(
@@ -113,7 +113,7 @@ def _searched(
 
 
 def pipeline_of(made: Plan, cluster: Cluster, micro_batch: int) -> Pipeline:
-    """A plan's stages on the hosts that it names."""
+    """Returns a plan's stages as a pipeline on the devices of the hosts that the plan names."""
     number = {host.name: n for n, host in enumerate(cluster.hosts)}
     stages = []
     for stage in made.stages:

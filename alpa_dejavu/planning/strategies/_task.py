@@ -29,14 +29,14 @@ _ALONE: Mapping[tuple[int, int], int] = types.MappingProxyType({})
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """The task of dividing a training step among the devices of a cluster.
+    """The task that a strategy is given: to divide a model's training step among the devices of a cluster.
 
     Attributes:
         model: its layers, for a micro-batch of so many samples.
         samples: those of that micro-batch.
         cluster: as it is.
         batch: samples of a step.
-        models: by which everything is priced.
+        models: the latency and communication models by which plans are priced.
         micro_batches: so many there must be of a pipeline; None: a strategy chooses.
         margin: how much memory is left free.
 
@@ -65,20 +65,20 @@ class Task:
             raise ValueError("strategy: the model isn't trained; these strategies are for training steps alone")
 
     def of(self, micro_batch: int) -> Model:
-        """Returns the model with another micro-batch."""
+        """Returns the model for micro-batches of another size, in samples."""
         return with_micro_batch(self.model, micro_batch / self.samples)
 
     @property
     def in_parts(self) -> str:
-        """Returns the number of micro-batches in words, for errors; empty where it isn't given."""
+        """Returns the required number of micro-batches as a phrase for error messages; empty where none is required."""
         return "" if self.micro_batches is None else f" in {self.micro_batches} micro-batches"
 
     def cuts(self, share: int) -> list[int]:
-        """Returns the sizes of micro-batch that divide a replica's share of the batch, in samples, ascending."""
+        """Returns the sizes of micro-batch, in samples, that divide a replica's share of the batch, ascending."""
         return [each for each in divisors(share) if self.micro_batches in (None, share // each)]
 
     def stage_costs(self, micro_batch: int) -> StageCostModel:
-        """Returns the costs of stages for a micro-batch of so many samples."""
+        """Returns the cost model of the model's stages, for micro-batches of so many samples."""
         if micro_batch not in self._costs:
             self._costs[micro_batch] = StageCostModel(self.of(micro_batch), self.cluster, self.models)
         return self._costs[micro_batch]
@@ -86,9 +86,9 @@ class Task:
     def stage_times(
         self, stages: Sequence[PlacedStage], micro_batch: int, at_a_time: Mapping[tuple[int, int], int] = _ALONE
     ) -> tuple[StageTimes, ...]:
-        """Returns the times of a pipeline's stages, on the very devices that they are on, as the simulation takes them.
+        """Returns the seconds and bytes of a pipeline's stages on the devices that they are on, for the simulation.
 
-        `at_a_time` says how many pipelines send from one host to another, where there are several.
+        `at_a_time` says for pairs of hosts how many pipelines send from one to the other, where there are several.
         """
         transfer = self.stage_costs(micro_batch).interstage
         pairs = itertools.pairwise(stages)
@@ -127,7 +127,7 @@ class Task:
         return self._simulated(self._times(pipeline), pipeline.num_micro_batches)
 
     def fits(self, pipeline: Pipeline) -> bool:
-        """Returns whether each stage has the memory for the micro-batches in flight that its place asks for."""
+        """Returns whether each stage of a pipeline has the memory for the micro-batches that it holds in flight."""
         times, run = self._times(pipeline), Run(pipeline.num_micro_batches)
         return all(
             self.margin.fits(
@@ -161,7 +161,7 @@ class Task:
         return max(paces) + shared if staleness == 0 else max(*paces, shared)
 
     def sharing_s(self, pipelines: Sequence[Pipeline]) -> float:
-        """Returns the seconds of one sum of the gradients among pipelines: all stages at a time, the slowest counts."""
+        """Returns the seconds in which pipelines sum up their gradients once; all stages do so at the same time."""
         bytes_of = self.stage_costs(pipelines[0].micro_batch).gradient_bytes
         at_a_time = max(len(pipeline.stages) for pipeline in pipelines)
         cuts = sorted({stage.first for pipeline in pipelines for stage in pipeline.stages})

@@ -16,12 +16,12 @@ _FORCED = {"force_batch_dim_to_mesh_dim": 0}
 
 
 def config_of(data_parallel: int, tensor_parallel: int) -> MeshConfig:
-    """Returns the config of so many data-parallel and tensor-parallel devices, the batch cut by the first."""
+    """Returns the mesh config of so many data-parallel and tensor-parallel devices; data parallelism cuts the batch."""
     return MeshConfig((data_parallel, tensor_parallel), data_parallel, tensor_parallel, options=_FORCED)
 
 
 def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
-    """Returns the first and last layer of stages of equally many layers; those left over go to the first stages.
+    """Returns each stage's first and last layer, for stages of equally many layers; what is left over goes first.
 
     >>> equal_layers(5, 2)
     [(0, 2), (3, 4)]
@@ -34,7 +34,7 @@ def equal_layers(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PlacedStage:
-    """A stage of layers on certain devices.
+    """A stage: a range of layers placed on certain devices.
 
     Attributes:
         first, last: the layers, inclusive.
@@ -59,14 +59,14 @@ class PlacedStage:
 
     @property
     def is_submesh(self) -> bool:
-        """Returns whether Alpa can make its mesh: it has equally many devices of each of its hosts."""
+        """Returns whether the stage has equally many devices of each of its hosts, so that Alpa can make its mesh."""
         return len(set(collections.Counter(self.hosts).values())) == 1
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A pipeline: stages in the order of the layers, and what goes through them in a step.
+    """A pipeline: its stages in the order of the layers, and its micro-batches in a step.
 
     Attributes:
         stages: one after the other.
@@ -90,10 +90,10 @@ class Pipeline:
 
     @property
     def samples(self) -> int:
-        """Returns the samples of a step."""
+        """Returns the number of samples that pass the pipeline in a step."""
         return self.micro_batch * self.num_micro_batches
 
 
 def ranks(cluster: Cluster, order: Sequence[int]) -> tuple[int, ...]:
-    """Returns the host of each device, host after host in this order."""
+    """Returns the host of each rank (device), where ranks are numbered host by host in the given order of hosts."""
     return tuple(host for host in order for _ in range(cluster.hosts[host].num_devices))

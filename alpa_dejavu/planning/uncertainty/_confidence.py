@@ -29,7 +29,7 @@ def confidence(
     errors: Errors | None = None,
     resolver: Resolver | None = None,
 ) -> Confidence:
-    """Returns the confidence in the first of some candidates, among all of them.
+    """Returns how probable it is that the first of some candidate plans is nearly the best of them all.
 
     Args:
         candidates: the chosen one first.
@@ -74,7 +74,7 @@ def _range(numbers: Sequence[int], what: str) -> str:
 
 
 def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, compared: str = "") -> Confidence:
-    """Returns the confidence in a plan by the steps of all candidates in joint draws.
+    """Returns how probable it is that a plan is nearly the best, by joint draws of the candidates' step times.
 
     Args:
         steps_s: seconds above zero, shape (K, candidates), the chosen plan first.
@@ -99,7 +99,7 @@ def confidence_of_draws(steps_s: FloatArray, source: str, missed: float = 1.0, c
 
 
 def optimism(steps_s: FloatArray) -> float:
-    """Returns how many times longer the plan of the smallest prediction takes than predicted, in the middle.
+    """Returns the factor by which the plan with the shortest predicted step takes longer than predicted, in the middle.
 
     By cross-fitting: one half of the draws stands for predictions, of which each picks its best plan; how long that
     takes is seen in the other half, whose errors the choice didn't know. Without a choice it is 1.

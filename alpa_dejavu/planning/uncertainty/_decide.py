@@ -14,7 +14,7 @@ LEAST_GAIN = 0.005
 
 
 def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
-    """Returns by how much the chosen plan's step gets shorter on average once a stage's error is known.
+    """Returns by how many seconds the chosen plan's step gets shorter on average if a stage's error becomes known.
 
     Of each plan the expected step is regressed on the error. The regression is made on one half of the draws and its
     choices are judged on the other, in turn, so that what is chosen by chance gains nothing; so it may be negative.
@@ -47,7 +47,7 @@ def gain_s(steps_s: FloatArray, log_error: FloatArray) -> float:
 def most_worthwhile(
     steps_s: FloatArray, log_errors: FloatArray, takes_s: FloatArray, budget_s: float, least: float = LEAST_GAIN
 ) -> int | None:
-    """Returns the stage to measure next: the first of the largest gain for each second; None if none is worth it.
+    """Returns the index of the stage whose measurement gains most per second of measuring; None if none is worth it.
 
     Args:
         steps_s: of the candidate plans in joint draws, shape (K, candidates).

@@ -20,11 +20,11 @@ _NUM_STEPS, _DAMPING = 40, 0.5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factors:
-    """The factors that seconds are multiplied by, in K draws.
+    """The factors from predicted to actual seconds, in K random draws.
 
     Attributes:
-        common: those of each class, shape (K, N).
-        own: those of each own error, for each class of `COMPUTE`, shape (K, M, 2).
+        common: those that all work of a class has in common, shape (K, N).
+        own: those of layers' own errors, for each class of `COMPUTE`, shape (K, M, 2).
     """
 
     common: FloatArray
@@ -34,7 +34,7 @@ class Factors:
         return len(self.common)
 
     def of_variants(self, resolved: Resolved, draw: int) -> FloatArray:
-        """Returns the factors of each class of each variant in one draw, shape (V, N)."""
+        """Returns in one draw the factor of each class of work for each sharding of a layer, shape (V, N)."""
         found = np.repeat(self.common[draw][None], len(resolved.own), axis=0)
         found[:, list(COMPUTE)] *= self.own[draw][resolved.own]
         return found
@@ -43,13 +43,13 @@ class Factors:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Errors:
-    """The joint distribution of errors: first those that classes have in common (N), then own errors (M).
+    """The joint distribution of prediction errors: N that classes of work have in common, then M of layers' own.
 
     They are standard normal until something is measured.
 
     Attributes:
-        spreads: how much one standard deviation is.
-        mean: shape (N + M,).
+        spreads: one standard deviation of each, as the logarithm of a factor on seconds.
+        mean: the errors' mean in standard deviations, shape (N + M,).
         root: shape (N + M, N + M), a matrix whose product with its transpose is the covariance; None: the identity.
     """
 
@@ -59,16 +59,16 @@ class Errors:
 
     @classmethod
     def unmeasured(cls, resolver: Resolver) -> Errors:
-        """Returns the errors of all that a resolver has met so far, before anything was measured."""
+        """Returns the distribution of errors before any measurement, for all cost entries that a resolver has met."""
         return cls(resolver.spreads, np.zeros(len(CLASSES) + resolver.num_own))
 
     @property
     def middle(self) -> Factors:
-        """Returns the factors in the middle: the one draw without chance."""
+        """Returns the factors from predicted to actual seconds at the mean of all errors, as a single draw (K = 1)."""
         return self._factors(self.mean[None])
 
     def drawn(self, count: int, seed: int = 0) -> Factors:
-        """Returns so many joint draws, in pairs of opposite errors: they are in the middle on average."""
+        """Returns so many joint draws of the factors on predicted seconds, in pairs of opposite errors."""
         half = np.random.default_rng(seed).standard_normal(((count + 1) // 2, len(self.mean)))
         normal = np.stack([half, -half], axis=1).reshape(-1, len(self.mean))[:count]
         return self._factors(self.mean + (normal if self.root is None else normal @ self.root.T))
@@ -76,11 +76,12 @@ class Errors:
     def measured(
         self, seconds: Seconds, resolved: Resolved, first: int, last: int, ratio: float, noise: float = 0.03
     ) -> Errors:
-        """Returns the errors after layers first..last took `ratio` times their predicted seconds, give or take `noise`.
+        """Returns the errors' distribution after layers first..last were seen to take `ratio` times their prediction.
 
-        The logarithm of a stage's seconds is made linear where it is most probable, as an iterated Kalman filter does.
-        A root of the covariance is updated, not the covariance: no variance falls below zero by roundoff, and draws
-        depend on the measurements continuously, where directions of equal variance would turn by a last bit.
+        `noise` is the standard deviation of that ratio's logarithm. The logarithm of a stage's seconds is made linear
+        where it is most probable, as an iterated Kalman filter does. A root of the covariance is updated, not the
+        covariance: no variance falls below zero by roundoff, and draws depend on the measurements continuously, where
+        directions of equal variance would turn by a last bit.
 
         References:
             Bell and Cathey, The iterated Kalman filter update as a Gauss-Newton method, IEEE TAC 38(2), 1993.
@@ -121,7 +122,7 @@ class Errors:
 
 
 def entry_seconds(seconds: Seconds, resolved: Resolved, first: int, last: int, factors: Factors) -> FloatArray:
-    """Returns the seconds of layers first..last in each draw, shape (K,)."""
+    """Returns the seconds that a stage of layers first..last takes in each draw of the errors, shape (K,)."""
     found = np.zeros(len(factors))
     if len(seconds.of_variants):
         chosen = _variants(resolved, first, last)

@@ -37,10 +37,10 @@ _OF_INTERVAL = 2 * 1.6449
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """The seconds of all ranges of layers, by class.
+    """The seconds of stages of any range of layers, by class of work (matrix products, collectives of a kind, ...).
 
     Attributes:
-        of_variants: what each variant of a layer takes, shape (V, N).
+        of_variants: what each variant (sharding) of a layer takes, shape (V, N).
         of_ranges: by the number of a class, what layers i..j take as one, shape (L, L).
     """
 
@@ -51,13 +51,13 @@ class Seconds:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Resolved:
-    """The ranges of layers on one submesh with one config, taken apart by what errs together.
+    """The seconds of all ranges of layers on one submesh with one config, split into parts with separate errors.
 
     Attributes:
-        own: of each variant, the number of its own error, shape (V,).
+        own: for each variant (a sharding of a layer) the number of its own error, shape (V,).
         of_stages: as `stage_sum` takes it.
         micro_batch: forward and backward of one micro-batch, collectives included.
-        step: what comes once a step.
+        step: what is computed and sent once a step.
     """
 
     own: NDArray[np.intp]
@@ -68,7 +68,7 @@ class Resolved:
 
 @final
 class Resolver:
-    """A resolver, which takes apart the entries of cost tables; what errs together has one number in all of them.
+    """A splitter of cost table entries into parts that err together, with one number per error in all tables.
 
     Layers that compute the same operators on the same mesh, however many of each, have one own error.
     """
@@ -85,12 +85,12 @@ class Resolver:
 
     @property
     def num_own(self) -> int:
-        """Returns how many own errors were met."""
+        """Returns how many errors of layers' own were met in the cost tables so far."""
         return len(self._own)
 
     @property
     def spreads(self) -> Spreads:
-        """Returns the spreads of all that was taken apart: the means of what the models say, weighted by seconds."""
+        """Returns the spread of prediction errors of each class of work: the models' own, weighted by seconds."""
         sigma, shares, alone = (
             np.divide(weighted, self._seconds, out=np.zeros(len(CLASSES)), where=self._seconds > 0)
             for weighted in (self._weighted, self._shares, self._alone)
@@ -100,11 +100,11 @@ class Resolver:
 
     @property
     def source(self) -> str:
-        """Returns in words where the spreads are from."""
+        """Returns in words which models the spreads of prediction errors are from."""
         return self.spreads.source(self._seconds, tuple(self._said_by) or ("the models",))
 
     def resolved(self, costs: StageCostModel, devices: StageDevices, config: MeshConfig) -> Resolved:
-        """Returns a table's entries on some devices with a config, taken apart."""
+        """Returns a cost table's seconds on some devices with a config, split into parts that err together."""
         key = id(costs), devices, _mesh(config), config.zero, config.remat
         if key not in self._known:
             self._kept[id(costs)] = costs  # so that its id stays its own
@@ -118,7 +118,7 @@ class Resolver:
         return self._known[key]
 
     def sent(self, table: CostTable, link: int) -> int:
-        """Notes what crosses from stage to stage over a kind of link of a table, and returns its class."""
+        """Takes in the transfers between stages over a kind of link; returns the number of their error class."""
         between, transfer, costs = table.interstage, table.transfer, table.stage_costs
         assert between is not None, "a table that was priced keeps what crosses"
         assert transfer is not None, "a table that was priced keeps what crosses"

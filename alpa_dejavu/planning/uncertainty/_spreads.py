@@ -48,37 +48,37 @@ _COMMON_SHARE = 0.5
 
 @runtime_checkable
 class SharesErrors(Protocol):
-    """A latency model that knows which share of an operator's error is common to its class."""
+    """A latency model that knows which share of the error variance all operators of a class have in common."""
 
     def common_share(self, product: bool) -> float:
-        """Returns the common share of the variance, from 0 to 1, among products or among all other operators."""
+        """Returns the share (0 to 1) of error variance common to all matrix products, or to all other operators."""
         ...
 
 
 @runtime_checkable
 class KnowsInterval(Protocol):
-    """A communication model that knows how sure it is."""
+    """A communication model that can tell how uncertain the seconds are that it predicts."""
 
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
     ) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """Returns the ends of 90 % intervals in seconds, and whether the like of it was fitted."""
+        """Returns the ends of a collective's 90 % intervals in seconds, and whether like collectives were fitted."""
         ...
 
 
 @runtime_checkable
 class KnowsFigures(Protocol):
-    """A latency model on measured figures of devices."""
+    """A latency model that can tell how uncertain the measured figures of devices are that it goes by."""
 
     def figure_spread(self, device: Device, figure: str) -> float:
-        """Returns the standard deviation of a figure's logarithm, by the name of `Device`'s field."""
+        """Returns the standard deviation of the logarithm of a device's figure, such as its memory bandwidth."""
         ...
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spreads:
-    """The spreads: standard deviations of the logarithms of factors, by `CLASSES`.
+    """The spreads of prediction errors by class of work: standard deviations of the logarithms of factors on seconds.
 
     Attributes:
         common: that of the factor that a class has in common, shape (N,).
@@ -92,7 +92,7 @@ class Spreads:
 
     @classmethod
     def of(cls, sigma: FloatArray, shares: FloatArray, alone: FloatArray) -> Spreads:
-        """Returns the spreads by what is known of each class; arguments have shape (N,).
+        """Returns the spreads of prediction errors, assumed where models say none; arguments are by class, shape (N,).
 
         Args:
             sigma: the spread of an operator, as the models say it; zero where they say nothing.
@@ -108,7 +108,7 @@ class Spreads:
         return cls(common, own * alone, sigma > 0)
 
     def source(self, seconds: FloatArray, said_by: Sequence[str] = ("the models",)) -> str:
-        """Returns in words where the spread is from.
+        """Returns in words which models the spreads of prediction errors are from.
 
         Args:
             seconds: the seconds of each class, which weigh it.
@@ -127,7 +127,7 @@ class Spreads:
 
 
 def link_class(collective: str, hosts: tuple[int, ...]) -> int:
-    """Returns the number of the class of a collective among devices on these hosts.
+    """Returns the number of the error class of a collective or send among devices on these hosts.
 
     >>> CLASSES[link_class("send", (0, 1))]
     'send between hosts'
@@ -137,12 +137,12 @@ def link_class(collective: str, hosts: tuple[int, ...]) -> int:
 
 
 def said_by(model: LatencyModel | CommunicationModel) -> str:
-    """Returns in words where a model has its spread from."""
+    """Returns in words where a cost model has the spread of its errors from."""
     return str(getattr(model, "spread_from", "the models"))
 
 
 def common_share(model: LatencyModel, product: bool) -> float:
-    """Returns the share of the variance that a model says is common to a class, or a half where it says none."""
+    """Returns the share of error variance that, by a latency model, a class's operators have in common; else a half."""
     return model.common_share(product) if isinstance(model, SharesErrors) else _COMMON_SHARE
 
 

@@ -20,7 +20,7 @@ __all__ = ["closed_form", "meet_plan", "resolved_stage", "step_draws"]
 def step_draws(
     candidates: Sequence[Candidate], resolver: Resolver, errors: Errors, factors: Factors
 ) -> FloatArray:
-    """Returns the seconds of each candidate's step in each draw, shape (K, candidates).
+    """Returns the seconds of each candidate plan's step in each joint draw of prediction errors, shape (K, candidates).
 
     The step is the closed form's, scaled to what the simulation gave where there was one: what the closed form leaves
     out, it leaves out in all draws alike.
@@ -35,7 +35,7 @@ def step_draws(
 def closed_form(
     micro_batch_s: FloatArray, boundary_s: FloatArray, once_s: FloatArray, run: Run, shares: FloatArray | None = None
 ) -> FloatArray:
-    """Returns a step's seconds by Alpa's formula, shape (K,), from those of its stages, each of shape (K, stages).
+    """Returns a step's seconds by Alpa's formula in each of K draws, from those of its stages, shape (K, stages).
 
     Args:
         micro_batch_s: forward and backward of one micro-batch.
@@ -56,7 +56,7 @@ def closed_form(
 
 
 def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver) -> Resolved:
-    """Returns a candidate's stage, taken apart by what errs together."""
+    """Returns the seconds of a candidate's stage (and others like it), split into parts that err together."""
     config, table = candidate.space.configs[stage.submesh][stage.config], candidate.table
     assert config is not None, "a slicer chose an entry that the search space doesn't offer"
     assert table.stage_costs is not None, "a table that was priced keeps its prices"
@@ -64,7 +64,7 @@ def resolved_stage(candidate: Candidate, stage: StageChoice, resolver: Resolver)
 
 
 def meet_plan(candidate: Candidate, resolver: Resolver) -> None:
-    """Takes a candidate's stages apart, and notes what crosses between them, so that the errors of all can be drawn."""
+    """Makes a candidate's stages and their transfers known to a resolver, so that their errors can be drawn."""
     for stage in candidate.slicing.stages:
         resolved_stage(candidate, stage, resolver)
     if candidate.table.interstage is not None:

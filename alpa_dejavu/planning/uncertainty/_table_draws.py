@@ -20,7 +20,7 @@ __all__ = ["class_table", "meet", "redrawn"]
 
 
 def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
-    """Takes every entry and what crosses between stages apart, so that the errors of all of it can be drawn."""
+    """Makes every entry of a cost table, and its transfers, known to a resolver, so that their errors can be drawn."""
     for _ in _configs(table, space, resolver):
         pass
     for link in range(0 if table.interstage is None else len(table.interstage.ends)):
@@ -28,9 +28,9 @@ def meet(table: CostTable, space: SearchSpace, resolver: Resolver) -> None:
 
 
 def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> FloatArray:
-    """Returns the seconds of one micro-batch by class, shape (N, L, L, S, C).
+    """Returns how many seconds of each stage's micro-batch are of each class of work, shape (N, L, L, S, C).
 
-    They add up to what the table's entries are made of, and are zero where the space has no config.
+    They add up to the seconds of the cost table's entries, and are zero where the space has no config.
     """
     shape = table.offered.shape
     found = np.zeros((len(CLASSES), *shape))
@@ -45,7 +45,10 @@ def class_table(table: CostTable, space: SearchSpace, resolver: Resolver) -> Flo
 
 
 def redrawn(table: CostTable, space: SearchSpace, resolver: Resolver, factors: Factors, draw: int = 0) -> CostTable:
-    """Returns the table in one joint draw. What an entry's operators and collectives take grows by one factor."""
+    """Returns a cost table as it would be with the prediction errors of one joint draw.
+
+    What an entry's operators and collectives take grows by one factor.
+    """
     ratios = np.ones((2, *table.offered.shape))
     for s, c, resolved in _configs(table, space, resolver):
         variants = factors.of_variants(resolved, draw)
