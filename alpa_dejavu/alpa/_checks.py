@@ -17,7 +17,9 @@ PARAMETERS = (
 
 
 def checking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's compilation of a pipeline, with our checks before it where the stage option is ours."""
+    """Returns Alpa's compilation of a pipeline, wrapped so that batch, layers and submeshes are checked before it where
+    the stage option is a `DejavuStageOption`.
+    """
 
     @functools.wraps(original)
     def compile_pipeshard_executable(*args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ def get_compute_cost(
     auto_stage_option: Any,
     inference_mode: bool = False,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
-    """Alpa's `get_compute_cost` without compiling or running anything.
+    """Predicts the costs of all candidate stages in place of Alpa's `get_compute_cost`, which compiles and runs them.
 
     The arguments are Alpa's. Its caller doesn't say the schedule here; memory is reckoned for 1F1B.
 

@@ -18,7 +18,7 @@ _state = threading.local()
 
 
 def with_marked_gradients(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The train step, whose outermost gradient is Alpa's whoever takes it."""
+    """Returns the train step with its outermost gradient marked for Alpa, be it taken by jax's functions or Alpa's."""
 
     @functools.wraps(step)
     def train_step(*args: Any) -> Any:

@@ -24,7 +24,7 @@ class HookError(RuntimeError):
 @final
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """One function of Alpa, in all the modules that hold it under its name, and what makes our version of it."""
+    """A hook that replaces one function of Alpa, in all modules that hold it under its name, by our version of it."""
 
     name: str
     modules: tuple[str, ...]
@@ -32,7 +32,7 @@ class Hook:
     replacement: Callable[[Callable[..., Any]], Callable[..., Any]]
 
     def install(self) -> None:
-        """Puts our function in; raises HookError, and changes nothing, if a function isn't as expected."""
+        """Replaces Alpa's function by ours; raises HookError, and changes nothing, if Alpa's isn't as expected."""
         modules = [importlib.import_module(module) for module in self.modules]
         found = [getattr(module, self.name, None) for module in modules]
         for path, function in zip(self.modules, found, strict=True):
@@ -50,7 +50,7 @@ class Hook:
                 setattr(module, self.name, ours)
 
     def uninstall(self) -> None:
-        """Puts back the functions that were there before ours."""
+        """Puts Alpa's own function back in the place of ours, in each module that holds it."""
         for module in map(importlib.import_module, self.modules):
             original = _replaced.pop(getattr(module, self.name), None)
             if original is not None:
@@ -109,7 +109,7 @@ DEFAULT = ("stages", "submeshes", "checks")
 
 
 def install(*names: str) -> None:
-    """Puts hooks into Alpa.
+    """Puts hooks into Alpa: some of its functions are replaced by this package's.
 
     Args:
         names: "stages", "submeshes" and "checks" are what `DejavuStageOption` needs, and the default. "shutdown"
@@ -125,14 +125,14 @@ def install(*names: str) -> None:
 
 
 def uninstall(*names: str) -> None:
-    """Takes hooks out of Alpa; all of them without names."""
+    """Takes hooks out of Alpa, so that its own functions are back; without names, all hooks."""
     for hook in _chosen(names or tuple(_hooks())):
         hook.uninstall()
 
 
 @contextlib.contextmanager
 def installed(*names: str) -> Iterator[None]:
-    """Puts hooks in for the time of a `with` block; they are taken out again whatever happens in it."""
+    """Puts hooks into Alpa for the time of a `with` block; they are taken out again whatever happens in it."""
     install(*names)
     try:
         yield

@@ -15,7 +15,7 @@ from alpa_dejavu.problem import StageChoice
 def stage_measurer(
     given: Mapping[str, Any], submeshes: Sequence[Sequence[int]], configs: Sequence[Sequence[Any]]
 ) -> Callable[[StageChoice], StageMeasurement | None]:
-    """Returns a function that measures a stage.
+    """Returns a function that measures a stage's seconds and memory, by running it in Alpa's profiling workers.
 
     Args:
         given: the arguments of Alpa's construction of stages.

@@ -13,13 +13,15 @@ from alpa_dejavu.problem import Cluster, ClusterSummary, Plan
 
 
 def places(plan: Plan, mesh: Any, cluster: object = None) -> list[tuple[int, ...]]:
-    """Returns for each stage the numbers of its hosts; `cluster_differences` must have found no difference."""
+    """Returns for each stage of a plan the numbers of its hosts in Alpa's cluster; `cluster_differences` must have
+    found no difference.
+    """
     numbers = _numbers(plan, mesh, cluster)
     return [tuple(numbers[host] for host in stage.hosts) for stage in plan.stages]
 
 
 def cluster_differences(plan: Plan, mesh: Any, cluster: object = None) -> Iterator[str]:
-    """Yields sentences that say what a plan asks for that Alpa's virtual mesh hasn't, or Alpa.
+    """Yields sentences on what a plan asks for that the cluster of Alpa's virtual mesh, or Alpa itself, doesn't have.
 
     Args:
         plan: the one that is to run.

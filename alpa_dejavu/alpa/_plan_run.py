@@ -59,18 +59,21 @@ class PlanRun:
         self._workers = StageWorkers(self._executable)
 
     def step(self) -> StepNotes:
-        """Runs one step, and returns its notes, from its call until every stage is done."""
+        """Runs one training step; returns notes of when its stages ran, from the call until every stage is done."""
         result, notes = self._workers.timed(lambda: self._step(self.state, *self._rest))
         if self._renewed is not None:
             self.state = self._renewed(result)
         return notes
 
     def noting(self, noting: bool) -> None:
-        """Has each instruction of the next steps noted, or no longer."""
+        """Has workers note when each instruction of the next steps begins and ends, or no longer."""
         self._workers.noting(noting)
 
     def on_workers(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Returns a function's answers in each worker's process, for each stage; the function is imported there."""
+        """Calls a function in the process of each worker; returns its answers, a list for each stage.
+
+        The function is imported there.
+        """
         return self._workers.call(function, *args)
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:

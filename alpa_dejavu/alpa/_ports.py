@@ -26,7 +26,7 @@ _QUICK_S, _QUICK_RUNS = 0.02, 3
 
 @final
 class Port:
-    """One end of messages.
+    """A TCP port on a host, which sends messages to other ports, times them, and answers those that come.
 
     Args:
         address: of this host.
@@ -44,12 +44,14 @@ class Port:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def address(self) -> tuple[str, int]:
-        """Returns the address where the port listens."""
+        """Returns the host's address and the number of the TCP port that listens there."""
         host, port = self._server.getsockname()[:2]
         return str(host), int(port)
 
     def send(self, target: tuple[str, int], num_bytes: int) -> float:
-        """Seconds until a message is there and the answer back: the shortest of some small ones, the middle of others.
+        """Sends messages of so many bytes to another port; returns the seconds until one is there and the answer back.
+
+        These are the least of several small messages, and the median of larger ones.
 
         What else runs makes a message longer, never shorter; but large ones are to meet others that are sent beside.
 
@@ -63,7 +65,7 @@ class Port:
         return statistics.median([first, *(self._message(target, num_bytes) for _ in range(more))])
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the port: it hangs up on others, and listens no longer."""
         for line in (self._server, *self._lines.values()):
             # Wakes whoever waits at it.
             with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ _TASK = "stage "
 
 
 def watch(worker: Any, uuid: int) -> None:
-    """Has the steps of an executable of this worker timed."""
+    """Starts to time the steps of an executable in a worker."""
     probe = getattr(worker, _NAME, None)
     if probe is None:
         probe = Probe(worker)
@@ -26,12 +26,12 @@ def watch(worker: Any, uuid: int) -> None:
 
 
 def note(worker: Any, uuid: int, noting: bool) -> None:
-    """Has each instruction of an executable's next steps noted, or no longer."""
+    """Has a worker note when each instruction of an executable's next steps begins and ends, or no longer."""
     getattr(worker, _NAME).noted = uuid if noting else None
 
 
 def last_step(worker: Any) -> StageNotes:
-    """Returns the notes of the last step; a call of a worker is answered after the steps before it."""
+    """Returns the notes of a worker's last step; a call of a worker is answered after the steps before it."""
     probe: Probe = getattr(worker, _NAME)
     assert probe.last is not None, "a step was run"
     return probe.last
@@ -39,7 +39,7 @@ def last_step(worker: Any) -> StageNotes:
 
 @final
 class Probe:
-    """A probe that stands between a worker's instructions and the methods that carry them out."""
+    """A probe in one of Alpa's workers that wraps the methods which carry out instructions, and notes when each ran."""
 
     def __init__(self, worker: Any) -> None:
         self.noted: int | None = None
@@ -60,7 +60,7 @@ class Probe:
             self._listen(worker.tiles)
 
     def watch(self, uuid: int) -> None:
-        """Times an executable's steps."""
+        """Starts to time the steps of one of the worker's executables."""
         executable = self._worker.executables[uuid]
         for instruction in executable.instructions:
             if instruction.info.startswith(_TASK) and instruction.task_uuid is not None:

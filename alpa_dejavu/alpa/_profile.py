@@ -22,11 +22,12 @@ _WARM_UP = 3
 
 @contextlib.contextmanager
 def connection(plan: Plan) -> Iterator[Cluster]:
-    """Connects Alpa to the cluster that Ray has for as long as a `with` block runs, if the plan is for such a cluster.
+    """Connects Alpa to the Ray cluster for as long as a `with` block runs, and yields that cluster, if the plan is for
+    one like it.
 
     Raises:
         RuntimeError: there is no cluster.
-        ValueError: the plan is for another one; says every difference.
+        ValueError: the plan is for another cluster; says every difference.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh
@@ -53,16 +54,16 @@ def connection(plan: Plan) -> Iterator[Cluster]:
 def profile(
     plan: Plan, predicted: tuple[StageTimes, ...], steps: int, model: str | Callable[..., Any] | None = None
 ) -> Measured:
-    """Runs a plan on the cluster that Alpa is connected to.
+    """Runs a plan on the cluster that Alpa is connected to, and returns its measured steps and stage times.
 
     Args:
         plan: of a known model and batch.
         predicted: the times of its stages, whose bytes the measured ones take over.
         steps: how many are measured, and again as many with each instruction noted, in turns.
-        model: instead of the plan's.
+        model: the one to run instead of the plan's.
 
     Raises:
-        ValueError: the plan doesn't fit the model, or doesn't say it.
+        ValueError: the plan doesn't fit the model, or names none.
     """
     run = PlanRun(plan, model)
     for _ in range(_WARM_UP):

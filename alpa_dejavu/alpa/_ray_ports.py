@@ -24,10 +24,10 @@ _LOOPBACK = "127.0.0.1"
 
 @contextlib.contextmanager
 def ray_ports(nodes: Sequence[str], names: Sequence[str]) -> Iterator[RayPorts]:
-    """Yields ports on nodes of the Ray cluster that this process is connected to; they are gone when the block ends.
+    """Yields TCP ports on nodes of the Ray cluster that this process is connected to; they are gone after the block.
 
     Args:
-        nodes: their ids.
+        nodes: the nodes' ids.
         names: of the hosts, for errors.
 
     Raises:
@@ -64,7 +64,7 @@ def _addresses(nodes: Sequence[str], names: Sequence[str]) -> list[str]:
 
 @final
 class RayPorts:
-    """Ports in actors, which send flows of messages to each other.
+    """A set of TCP ports in Ray's actors, one on each host, by which messages from host to host are timed.
 
     Args:
         ports: actors, one on each host.

@@ -55,7 +55,9 @@ def watch(executable: Any, option: DejavuStageOption) -> None:
 
 
 def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Alpa's shutdown, before which steps are recorded: their timers go with the workers."""
+    """Returns Alpa's `shutdown_global_cluster`, wrapped so that steps are recorded before it: their timers go with the
+    workers.
+    """
 
     @functools.wraps(original)
     def shutdown_global_cluster() -> Any:

@@ -14,11 +14,13 @@ _WIDTH, _LAYERS, _MICRO_BATCHES, _STEPS = 16, 4, 4, 3
 
 
 def relay_seconds(cluster: Cluster, num_bytes: int) -> dict[str, float]:
-    """Seconds by name, as `Bench.open` has them for a pipeline; Alpa is connected to two devices.
+    """Measures a pipeline of two stages that pass on a tensor; returns seconds by name, as `Bench.open` has them.
+
+    Alpa is connected to the two devices.
 
     Args:
-        cluster: those two devices.
-        num_bytes: that a stage passes on for each micro-batch.
+        cluster: the two devices.
+        num_bytes: how many a stage passes on for each micro-batch.
     """
     stages = profile(_plan(cluster, max(num_bytes // (4 * _WIDTH), 1)), (), _STEPS, _relay).stages
     first, last = stages[0], stages[-1]

@@ -29,7 +29,7 @@ def training_dp(
     max_n_succ_stages: Any,
     slicer: str | Slicer = "dynamic",
 ) -> tuple[float, Solution | None]:
-    """Alpa's `training_dp`, exactly in float64: the stages of least cost.
+    """Returns the stages of least cost for training, as Alpa's `training_dp` does, but exactly in float64.
 
     Args:
         num_layers: L.
@@ -62,7 +62,9 @@ def inference_dp(
     num_autosharding_configs: int,
     compute_cost: Any,
 ) -> tuple[float, Solution | None]:
-    """Alpa's `inference_dp`, exactly in float64: the least number of stages times the largest stage's cost."""
+    """Returns the stages with the least product of their number and the largest one's cost, as Alpa's `inference_dp`
+    does, but exactly in float64.
+    """
     return _solve(
         num_layers, num_devices, 1, submesh_choices, num_autosharding_configs, compute_cost, None, "inference",
         "dynamic",

@@ -43,7 +43,9 @@ PARAMETERS = (
 
 
 def planning(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Alpa's `cluster_layers_and_slice_mesh` so that it knows `DejavuStageOption` too."""
+    """Returns Alpa's `cluster_layers_and_slice_mesh`, wrapped so that this package plans the stages where the option is
+    a `DejavuStageOption`.
+    """
 
     @functools.wraps(original)
     def cluster_layers_and_slice_mesh(*args: Any, **kwargs: Any) -> Any:
@@ -179,7 +181,7 @@ def _manual(chosen: Plan, options: list[dict[str, Any]]) -> Any:
 
 
 def by_strategy(option: DejavuStageOption, task: PlanningTask) -> PlanningTask:
-    """The task with the option's strategy in the place of the search.
+    """Returns the planning task with the stage option's strategy in the place of the search.
 
     Raises:
         ValueError: the schedule isn't 1F1B.
@@ -198,7 +200,7 @@ _REMAT = ("checkpoint", "remat", "remat2")
 
 
 def checked(plan: str | os.PathLike[str] | Plan, given: Mapping[str, Any], cluster: object = None) -> Plan:
-    """The plan, if it fits the arguments of Alpa's stage construction.
+    """Returns the plan, if it fits the arguments of Alpa's stage construction; raises ValueError if not.
 
     Args:
         plan: that is given.

@@ -25,7 +25,7 @@ _places: contextvars.ContextVar[Places | None] = contextvars.ContextVar("places"
 
 
 def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Alpa's `get_sliced_virtual_submeshes`, which heeds the places of `on_hosts`."""
+    """Returns Alpa's `get_sliced_virtual_submeshes`, wrapped so that stages are on the hosts that `on_hosts` says."""
 
     @functools.wraps(original)
     def get_sliced_virtual_submeshes(virtual_mesh: Any, submesh_shapes: Sequence[Sequence[int]]) -> Any:
@@ -39,7 +39,7 @@ def slicing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def on_hosts(places: Places) -> Iterator[None]:
-    """Puts Alpa's submeshes on these hosts for the time of a `with` block."""
+    """Has Alpa put each stage's submesh on the given hosts for the time of a `with` block."""
     token = _places.set(places)
     try:
         yield

@@ -26,7 +26,7 @@ _PREFIX = "step_"
 
 @final
 class Training:
-    """See `alpa_dejavu.alpa.resume.AlpaSession`."""
+    """A training by Alpa with checkpoints, on a cluster that may lose hosts; `AlpaSession` says what its methods do."""
 
     def __init__(
         self,

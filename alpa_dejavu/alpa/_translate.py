@@ -20,7 +20,7 @@ def model_of(
     inference: bool,
     micro_batch: int | None,
 ) -> Model:
-    """Alpa's pipeline layers (forward ones, then backward ones from the last to the first) as a model."""
+    """Returns the model of Alpa's pipeline layers (forward ones, then backward ones from the last to the first)."""
     jaxprs = [layer.closed_jaxpr().jaxpr for layer in layers]
     half = len(jaxprs) if inference else len(jaxprs) // 2
     updates = [None if layer is None else layer.closed_jaxpr().jaxpr for layer in apply_grad_layers]
@@ -35,7 +35,7 @@ def space_of(
     tolerance: float,
     default_options: Any,
 ) -> SearchSpace:
-    """Alpa's submesh shapes and (logical mesh, options) pairs as a search space."""
+    """Returns the search space of Alpa's submesh shapes and (logical mesh, options) pairs."""
     submeshes = tuple(Submesh(int(hosts), int(devices)) for hosts, devices in submesh_choices)
     forced = bool(getattr(default_options, "force_data_parallel", False))
     zero = 3 if getattr(default_options, "force_zero_stage_3", False) else 0

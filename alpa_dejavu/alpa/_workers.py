@@ -13,7 +13,7 @@ from alpa_dejavu.calibration.measurement import StageNotes, StepNotes
 
 @final
 class StageWorkers:
-    """The workers of an executable that Alpa has compiled; each stage's first worker times its steps."""
+    """The workers of all stages of an executable that Alpa has compiled; each stage's first worker times its steps."""
 
     def __init__(self, executable: Any) -> None:
         self._meshes, self._uuid = list(executable.mesh_group), executable.exec_uuid
@@ -21,18 +21,21 @@ class StageWorkers:
         self._ask(_probe.watch, self._uuid)
 
     def timed(self, step: Callable[[], Any]) -> tuple[Any, StepNotes]:
-        """Returns what a step answers, and its notes: from its call until every stage is done."""
+        """Calls a function that runs a step; returns its result, and when each stage ran, until every one is done."""
         start = time.time()
         result = step()
         stages: list[StageNotes] = self._ask(_probe.last_step)
         return result, StepNotes(start, time.time(), tuple(stages))
 
     def noting(self, noting: bool) -> None:
-        """Has each instruction of the next steps noted, or no longer."""
+        """Has workers note when each instruction of the next steps begins and ends, or no longer."""
         self._ask(_probe.note, self._uuid, noting)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[list[Any]]:
-        """Returns a function's answers in each worker's process, for each stage; the function is imported there."""
+        """Calls a function in the process of each worker; returns its answers, a list for each stage.
+
+        The function is imported there.
+        """
         return self._of_each(function, [args] * len(self._meshes))
 
     def pin(self, cores: Sequence[Sequence[int]]) -> list[list[Any]]:

@@ -27,7 +27,7 @@ __all__ = ["placed", "spare_workers"]
 
 
 def placed(state: Any, executable: Any) -> Any:
-    """A state on the devices of a parallelized step, sharded as its plan says.
+    """Puts a state on the devices of a parallelized step, sharded as the step's plan says, and returns it.
 
     Args:
         state: of arrays, as `Initialized` has it. Functions and the like that come with it, as a flax `TrainState` has

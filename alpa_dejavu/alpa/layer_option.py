@@ -15,7 +15,8 @@ __all__ = ["DejavuLayerOption"]
 @final
 @dataclasses.dataclass(frozen=True)
 class DejavuLayerOption:
-    """An option that has remat in the named ones of Alpa's layers; give it as `layer_option=` of `PipeshardParallel`.
+    """An option that cuts a step into layers for Alpa, with remat in chosen ones; give it as `layer_option=` of
+    `PipeshardParallel`.
 
     Alpa's own options have remat in all layers or in none.
 
@@ -43,7 +44,7 @@ class DejavuLayerOption:
             raise ValueError(f"remat_layers is {list(self.remat_layers)}, but the layers are {there}")
 
     def transform(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the function with its layers marked; Alpa calls this."""
+        """Returns the step's function with its layers marked, and remat in the chosen ones; Alpa calls this."""
         return _with_layers(func, self.layer_num, frozenset(self.remat_layers))
 
 

@@ -31,7 +31,7 @@ PROFILES = ("never", "decisive")
 @final
 @dataclasses.dataclass
 class DejavuStageOption:
-    """Plans the stages of Alpa's `PipeshardParallel` without compiling or profiling any.
+    """A stage option by which the stages of Alpa's `PipeshardParallel` are planned without compiling or profiling any.
 
     Give it as `stage_option=`, where `AutoStageOption` would stand; making one installs the hooks into Alpa
     (`alpa_dejavu.uninstall()` takes them out again). Once Alpa has compiled, `last_plan` is the plan that runs.

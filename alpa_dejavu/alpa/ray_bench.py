@@ -34,7 +34,7 @@ Runner = Callable[[Probe], Mapping[str, float]]
 
 
 def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
-    """Returns the cluster that Ray has, with what is known of it before, and the bench that measures it.
+    """Returns the Ray cluster with the figures that are known before it is measured, and the bench that measures it.
 
     Args:
         machine: a machine's name or file, for accelerators of which no data sheet is known; None: by Ray's name of it.
@@ -52,19 +52,21 @@ def ray_bench(machine: str | None = None) -> tuple[Cluster, Bench]:
 
 @final
 class RayBench(Bench):
-    """A bench whose probes run in Alpa's workers.
+    """A bench that measures probes in Alpa's workers on a Ray cluster.
 
     Args:
         cluster: the one that Ray has.
         machines: the machine that each host is on: hosts that share one compute at the same time.
-        nodes: by which id Ray knows each host.
+        nodes: the id by which Ray knows each host.
     """
 
     def __init__(self, cluster: Cluster, machines: Sequence[str], nodes: Sequence[str]) -> None:
         self._cluster, self._machines, self._nodes = cluster, tuple(machines), tuple(nodes)
 
     def open(self, place: Place) -> contextlib.AbstractContextManager[Runner]:
-        """Connects to the cluster, and starts the workers."""
+        """Connects to the Ray cluster and starts the workers that the probes of a place need, for as long as a `with`
+        block runs.
+        """
         if place.what == "programs":
             return self._programs(place.where)
         if place.what == "links":

@@ -25,7 +25,8 @@ class AlpaHost:
 
 
 def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
-    """The hosts of Alpa's virtual mesh, in their order; of the cluster's whole mesh, every host with all its devices.
+    """Returns the hosts of Alpa's virtual mesh, in their order; for the whole cluster's mesh, every host with all its
+    devices.
 
     The mesh itself has equally many devices on each host.
     """
@@ -37,13 +38,15 @@ def alpa_hosts(virtual_mesh: Any) -> list[AlpaHost]:
 
 
 def equal_hosts(virtual_mesh: Any) -> list[int]:
-    """Which of `alpa_hosts` the mesh itself has."""
+    """Returns the indices, in `alpa_hosts`, of the hosts that Alpa's virtual mesh has: equally many devices of each."""
     whole = getattr(virtual_mesh, "every_host", None) is not None
     return [int(n) for n in virtual_mesh.host_ids] if whole else list(range(len(virtual_mesh.host_ids)))
 
 
 def host_names(virtual_mesh: Any) -> list[str]:
-    """The names of `alpa_hosts`: their machines', with a number where Ray nodes share a machine."""
+    """Returns the names of the hosts of Alpa's virtual mesh: their machines', with a number where Ray nodes share a
+    machine.
+    """
     machines = [_machine_name(host.info) for host in alpa_hosts(virtual_mesh)]
     return [f"{name}:{n}" if machines.count(name) > 1 else name for n, name in enumerate(machines)]
 
@@ -53,7 +56,7 @@ def _machine_name(info: Mapping[str, Any]) -> str:
 
 
 def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
-    """The hosts of Alpa's virtual mesh with their devices' figures.
+    """Returns the cluster of Alpa's virtual mesh: its hosts, with the figures of their devices and links.
 
     On a CPU backend this machine is measured, once in a process. On GPUs the data sheet is found by the accelerator
     type that Ray names.
@@ -80,10 +83,10 @@ def cluster_of(virtual_mesh: Any, choice: str | Cluster | None) -> Cluster:
 
 
 def connected_cluster() -> Cluster:
-    """The Ray cluster that this program can connect to; it stays connected.
+    """Connects this program to its Ray cluster, and returns that cluster; it stays connected.
 
     Raises:
-        RuntimeError: there is none, or none of its devices is free.
+        RuntimeError: there is no cluster, or none of its devices is free.
     """
     import alpa
     from alpa.device_mesh import get_global_virtual_physical_mesh

@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(__file__).parent / "data"
 
 
 def bundled_names() -> list[str]:
-    """The names of all bundled calibrations.
+    """Returns the names of all calibrations that come with the package.
 
     >>> "v100" in bundled_names()
     True
@@ -22,7 +22,7 @@ def bundled_names() -> list[str]:
 
 
 def bundled(name: str) -> Calibration:
-    """A bundled calibration.
+    """Returns the calibration of this name that comes with the package.
 
     Raises:
         ValueError: there is none of this name.
@@ -34,11 +34,12 @@ def bundled(name: str) -> Calibration:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """The calibration of a bundled name (which goes before a file of that name), of a file, or the given one.
+    """Returns the calibration that is chosen by a bundled name, by a file's path, or as an object; a bundled name goes
+    before a file of that name.
 
     Raises:
         ValueError: there is no such name or file, or the file is broken.
-        TypeError: it is something else.
+        TypeError: the choice is none of these.
     """
     if isinstance(choice, Calibration):
         return choice

@@ -59,12 +59,12 @@ class Fit:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeasuredLink:
-    """A kind of link that was measured.
+    """The measured latency and rate of a kind of link: between two kinds of devices, within a host or across hosts.
 
     Attributes:
         devices: names of the kinds of devices at its two ends, in any order.
         within: whether both ends are in one host.
-        link: what was found.
+        link: the measured figures.
         spread: standard deviation of the logarithm of a figure, by the name of `Link`'s field.
     """
 
@@ -78,7 +78,7 @@ class MeasuredLink:
 
     @property
     def kind(self) -> tuple[tuple[str, ...], bool]:
-        """Returns the devices at both ends, in order, and whether they are in one host: equal for links of a kind."""
+        """Returns a key of the kind of link: the sorted names of both ends' devices, and if they are in one host."""
         return tuple(sorted(self.devices)), self.within
 
 
@@ -151,17 +151,21 @@ class Calibration:
 
     @cached_property
     def identity(self) -> str:
-        """Returns the calibration's name, day and a hash of its content: two with an equal one predict the same."""
+        """Returns a text of the calibration's name, its date and a hash of its content; those with the same text
+        predict the same.
+        """
         content = hashlib.sha256(calibration_text(self).encode()).hexdigest()[:12]
         return f"{self.name} of {self.date} ({content})"
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Returns the kinds of devices that the calibration knows something of."""
+        """Returns the names of all devices that the calibration has a data sheet or measured figures of, sorted."""
         return tuple(sorted({*self.sheets, *self.devices}))
 
     def latency(self) -> LatencyModel:
-        """Returns the latency model: the learned one where there is one, else the roofline with measured spreads."""
+        """Returns the model that predicts the seconds of operators: the learned one where there is one, else the
+        roofline with measured spreads.
+        """
         if self.kernels is None or not self.sheets:
             measured = MeasuredRoofline(self.device_spread, FAMILY_SPREAD, self._spread_from)
             return measured if self.device_spread else AnalyticLatency()
@@ -170,8 +174,8 @@ class Calibration:
         return LearnedLatency(self.kernels, self.sheets, self.products)
 
     def communication(self) -> CommunicationModel:
-        """Returns the model of collectives: the learned one where there is one, else one by the links of the group if
-        those from host to host are known, else alpha-beta with the spread of measured links.
+        """Returns the model that predicts the seconds of collectives: the learned one where there is one, else one by
+        the links of the group if those from host to host are known, else alpha-beta with the spread of measured links.
         """
         rest = Links() if self.host_links is not None else self._alpha_beta()
         if self.within is None:
@@ -189,7 +193,7 @@ class Calibration:
         return f"the calibration {self.name}"
 
     def applied_to(self, cluster: Cluster) -> Cluster:
-        """Returns the cluster with measured figures in place of its own.
+        """Returns the cluster with the calibration's measured figures of devices and links in place of its own.
 
         Raises:
             ValueError: the cluster has a device that the calibration knows nothing of, or lacks one that was measured;

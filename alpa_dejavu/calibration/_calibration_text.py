@@ -17,7 +17,7 @@ VERSION = 1
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """A calibration as the text of its file; parts that aren't there are left out."""
+    """Returns the JSON text of a calibration's file; parts that the calibration lacks are left out."""
     models = {name: getattr(calibration, name) for name in ("kernels", "layers", "within", "across")}
     data: dict[str, Any] = {
         "version": VERSION,

@@ -18,12 +18,14 @@ Wrong = tuple[tuple[str | int, ...], str]
 
 
 def size_name(name: str) -> str:
-    """Returns the name of the column that has an operator's sizes."""
+    """Returns the key of an operator's sizes in a profiling database: bytes of a collective, operations of others."""
     return "flop" if name == "dot" else "num_bytes"
 
 
 def groups_fault(groups: Any, devices: int) -> str | None:
-    """Returns what is wrong with the groups of a collective on a mesh of so many devices; None if nothing is."""
+    """Returns a text that says what is wrong with a collective's device groups on a mesh of so many devices; None if
+    nothing is.
+    """
     fine = isinstance(groups, (tuple, list)) and bool(groups) and all(isinstance(g, (tuple, list)) for g in groups)
     members: Sequence[Any] = [member for group in groups for member in group] if fine else []
     equal = fine and len({len(group) for group in groups}) == 1
@@ -34,7 +36,9 @@ def groups_fault(groups: Any, devices: int) -> str | None:
 
 
 def wrong_in(data: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yields what the schema can't see in a converted file: devices, columns and rows that don't agree."""
+    """Yields faults of a converted profiling database that its schema can't see (devices, columns and rows that don't
+    agree), each with its place in the file.
+    """
     meshes: set[tuple[Any, ...]] = set()
     for m, mesh in enumerate(data["meshes"]):
         hosts, devices = mesh["mesh"]

@@ -42,11 +42,13 @@ _CALL_S, _KERNEL_S = 1e-4, 1e-6
 
 @final
 class DeviceModel:
-    """A model of what programs take, by logarithms of a device's figures and of a call, and by family deviations.
+    """A model of the seconds that probe programs take on a device, whose figures it fits to those that were measured.
+
+    A call's seconds are fitted along with them, and a deviation of each family of programs; all as logarithms.
 
     Args:
-        prior: the device as far as it is known.
-        programs: those that can be measured.
+        prior: the device with the figures that are known before.
+        programs: all programs that can be measured.
     """
 
     def __init__(self, prior: Device, programs: Sequence[Program]) -> None:
@@ -67,7 +69,11 @@ class DeviceModel:
         )
 
     def fit(self, measured: Mapping[int, float]) -> Fitted[Device]:
-        """The figures after so many measurements: seconds by the program's number; there may be none."""
+        """Returns the device with figures fitted to measured programs, and how sure they are.
+
+        Args:
+            measured: seconds, by the number of the program; there may be none.
+        """
         found = self._model.fit(measured)
         spread = dict(zip(self._names, found.spread[: len(self._names)].tolist(), strict=True))
         del spread["call_s"]
@@ -75,7 +81,7 @@ class DeviceModel:
         return Fitted(self._device(found.values), spread, {}, unsure)
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Device]:
-        """Returns what `fit` does, with the errors on families that are left out in turn."""
+        """Returns the fitted device as `fit` does, and the errors on families of programs that fits leave out."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:

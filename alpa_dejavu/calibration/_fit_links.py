@@ -27,12 +27,15 @@ _LATENCY_S = 1e-6
 
 @final
 class LinkModel:
-    """A model of what collectives take, by the logarithms of a link's latency and rate, and by each kind's deviation.
+    """A model of the seconds that collectives take over a link, whose latency and rate it fits to those that were
+    measured.
+
+    A deviation of each kind of collective is fitted along with them; all as logarithms.
 
     Args:
-        prior: the link as far as it is known.
-        collectives: those that can be measured, all within a host or all between two.
-        devices: of a host.
+        prior: the link with the figures that are known before.
+        collectives: all that can be measured, all within a host or all between two.
+        devices: how many a host has.
     """
 
     def __init__(self, prior: Link, collectives: Sequence[Collective], devices: int) -> None:
@@ -50,13 +53,17 @@ class LinkModel:
         )
 
     def fit(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """The figures after so many measurements: seconds by the collective's number; there may be none."""
+        """Returns the link with latency and rate fitted to measured collectives, and how sure they are.
+
+        Args:
+            measured: seconds, by the number of the collective; there may be none.
+        """
         found = self._model.fit(measured)
         spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
         return Fitted(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """Returns what `fit` does, with the errors on kinds of collectives that are left out in turn."""
+        """Returns the fitted link as `fit` does, and the errors on kinds of collectives that fits leave out in turn."""
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
@@ -74,7 +81,7 @@ class LinkModel:
 
 
 def predicted_s(collective: Collective, link: Link, devices: int) -> float:
-    """Returns the seconds of a collective over a link, by the alpha-beta model."""
+    """Returns the seconds that the alpha-beta model predicts for a collective over a link."""
     device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
     cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
     per_host = collective.size // 2 if collective.across else collective.size
@@ -84,12 +91,12 @@ def predicted_s(collective: Collective, link: Link, devices: int) -> float:
 
 
 def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[Link, dict[str, float]]:
-    """The link with what sends from stage to stage take, and the spread of those two figures.
+    """Returns the link with the latency and rate of sends between stages fitted to measured ones, and their spreads.
 
     Args:
-        prior: the link as far as it is known.
+        prior: the link with the figures that are known before.
         sizes: bytes of the tensors that were sent; there may be none.
-        seconds: of each.
+        seconds: measured, of each send.
     """
     latency_s, rate = prior.sending
     sent = np.array(sizes, dtype=np.float64)

@@ -14,10 +14,10 @@ __all__ = ["HostLinks"]
 @final
 @dataclasses.dataclass(frozen=True)
 class HostLinks:
-    """A measured link for every pair of hosts, in each direction.
+    """The measured links between all pairs of hosts, one in each direction.
 
     Attributes:
-        hosts: their names.
+        hosts: the hosts' names.
         links: `links[a][b]` goes from host a to host b; None where a is b, which wasn't measured.
         media: as `Cluster.media`.
 
@@ -45,10 +45,10 @@ class HostLinks:
                     raise ValueError(f"host links: {self.hosts[a]!r} has {said}; measure the links anew")
 
     def applied_to(self, cluster: Cluster, name: str) -> Cluster:
-        """The cluster with these links between its hosts; it may have fewer hosts than were measured.
+        """Returns the cluster with the measured links between its hosts; it may have fewer hosts than were measured.
 
         Args:
-            cluster: whose hosts have the names that are here.
+            cluster: whose hosts' names are among the measured ones.
             name: of the calibration, for errors.
 
         Raises:

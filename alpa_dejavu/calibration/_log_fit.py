@@ -43,11 +43,13 @@ class LogFit:
 
     @property
     def spread(self) -> Array:
-        """Standard deviation of the logarithm of each figure."""
+        """Returns the standard deviation of the logarithm of each fitted figure, shape (P,)."""
         return np.sqrt(np.diag(self.covariance))
 
     def spread_of(self, log_seconds: Callable[[Array], Array]) -> Array:
-        """Standard deviation of predictions of logarithms, linearised in the figures; noise isn't in it."""
+        """Returns the standard deviation of each predicted logarithm of seconds, shape (N,), linearised in the fitted
+        figures; the noise of measurements isn't in it.
+        """
         steps = _STEP * np.eye(len(self.values))
         moved = [log_seconds(self.values + step) - log_seconds(self.values - step) for step in steps]
         slopes = np.stack(moved, axis=1) / (2 * _STEP)
@@ -57,11 +59,11 @@ class LogFit:
 def fit_logs(
     log_seconds: Callable[[Array], Array], measured_log_s: Array, weights: Array, prior: Array, prior_spread: Array
 ) -> LogFit:
-    """The figures that explain measurements, robustly: a few wrong ones hardly count.
+    """Fits figures to measured seconds, as logarithms and robustly: a few wrong measurements hardly count.
 
     Args:
         log_seconds: from the logarithms of the figures (P,) those of the predictions (N,).
-        measured_log_s: of the measurements, shape (N,); there may be none.
+        measured_log_s: logarithms of the measured seconds, shape (N,); there may be none.
         weights: a measurement of weight w counts as if its noise were 1/w of the others', shape (N,).
         prior: expected logarithms of the figures, shape (P,).
         prior_spread: standard deviations of those, shape (P,).
@@ -86,10 +88,10 @@ def fit_logs(
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted(Generic[T]):
-    """Figures of a device or a link, and how far they can be trusted.
+    """A device or a link with fitted figures, and how far they can be trusted.
 
     Attributes:
-        figures: it, as fitted.
+        figures: the device or link with its fitted figures.
         spread: standard deviation of the logarithm of each figure, by name.
         held_out: mean and median error, as fractions, of what a fit had left out, group by group; empty where fewer
             than two groups were measured.
@@ -105,11 +107,12 @@ class Fitted(Generic[T]):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogModel:
-    """A model of what numbered things take, some of which are measured; each belongs to a group that errs together.
+    """A model of the seconds that numbered probes take, by figures that are fitted to the measured ones; probes of a
+    group err together.
 
     Attributes:
         log_seconds: from the logarithms of the figures (P,) those of all predictions (N,).
-        groups: the number of each one's group, shape (N,).
+        groups: the number of each probe's group, shape (N,).
         weights, prior, prior_spread: as `fit_logs` takes them.
     """
 
@@ -120,7 +123,11 @@ class LogModel:
     prior_spread: Array
 
     def fit(self, measured: Mapping[int, float]) -> LogFit:
-        """The figures after so many measurements: seconds by number; there may be none."""
+        """Fits the model's figures to measured probes.
+
+        Args:
+            measured: seconds, by the number of the probe; there may be none.
+        """
         rows = np.array(list(measured), dtype=np.int64)
         seconds = np.array(list(measured.values()), dtype=np.float64)
         return fit_logs(
@@ -132,7 +139,9 @@ class LogModel:
         )
 
     def held_out(self, measured: Mapping[int, float]) -> dict[str, float]:
-        """Mean and median error, as fractions, on groups left out in turn; empty of fewer than two groups."""
+        """Returns the mean and median error, as fractions, on groups of probes that are left out of a fit in turn;
+        empty for fewer than two groups.
+        """
         rows = np.array(list(measured), dtype=np.int64)
         groups = self.groups[rows]
         if len(np.unique(groups)) < 2:
@@ -150,7 +159,8 @@ ENOUGH = 0.05
 
 
 def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
-    """The candidate to measure, the first of equal ones, or None if none is left whose spread is above `enough`.
+    """Returns the number of the candidate to measure next: the one whose prediction is least sure, the first of equal
+    ones; None if none is left whose spread is above `enough`.
 
     The spread of a candidate comes from the covariance of the fitted figures, and of what its family has of its own,
     which nothing but a measurement of that family tells. Measuring the largest one is the greedy rule for a G-optimal

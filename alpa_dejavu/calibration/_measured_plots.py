@@ -21,10 +21,11 @@ _NORMAL = 1.6449
 
 
 def measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Names without ending, and figures of plotly.
+    """Yields a page for each program and collective that was measured, with the measurements beside the fit: a file
+    name without ending, and a plotly figure.
 
     Args:
-        calibration: that was fitted to them.
+        calibration: the one that was fitted to the measurements.
         path: of the measurements that `alpa-dejavu calibrate` keeps.
 
     Raises:

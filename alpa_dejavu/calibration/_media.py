@@ -20,7 +20,7 @@ _Part: TypeAlias = tuple[set[int], set[int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """A medium: its name, the links that share it, and bytes per second of all together."""
+    """A medium that links share: its name, the pairs of hosts that they join, and bytes per second of all together."""
 
     name: str
     pairs: frozenset[Pair]
@@ -28,7 +28,8 @@ class Shared:
 
 
 def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
-    """Returns the media shared by disjoint pairs that have less beside others than alone.
+    """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates beside others than
+    alone.
 
     Pairs are taken to share one medium if they send from the same host or to the same host, or are joined by such: so
     two directions of a cut between islands are two media, and a switch between all hosts is one. So are pairs of one
@@ -78,7 +79,10 @@ def _within(part: _Part, pairs: Iterable[Pair]) -> int:
 
 
 def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> list[Shared]:
-    """Several hosts send to one, and one to several: if that is less than their links have, its card is shared.
+    """Returns the hosts' network cards, as media, where several links of a host carry less together than apart.
+
+    Several hosts send to one, and one to several, to find that out. Hosts whose links are alike are taken to have cards
+    that are alike; some of them are probed.
 
     Hosts whose links are alike are taken to have cards that are alike; some of them are probed.
     """
@@ -126,5 +130,5 @@ def _load(
 
 
 def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
-    """The names of what a link shares: switches, its sender's card, its receiver's."""
+    """Returns the names of the media that a link shares with others: switches, its sender's card, its receiver's."""
     return tuple(medium.name for medium in media if pair in medium.pairs)

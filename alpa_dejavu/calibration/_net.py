@@ -15,14 +15,16 @@ _LEAST_S = 1e-7
 @final
 @dataclasses.dataclass(frozen=True)
 class Net:
-    """A network's figures for one message at a time: seconds before it is there, and bytes per second."""
+    """The latency, in seconds, and the rate, in bytes per second, of the network between two hosts, for one message at
+    a time.
+    """
 
     latency_s: float
     bytes_per_s: float
 
 
 def carried(known: Link, net: Net, reference: Net | None, copied: bool) -> Link:
-    """Returns the link between two hosts, as it is known, with the network that was measured between them.
+    """Returns the link between two hosts that follows from a known link and the network that was measured between them.
 
     Bytes of devices that are CPUs, and of sends that go by the runtime's transport, are copied before and after the
     network has them, so that the seconds add up. Others go over the network alone.
@@ -62,7 +64,8 @@ Pair: TypeAlias = tuple[int, int]
 
 
 def rounds(count: int) -> list[list[Pair]]:
-    """Each pair of so many once; nobody is in two pairs of a round: count - 1 rounds, or count if that is odd.
+    """Returns rounds of disjoint pairs, in which each pair out of so many hosts is once: count - 1 rounds, or count if
+    that is odd.
 
     References:
         The circle method: Kirkman, On a problem in combinations, Cambridge and Dublin Mathematical Journal 2, 1847.

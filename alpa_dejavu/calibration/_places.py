@@ -27,11 +27,11 @@ _LONGEST_S = 0.02
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """A place with what can be measured there.
+    """A place of a cluster, with the probes that can be measured there and the model that is fitted to them.
 
     Attributes:
-        place: of the cluster.
-        probes: that can be measured.
+        place: where it is.
+        probes: all that can be measured there.
         devices: the model of programs, at a place of programs.
         links: the model of collectives, at a place of collectives. Pipelines have none: all of the few are measured.
     """
@@ -42,23 +42,27 @@ class Part:
     links: LinkModel | None = None
 
     def unsure(self, measurements: Measurements) -> Array:
-        """Returns the standard deviation of the logarithm of each probe's prediction."""
+        """Returns the standard deviation of the logarithm of each probe's predicted seconds, after some measurements;
+        shape (N,).
+        """
         model = self.devices or self.links
         return np.ones(len(self.probes)) if model is None else model.fit(self.seconds(measurements)).unsure
 
     def seconds(self, measurements: Measurements) -> dict[int, float]:
-        """Returns the measured seconds, by the number of the probe."""
+        """Returns the measured seconds of this place's probes, by the number of the probe."""
         found = measurements.at(self.place)
         return {n: found[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in found}
 
 
 def parts_of(cluster: Cluster, measurements: Measurements) -> list[Part]:
-    """Returns the parts in the order in which they are measured; probes measured before are always among them."""
+    """Returns the places of a cluster with the probes to measure there, in the order in which they are measured; probes
+    measured before are always among them.
+    """
     return [*_links(cluster, measurements), *_programs(cluster, measurements)]
 
 
 def devices_of(cluster: Cluster) -> dict[str, Device]:
-    """Returns the kinds of devices of a cluster by name."""
+    """Returns the cluster's devices, one of each kind, by their names."""
     return {host.device.name: host.device for host in cluster.hosts}
 
 

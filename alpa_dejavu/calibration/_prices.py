@@ -22,18 +22,22 @@ whoever asks for one of these beside a calibration is told."""
 @final
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """A cluster and models that a plan's costs follow from, and the calibration that they are from, if there is one."""
+    """A cluster and the cost models by which plans on it are priced, and the calibration of both, if there is one."""
 
     cluster: Cluster
     models: CostModels
     calibration: Calibration | None = None
 
     def residuals(self, given: MemoryResiduals | None) -> MemoryResiduals | None:
-        """Returns the residuals of memory: those that are given, else the calibration's."""
+        """Returns the measured residuals of memory that a plan's margin follows from: those given, else the
+        calibration's.
+        """
         return given if given is not None or self.calibration is None else self.calibration.memory
 
     def named(self, asked: PricedBy | None = None) -> PricedBy:
-        """Returns what a plan says that it was priced by, with the other options that are asked for."""
+        """Returns the record of how a plan was priced: the names of its models and calibration, beside options that
+        were asked for.
+        """
         return dataclasses.replace(
             asked or PricedBy(),
             latency=latency_name(self.models.latency),
@@ -47,10 +51,11 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | None:
-    """Checks a calibration and the models beside it; returns the calibration, read, or None where none is given.
+    """Checks that a calibration can be read and no other models are given beside it; returns it, or None where none is
+    given.
 
     Raises:
-        ValueError: it can't be had, a model's name is unknown, or a model is given beside a calibration.
+        ValueError: the calibration can't be had, a model's name is unknown, or a model is given beside a calibration.
         TypeError: something is none of what its name asks for.
     """
     latency_model(latency)
@@ -74,10 +79,11 @@ def prices(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Prices:
-    """Returns a cluster and models as a calibration has them; without one (None), as they are given.
+    """Returns the cluster and the cost models that plans are priced by: a calibration's or, without one (None), those
+    given.
 
     Args:
-        cluster: by its data sheets.
+        cluster: with the figures of its data sheets.
         calibration: a bundled name, a file's path, or a `Calibration`.
         latency: a latency model or its name; "auto": the calibration's, or the roofline.
         communication: likewise; "auto": the calibration's, or alpha-beta.

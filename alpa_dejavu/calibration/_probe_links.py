@@ -38,10 +38,11 @@ Round = Mapping[Pair, Net]
 
 @final
 class Prober:
-    """Messages of growing sizes between some pairs at a time; what was measured before isn't measured again.
+    """A prober that times messages of growing sizes between some pairs of hosts at a time; what was measured before
+    isn't measured again.
 
     Args:
-        run: measures, as `Bench.open` has it.
+        run: measures a probe, as `Bench.open` has it.
         measurements: those that there are already, and where new ones go.
         names: of the hosts.
         progress: is told what is measured.
@@ -57,7 +58,7 @@ class Prober:
         self._run, self._measurements, self.names, self._progress = run, measurements, names, progress
 
     def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
-        """Returns the latency and rate of each pair, while all of them send.
+        """Returns the latency and rate of the network between each pair of hosts, while all pairs send.
 
         The rate is that of the bytes which the largest messages have more than the ones before: neither the latency nor
         what a network lets through at once counts. A pair sends no message that would take too long.
@@ -81,7 +82,8 @@ class Prober:
         return {pair: Net(latency[pair], rate[pair]) for pair in pairs}
 
     def combined(self, pairs: Sequence[Pair]) -> float:
-        """Returns the bytes per second of some pairs together, while all send as much: until the last one is done.
+        """Returns the bytes per second that some pairs of hosts have together, while all send equally much, until the
+        last one is done.
 
         Raises:
             MeasurementError: a pair can't be measured; says which hosts.
@@ -115,7 +117,8 @@ class Prober:
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:
-    """Probes rounds of pairs, each in one direction and then in the other.
+    """Probes pairs of hosts in rounds of disjoint pairs, one direction after the other; returns the latencies and rates
+    of each round.
 
     Of equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of hosts,
     drawn by a seed, since hosts that are near to each other often have names that are.
@@ -144,12 +147,12 @@ def _agree(found: Sequence[Round]) -> bool:
 
 
 def even_rates(rates: Sequence[float]) -> list[float]:
-    """Returns the rates, with those made equal that differ by noise alone."""
+    """Returns the links' rates, with those made equal that differ by noise alone."""
     return grouped(rates, _RATE_TOLERANCE).tolist()
 
 
 def even_latencies(latencies_s: Sequence[float]) -> list[float]:
-    """Returns the latencies, with those made equal that differ by noise alone, or hardly matter.
+    """Returns the links' latencies, with those made equal that differ by noise alone, or hardly matter.
 
     Latencies are noisier than rates.
     """
@@ -160,11 +163,11 @@ def even_latencies(latencies_s: Sequence[float]) -> list[float]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """The latency and rate of pairs that send alone.
+    """The latencies and rates that pairs of hosts have when they send alone.
 
     Attributes:
-        nets: of each pair.
-        contended: those that have less beside others.
+        nets: latency and rate of each pair.
+        contended: pairs that have lower rates beside others.
     """
 
     nets: Mapping[Pair, Net]
@@ -172,7 +175,9 @@ class Alone:
 
 
 def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
-    """Probes some pairs of each rate alone; if they are faster then, all pairs of that rate are taken to be."""
+    """Probes some pairs of hosts alone, of each rate that they have beside others; where these are faster alone, all
+    pairs of that rate are taken to be.
+    """
     beside = {pair: net for each in found for pair, net in each.items()}
     company = [pair for each in found for pair in each if len(each) > 1]
     if not company:
@@ -196,7 +201,9 @@ def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
 
 
 def settled(nets: Mapping[Pair, Net], count: int) -> dict[Pair, Net]:
-    """Returns each pair's latency and rate: equal where they differ by noise alone, usual where it wasn't probed."""
+    """Returns the latency and rate of each pair of `count` hosts: made equal where they differ by noise alone, and the
+    median of others where a pair wasn't probed.
+    """
     rates = even_rates([net.bytes_per_s for net in nets.values()])
     latencies = even_latencies([net.latency_s for net in nets.values()])
     known = {pair: Net(*both) for pair, *both in zip(nets, latencies, rates, strict=True)}
@@ -210,7 +217,7 @@ _WIDEST = 3.0
 
 
 def grouped(values: ArrayLike, tolerance: float) -> NDArray[np.float64]:
-    """Each value's group stands for it: the lower of its middle ones, which one of them is.
+    """Returns the values, each replaced by the median of the group of values near to it: of two middle ones the lower.
 
     Neighbours in order of size are of one group if they are apart by no more than the tolerance, a fraction. A group
     that gets too wide is cut at its largest gap.

@@ -22,7 +22,9 @@ _REMEDY = "give a file that Alpa's gen_prof_database.py wrote"
 
 @final
 class Result:
-    """Stands in for Alpa's `MeshProfilingResult` and `ProfilingResultDatabase`: their attributes, by name."""
+    """A stand-in for Alpa's `MeshProfilingResult` and `ProfilingResultDatabase` in a pickle: it keeps their attributes,
+    by name.
+    """
 
     def __init__(self) -> None:
         self.attributes: dict[str, Any] = {}
@@ -113,7 +115,7 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in; nothing is imported."""
+        """Returns the stand-in for what a pickle names; nothing is imported."""
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(
                 f"it names {module}.{name}, which no profiling database has, so nothing of it was run or read"
@@ -122,7 +124,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_alpa_database(path: pathlib.Path) -> dict[Any, Any]:
-    """The results that a database holds, by cluster and shape of the mesh.
+    """Reads Alpa's profiling database, a pickle, without running code from it; returns its results by cluster and mesh
+    shape.
 
     Raises:
         ValueError: the file can't be read, is cut off, isn't a pickle, or holds something else; says what.

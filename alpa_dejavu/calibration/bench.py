@@ -19,13 +19,13 @@ WITHIN, BETWEEN = "within a host", "between two hosts"
 
 
 class MeasurementError(RuntimeError):
-    """One measurement failed; others may work."""
+    """An error that says why one measurement failed; others may work."""
 
 
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Collective:
-    """A collective of equal groups of devices at the same time.
+    """A probe that runs a collective in several equal groups of devices at the same time.
 
     Attributes:
         name: one of `COLLECTIVES`, but for "send".
@@ -52,7 +52,7 @@ class Collective:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Pipeline:
-    """A pipeline of two stages that compute next to nothing and pass on a tensor of so many bytes."""
+    """A probe that runs a pipeline of two stages, which compute next to nothing and pass on a tensor of some bytes."""
 
     num_bytes: int
 
@@ -67,7 +67,7 @@ class Pipeline:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Flows:
-    """Messages of so many bytes that go at the same time, each from one host to another by their numbers."""
+    """A probe that sends messages of so many bytes at the same time, each from one host to another by their numbers."""
 
     pairs: tuple[tuple[int, int], ...]
     num_bytes: int
@@ -86,7 +86,7 @@ class Flows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the name that the seconds of each message have."""
+        """Returns the name of each message, such as "0-1" for hosts 0 and 1, by which its measured seconds are kept."""
         return tuple(f"{a}-{b}" for a, b in self.pairs)
 
 
@@ -96,7 +96,8 @@ Probe: TypeAlias = Program | Collective | Pipeline | Flows
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """A place where probes of one kind run.
+    """A place of a cluster where probes of one kind are measured: a kind of device, or links within a host or between
+    two.
 
     Attributes:
         what: "programs", "collectives", "pipelines" or "links".
@@ -111,13 +112,14 @@ class Place:
 
 
 class Bench(abc.ABC):
-    """The interface of what measures probes: workers on a cluster."""
+    """The interface of a bench, which measures probes by workers on a cluster."""
 
     @abc.abstractmethod
     def open(self, place: Place) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
-        """Starts what the probes of a place need, for as long as a `with` block runs.
+        """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields what
+        measures a probe.
 
-        What it gives takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
+        That is a function of a probe which returns seconds by name: "run_s" of a program or collective; "dispatch_s",
         "step_s" and "send_s" of a pipeline; of flows by `Flows.names`. It
         raises MeasurementError where a probe alone can't be measured.
         """

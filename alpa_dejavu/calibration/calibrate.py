@@ -39,7 +39,9 @@ _MOST_FAILURES = 3
 
 
 def identity(cluster: Cluster) -> dict[str, Any]:
-    """Returns what tells a cluster from others on which its measurements don't hold."""
+    """Returns the data by which a cluster is recognised when measurements are used again: its numbers of hosts and
+    devices, and its kinds of devices.
+    """
     return {
         "hosts": len(cluster.hosts),
         "devices_per_host": [host.num_devices for host in cluster.hosts],
@@ -57,11 +59,11 @@ def calibrate(
     clock: Callable[[], float] = time.monotonic,
     database: Database | None = None,
 ) -> Calibration:
-    """Measures until nothing is unsure any more or the time is over, and fits.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration fitted to it.
 
     Args:
         cluster: with the figures that are known before; its hosts have equally many devices.
-        bench: that measures it.
+        bench: what measures it.
         measurements: those that there are already, and where new ones go.
         budget_s: seconds that measuring may take; a measurement that was begun is finished.
         name: of the calibration.

@@ -39,7 +39,9 @@ _EVEN = {
 
 
 def links_identity(cluster: Cluster) -> dict[str, Any]:
-    """Returns what tells a cluster from others on which its links' measurements don't hold."""
+    """Returns the data by which a cluster is recognised when measurements of links are used again: its numbers of hosts
+    and devices, kinds of devices and hosts' names.
+    """
     return {**identity(cluster), "names": [host.name for host in cluster.hosts]}
 
 
@@ -53,14 +55,15 @@ def calibrate_links(
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Probes all pairs of hosts, or as many as tell that they are alike, and what slows links down.
+    """Measures the links between all pairs of hosts, or as many as tell that they are alike, and what slows them down;
+    returns a calibration with these links.
 
     Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
     sends by the runtime's transport, what a byte takes there is added to what copies take: by the known links.
 
     Args:
         cluster: with the figures that are known before.
-        bench: that measures it.
+        bench: what measures it.
         measurements: those that there are already, and where new ones go.
         name: of the calibration, if there is none before.
         before: what was calibrated before, which is kept but for its links from host to host.
@@ -100,7 +103,8 @@ def calibrate_links(
 
 
 def with_host_links(found: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
-    """A calibration with the links from host to host that were measured before, if those are this cluster's.
+    """Returns a new calibration with the links from host to host of an earlier one, if those are of this cluster's
+    hosts.
 
     Args:
         found: what was measured now.

@@ -34,7 +34,7 @@ _MaybePositive: TypeAlias = Annotated[GivenPositive | None, said("a number above
 
 
 class FitData(TypedDict):
-    """How well a part was fitted, as `Fit` has it."""
+    """The entry of a calibration file that says how well a part of it was fitted, as `Fit` has it."""
 
     part: Text
     origin: Annotated[str, said("text: which measurements", min_length=1)]
@@ -45,7 +45,7 @@ class FitData(TypedDict):
 
 
 class SheetData(TypedDict):
-    """The data sheet of a device."""
+    """The data sheet of a device in a calibration file: peak rates, cores, cache, and perhaps power and process."""
 
     flop_per_s: GivenPositive
     memory_bytes_per_s: GivenPositive
@@ -56,7 +56,7 @@ class SheetData(TypedDict):
 
 
 class CurveData(TypedDict):
-    """The rate of matrix products by their size."""
+    """The curve of a calibration file that corrects a device's predicted seconds of matrix products by their size."""
 
     level: Given
     slope: Given
@@ -66,7 +66,7 @@ class CurveData(TypedDict):
 
 
 class DeviceData(TypedDict):
-    """Measured figures of a device, as `Device` has it."""
+    """The measured figures of a device in a calibration file, as `Device` has them."""
 
     name: Text
     memory_bytes: GivenPositive
@@ -85,7 +85,7 @@ class DeviceData(TypedDict):
 
 
 class LinkData(TypedDict):
-    """A link, as `Link` has it; which link can't be so is said by who makes it."""
+    """The latencies and rates of a link in a calibration file, as `Link` has them; any number is taken here."""
 
     latency_s: Given
     bytes_per_s: Given
@@ -95,7 +95,7 @@ class LinkData(TypedDict):
 
 
 class SharedLinkData(LinkData):
-    """A link, with what it shares with others."""
+    """The figures of a link in a calibration file, with the names of the media that it shares with other links."""
 
     shares: NotRequired[Annotated[list[Text], listed("a list of the names of what the link shares")]]
 
@@ -104,7 +104,7 @@ _LINK = "an object with the figures of a link"
 
 
 class MeasuredLinkData(TypedDict):
-    """A measured link between two kinds of devices."""
+    """The measured link between two kinds of devices in a calibration file, with the spreads of its figures."""
 
     devices: Annotated[
         list[Words], listed("a list of the two kinds of devices at its ends", min_length=2, max_length=2)
@@ -115,7 +115,7 @@ class MeasuredLinkData(TypedDict):
 
 
 class LogRatiosData(TypedDict):
-    """Logarithms of measured over counted bytes: of the peak, or of what is in it."""
+    """Logarithms of measured over predicted bytes of memory, in a calibration file: of the peak, or of its parts."""
 
     peak: NotRequired[_Ratios]
     resident: NotRequired[_Ratios]
@@ -124,7 +124,7 @@ class LogRatiosData(TypedDict):
 
 
 class MemoryData(TypedDict):
-    """Measured peaks of memory, as `MemoryResiduals` has them."""
+    """The measured peaks of memory in a calibration file, against the predicted ones, as `MemoryResiduals` has them."""
 
     log_ratios: Annotated[
         LogRatiosData,
@@ -136,7 +136,9 @@ class MemoryData(TypedDict):
 
 
 class HostLinksData(TypedDict):
-    """The links of a cluster's hosts: each kind once, and which of them goes from host to host."""
+    """The links between a cluster's hosts in a calibration file: each kind of link once, and which of them goes from
+    host to host.
+    """
 
     hosts: Annotated[list[Text], listed("a list of the hosts' names", min_length=1)]
     kinds: Annotated[list[Annotated[SharedLinkData, said(_LINK)]], listed("a list of links")]
@@ -156,7 +158,7 @@ class HostLinksData(TypedDict):
 
 @file_format
 class CalibrationData(TypedDict):
-    """A calibration, as `Calibration` has it."""
+    """A calibration file: what was learned of some kinds of devices and links, as `Calibration` has it."""
 
     version: Annotated[Literal[1], said("1, the version of calibrations that this release reads"), WHOLE]
     units: Annotated[Literal["SI"], said('"SI": seconds, bytes and operations without multiples')]

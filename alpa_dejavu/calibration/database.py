@@ -53,7 +53,9 @@ class Series:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeshProfile:
-    """The measurements on a mesh (hosts x devices per host), and the bytes free on a device, if the file says so."""
+    """A mesh (hosts x devices per host) on which Alpa's profiler ran: its measurements, and the bytes free on a device
+    if known.
+    """
 
     cluster: str
     hosts: int
@@ -65,14 +67,14 @@ class MeshProfile:
 @final
 @dataclasses.dataclass(frozen=True)
 class Database:
-    """A converted database: where it is from, and its meshes."""
+    """The measurements of Alpa's profiler: the name of the file that they are from, and those of each mesh."""
 
     origin: str
     meshes: tuple[MeshProfile, ...]
 
 
 def converted(found: Mapping[Any, Any], path: pathlib.Path) -> Database:
-    """Checks what was unpickled, and returns it as a database.
+    """Checks the unpickled results of Alpa's profiler, and returns them as a database.
 
     Raises:
         ValueError: something isn't what Alpa's profiler writes: says of which mesh.
@@ -84,7 +86,7 @@ def converted(found: Mapping[Any, Any], path: pathlib.Path) -> Database:
 
 
 def database_data(database: Database) -> dict[str, Any]:
-    """Returns a database as the JSON of its file."""
+    """Returns a database of Alpa's profiler as the JSON object of its file."""
     meshes = [
         {
             "cluster": mesh.cluster,
@@ -111,7 +113,7 @@ def database_data(database: Database) -> dict[str, Any]:
 
 
 def read_database(path: pathlib.Path) -> Database:
-    """Reads a converted database from its file.
+    """Reads a database of Alpa's profiler from the JSON file that it was converted to.
 
     Raises:
         ValueError: there is no such file, or it is broken, of another version, or was changed to what can't be; says

@@ -24,7 +24,7 @@ _Sizes: TypeAlias = Annotated[list[GivenNotNegative], listed("a list of sizes")]
 
 
 class LeftOutData(TypedDict):
-    """A measurement that can't be right, and why."""
+    """A measurement of Alpa's profiler that can't be right, and the reason, in a converted database."""
 
     num_bytes: NotRequired[GivenNotNegative]
     flop: NotRequired[GivenNotNegative]
@@ -33,7 +33,9 @@ class LeftOutData(TypedDict):
 
 
 class SeriesData(TypedDict):
-    """An operator in several sizes, as `Series` has it: of a collective the bytes, of a product the operations."""
+    """The measured seconds of one operator in several sizes, as `Series` has them: bytes of a collective, operations of
+    a product.
+    """
 
     name: Annotated[
         Literal["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "dot"], said('a collective, or "dot"')
@@ -52,7 +54,7 @@ class SeriesData(TypedDict):
 
 
 class MeshData(TypedDict):
-    """A mesh and what was measured on it, as `MeshProfile` has it."""
+    """A mesh and what Alpa's profiler measured on it, in a converted database, as `MeshProfile` has it."""
 
     cluster: Words
     mesh: Annotated[list[Size], listed("a list: hosts, and devices of each", min_length=2, max_length=2)]
@@ -65,7 +67,7 @@ class MeshData(TypedDict):
 
 @file_format
 class DatabaseData(TypedDict):
-    """A converted database, as `Database` has it."""
+    """A file of the measurements of Alpa's profiler, converted from its pickle, as `Database` has it."""
 
     version: Annotated[Literal[1], said("1, the version of converted databases that this release reads"), WHOLE]
     kind: Annotated[Literal["alpa-profiling-database"], said('"alpa-profiling-database"')]

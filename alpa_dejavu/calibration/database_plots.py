@@ -13,7 +13,7 @@ __all__ = ["draw_database"]
 
 
 def draw_database(found: Database, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Writes the pages and returns their files.
+    """Draws the measurements of a profiling database, a page for each operator; returns the pages' files in the folder.
 
     Raises:
         ValueError: they can't be written.

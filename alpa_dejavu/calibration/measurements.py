@@ -37,7 +37,7 @@ _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"disp
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The seconds that a probe took; where it failed, none of them and the reason."""
+    """The seconds that a probe took at a place, by name; where it failed, none of them and the reason."""
 
     place: Place
     probe: Probe
@@ -47,10 +47,10 @@ class Measurement:
 
 @final
 class Measurements:
-    """The file of a calibration's measurements.
+    """The measurements that a calibration is made of, kept in a file with a line for each.
 
     Args:
-        path: of the file.
+        path: where the file is.
         cluster: what tells the cluster from others, by name.
         resume: go on with what is there; otherwise it is begun anew.
 
@@ -68,12 +68,14 @@ class Measurements:
             self._write(path, "w", {"version": _VERSION, "cluster": dict(cluster)})
 
     def add(self, measurement: Measurement) -> None:
-        """Keeps a measurement; it is on disk when this returns."""
+        """Appends a measurement to the file of measurements; it is on disk when this returns."""
         self._rows.append(measurement)
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds of what was measured at a place, by probe; the last one counts."""
+        """Returns the seconds that were measured at a place, by probe; of several measurements of a probe the last one
+        counts.
+        """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: Place) -> dict[Probe, str]:
@@ -96,7 +98,8 @@ class Measurements:
 
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
-    """Reads the measurements that didn't fail, of whichever cluster; half a line at the file's end is passed over.
+    """Reads a file of measurements and returns those that didn't fail, of whichever cluster; half a line at its end is
+    passed over.
 
     Raises:
         ValueError: the file can't be read, or a line is wrong; says which.

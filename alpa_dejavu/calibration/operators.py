@@ -32,12 +32,13 @@ _HALF = ("float16", "bfloat16")
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Program:
-    """A program: its name, its sizes (what they mean depends on the name), and how far it goes.
+    """A probe program that runs on a device: its name, its sizes (what they mean depends on the name), its passes and
+    dtype.
 
     Attributes:
-        name: one of those below.
+        name: one of `PROGRAMS`.
         sizes: of its arrays.
-        phase: "forward", or "gradient" for both passes, each a program of its own.
+        phase: "forward", or "gradient" for forward and backward, each compiled by itself.
         dtype: of its arrays.
     """
 
@@ -60,7 +61,9 @@ class Program:
         return f"{self.name} {'x'.join(map(str, self.sizes))} {self.phase} {self.dtype}"
 
     def passes(self) -> list[Pass]:
-        """The programs that are run one after another: forward, and backward of "gradient"."""
+        """Returns the computations of the program that run one after another: the forward pass and, of "gradient", the
+        backward pass.
+        """
         import jax
 
         forward, weights, data = PROGRAMS[self.name](*self.sizes)
@@ -70,7 +73,7 @@ class Program:
 
 
 def programs(device: Device) -> list[Program]:
-    """The programs that tell a device's figures, without those that are too long for it, by what is known of it."""
+    """Returns the probe programs by which a device's figures are measured, without those too long or large for it."""
     dtypes = ["float32", *(dtype for dtype in _HALF if dtype in device.flop_per_s)]
     listed = [
         Program(name, sizes, phase, dtype)
@@ -94,12 +97,12 @@ def _largest_bytes(of: Operators) -> float:
 
 @functools.cache
 def operators(program: Program) -> Operators:
-    """Returns what is known of a program's operators without running it."""
+    """Returns the features of a probe program's operators, which are known without running it."""
     return Operators.of([record for one in program.passes() for record in one.operators.records])
 
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
-    """Returns several programs' operators as one, and where each program's begin."""
+    """Returns the operators of several programs in one collection, and the index where each program's begin."""
     return Operators.joined(parts), np.cumsum([0, *(len(part.records) for part in parts[:-1])])
 
 
@@ -145,7 +148,8 @@ _SIZES: Mapping[str, tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]] = {
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pass:
-    """A program of its own: a function and the arguments that it is run on.
+    """A computation that is compiled by itself, such as a forward or a backward pass: a function and its abstract
+    arguments.
 
     Attributes:
         function: of `arguments`, positional; gives a flat list of arrays.
@@ -157,7 +161,7 @@ class Pass:
 
     @functools.cached_property
     def operators(self) -> Operators:
-        """Returns what is known of the program's operators without running it."""
+        """Returns the features of the pass's operators, which are known without running it."""
         import jax
 
         from alpa_dejavu.layers.features import layer_features
@@ -165,7 +169,7 @@ class Pass:
         return layer_features(jax.make_jaxpr(self.function)(*self.arguments).jaxpr).operators
 
     def compiled(self) -> Callable[[], object]:
-        """Compiles the program; returns a function that runs it once, to its end, on made-up numbers.
+        """Compiles the pass; returns a function that runs it once, to its end, on made-up numbers.
 
         It runs on jax's default device.
         """
@@ -179,14 +183,14 @@ class Pass:
 
 
 def forward_pass(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """Returns the function as one program: the forward pass alone."""
+    """Returns a list with the forward pass of a function of weights and data."""
     import jax
 
     return [Pass(lambda *given: jax.tree_util.tree_leaves(function(*given)), (weights, data))]
 
 
 def both_passes(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """Returns two programs: forward, which keeps what backward needs, and backward.
+    """Returns the forward pass of a function, which keeps what backward needs, and its backward pass.
 
     Args:
         function: of weights and data.

@@ -38,7 +38,7 @@ Lines = dict[str, tuple[Array, Array, Array]]
 def draw(
     calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-    """Writes the pages and returns their files.
+    """Draws what a calibration predicts, and what was measured for it, as pages; returns their files in the folder.
 
     Args:
         calibration: whose fits are drawn.
@@ -76,7 +76,9 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Two hosts of the first known machine that has one of the calibration's devices; None: there is none."""
+    """Returns a cluster of two hosts of the first known machine type with one of the calibration's devices; None if
+    there is none.
+    """
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
 
@@ -161,7 +163,12 @@ def _faint(colour: str) -> str:
 
 
 def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
-    """Names and figures of the pages; a title has the calibration's name."""
+    """Yields maps of the measured rates and latencies from host to host: a page's name, and a plotly figure.
+
+    Args:
+        found: the measured links.
+        name: the calibration's, for the titles.
+    """
     for page, figure, what in (
         ("host-rates", "bytes_per_s", "bytes per second"),
         ("host-latencies", "latency_s", "latency"),
@@ -172,7 +179,7 @@ def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[pathlib.Path]:
-    """Writes them and returns their files.
+    """Writes plotly figures as HTML pages into a folder, and returns their files.
 
     Args:
         folder: is made if it isn't there.

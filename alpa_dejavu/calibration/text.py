@@ -14,7 +14,7 @@ _WIDTH = 120
 
 
 def json_text(value: Any) -> str:
-    """A document: an object's keys in lines of their own, lists of scalars folded.
+    """Returns a value as the text of a JSON document: an object's keys in lines of their own, lists of scalars folded.
 
     Raises:
         ValueError: a number isn't finite, or something isn't of JSON's types; says where.

@@ -25,7 +25,7 @@ __all__ = ["known_machines", "local_links", "machine_for", "named_cluster", "rea
 
 
 def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = None) -> Cluster:
-    """A cluster of equal hosts of a machine type, or of the machine or cluster that a JSON file describes.
+    """Returns a cluster of equal hosts of a machine type, or of the machine or cluster that a JSON file describes.
 
     Args:
         name: one of `known_machines()`, or the path of a file.
@@ -82,7 +82,8 @@ def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
 
 
 def machine_for(accelerator_type: str) -> str | None:
-    """The machine type that stands for a device by Ray's name of it, if there is one: the one with the most devices.
+    """Returns the machine type that stands for a device by Ray's name of it, of several the one with the most devices;
+    None if there is none.
 
     >>> machine_for("V100")
     'p3.16xlarge'

@@ -17,7 +17,7 @@ _UNITS = (("_bytes_per_s", "bytes/s"), ("flop_per_s", "FLOP/s"), ("bytes_per_s",
 
 
 def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Writes a cluster as a file that `named_cluster` and `--cluster` take; what was there stays until it is whole.
+    """Writes a cluster, whole or not at all, to a file that `named_cluster` and `--cluster` take.
 
     Raises:
         ValueError: the file can't be written.
@@ -26,7 +26,7 @@ def write_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """A cluster as the text of its file: a line for each host, and for the links of a host that are alike."""
+    """Returns the JSON text of a cluster's file: a line for each host, and for the links of a host that are alike."""
     hosts = [_host(host, cluster.links[n][n]) for n, host in enumerate(cluster.hosts)]
     parts: dict[str, str] = {
         "version": "1",

@@ -20,7 +20,9 @@ _FEW, _MIXTURES = 3, 128
 def sites(
     cluster: Cluster, parts: Callable[[int], Sequence[int]], several: Callable[[int], Sequence[int]]
 ) -> tuple[Site, ...]:
-    """All sites: of each kind parts of a host and whole hosts, then mixtures of kinds.
+    """Returns the submeshes that stages may have on unlike hosts, each with hosts that stand for its kinds of hosts.
+
+    Of each kind there are parts of a host and whole hosts, then come mixtures of kinds.
 
     A mixture takes equally many devices of each host: all of the smallest one's. Of few kinds, every mixture of numbers
     of hosts from `several` is offered; of many, unions of all hosts of some kinds: those that come of joining kinds by

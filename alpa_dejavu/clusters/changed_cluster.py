@@ -15,7 +15,7 @@ _FAIR = 1.5
 
 
 def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
-    """The cluster without some of its hosts.
+    """Returns the cluster without some of its hosts.
 
     Devices that are parts of one CPU share it among fewer.
 
@@ -43,7 +43,7 @@ def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
-    """The cluster with one host's devices taking so many times as long.
+    """Returns the cluster with the devices of one host taking so many times as long for everything.
 
     Raises:
         ValueError: a host that the cluster hasn't, or a factor that isn't a finite number above 0.
@@ -63,7 +63,7 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
 
 
 def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
-    """The cluster with devices of this name computing so many times as fast, and for each new device the old one."""
+    """Returns the cluster with the devices of this name so many times as fast, and the old device for each new one."""
     new: dict[Device, Device] = {}
     hosts = []
     for each in cluster.hosts:
@@ -74,9 +74,10 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
 
 
 def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:
-    """The cluster with the links between these hosts, by their index, carrying so many times the bytes per second.
+    """Returns the cluster with the links between some pairs of hosts, by index, carrying so many times the bytes per
+    second.
 
-    So does what they share with other links; latencies stay.
+    The media that these links share do so, too; latencies stay.
     """
     faster = frozenset(ends)
     links = tuple(
@@ -95,7 +96,8 @@ def _carrying(link: Link, factor: float) -> Link:
 
 
 def fair_ratio(before: Cluster, after: Cluster) -> float:
-    """How many times as long a step may take after a change, before something else than the devices' rates is at fault.
+    """Returns how many times as long a step may take on the changed cluster before it isn't the devices' rates alone
+    that slow it down.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
@@ -106,7 +108,9 @@ def fair_ratio(before: Cluster, after: Cluster) -> float:
 
 
 def slower(device: Device, factor: float) -> Device:
-    """The device, if everything takes it so many times as long."""
+    """Returns the device with everything taking so many times as long: its rates divided by the factor, its seconds
+    multiplied.
+    """
     return dataclasses.replace(
         device,
         flop_per_s={dtype: rate / factor for dtype, rate in device.flop_per_s.items()},

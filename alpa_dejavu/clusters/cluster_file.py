@@ -39,7 +39,7 @@ _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "stride
 
 
 def is_cluster_file(name: str) -> bool:
-    """Whether a name is that of a file which lists hosts; what else is wrong with it, reading it says."""
+    """Returns whether a name is that of a JSON file which lists hosts; whether that file is right isn't checked."""
     if name in machine_file.known_machines():
         return False
     data = peek(pathlib.Path(name))
@@ -47,7 +47,7 @@ def is_cluster_file(name: str) -> bool:
 
 
 def read_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """Reads a cluster from a file.
+    """Reads a cluster, its hosts and the links between them, from a JSON file.
 
     Raises:
         ValueError: there is no such file, or what is wrong with it: a pair of hosts without a link, a host that is
@@ -185,7 +185,9 @@ class _File:
 
 
 def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> Link:
-    """A link; in the names of what it shares, {from} and {to} stand for the hosts."""
+    """Returns the link of an entry of a cluster file; in the names of media that it shares, {from} and {to} stand for
+    its hosts.
+    """
     shares = figures.get("shares", ())
     named = (shares,) if isinstance(shares, str) else shares
     return dataclasses.replace(

@@ -38,7 +38,7 @@ from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS
 
 
 class AnySecondsData(TypedDict):
-    """A time with its unit and its source."""
+    """A time in a cluster file, with its unit and its source; it may be any number."""
 
     value: Given
     unit: SecondsUnit
@@ -46,7 +46,7 @@ class AnySecondsData(TypedDict):
 
 
 class AnyBytesPerSData(TypedDict):
-    """A rate of bytes with its unit and its source."""
+    """A rate of bytes in a cluster file, with its unit and its source; it may be any number."""
 
     value: Given
     unit: BytesPerSUnit
@@ -65,7 +65,7 @@ _Ends: TypeAlias = Annotated[
 
 
 class OwnDeviceData(TypedDict):
-    """A device of a host of no machine type, as `Device` has it."""
+    """The device of a host that names no machine type, in a cluster file, as `Device` has it."""
 
     name: Text
     memory_bytes: BytesFigure
@@ -84,7 +84,7 @@ class OwnDeviceData(TypedDict):
 
 
 class WithinData(TypedDict):
-    """The link within a host."""
+    """The link within a host, between its own devices, in a cluster file."""
 
     latency_s: _Seconds
     bytes_per_s: _BytesPerS
@@ -95,7 +95,7 @@ class WithinData(TypedDict):
 
 
 class HostData(TypedDict):
-    """A host: of a machine type, or with a device, devices and a link within of its own."""
+    """A host in a cluster file: either of a machine type, or with its own device, number of devices and link within."""
 
     name: Text
     machine: NotRequired[
@@ -133,7 +133,7 @@ LinkEntryData = TypedDict(
 
 @file_format
 class ClusterData(TypedDict):
-    """A cluster: hosts, and a link for each pair of them in both directions."""
+    """A cluster file: hosts, and a link for each pair of them in both directions."""
 
     version: Annotated[Literal[1], said("1, the version of cluster files that this release reads"), WHOLE]
     name: Text

@@ -42,11 +42,11 @@ _CROWDING = 1.25
 
 
 def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
-    """One of `num_devices` equal shares of this machine's CPU.
+    """Measures this machine's CPU, and returns one of its `num_devices` equal shares as a device.
 
     Args:
-        num_devices: that compute at a time on this machine.
-        memory_bytes: of the machine; None: what it has.
+        num_devices: how many compute at a time on this machine.
+        memory_bytes: the machine's memory; None: as much as it has.
     """
     core = _core()
     cores = os.cpu_count() or 1
@@ -165,7 +165,8 @@ def core_seconds(
     cpu_s: Callable[[], float] = time.process_time,
     wall_s: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """CPU seconds of all threads for one run: a low quantile of several after one that compiles.
+    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several after one
+    that compiles.
 
     Not wall time: what else runs on the machine while Alpa compiles must not change the plan. Not the least, which may
     miss a thread that still runs, and not the median, in which threads that wait for work spin.

@@ -10,14 +10,16 @@ from alpa_dejavu._util.format_fields import GivenPositive, said
 
 
 class SmallProductsData(TypedDict):
-    """Says in a file how fast small products run that don't reach a device's rate; `SmallProducts` is made of it."""
+    """An entry of a file that says how fast a device computes small matrix products, as `SmallProducts` has it."""
 
     below_flop: GivenPositive
     share: GivenPositive
 
 
 class StridedData(TypedDict):
-    """Says in a file how fast a device reads memory against the order of its elements; `StridedReads` is made of it."""
+    """An entry of a file that says how fast a device reads memory against its elements' order, as `StridedReads` has
+    it.
+    """
 
     bytes_per_s: GivenPositive
     cached_bytes_per_s: GivenPositive

@@ -15,7 +15,8 @@ _ALL_ORDERS = 6
 
 
 def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[int]) -> tuple[int, ...]:
-    """The hosts of a stage, in the order in which its mesh takes them.
+    """Returns the hosts of a stage in the order in which its mesh takes them, so that neighbours in a ring have fast
+    links.
 
     A mesh numbers its devices host after host, and a logical mesh has them row by row: devices of a row are a
     tensor-parallel group, those of a column a data-parallel one. Rings and trees go by these numbers. The order is the

@@ -13,7 +13,7 @@ _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 
 
 def kinds_of(cluster: Cluster) -> tuple[int, ...]:
-    """Returns the kind of each host, as `host_kinds` does, and keeps it for the next to ask."""
+    """Returns the kind of each host of a cluster, as `host_kinds` numbers them, and caches them for the next call."""
     key = id(cluster)
     known = _KNOWN.get(key)
     if known is None or known[0]() is not cluster:
@@ -23,11 +23,11 @@ def kinds_of(cluster: Cluster) -> tuple[int, ...]:
 
 
 def members_of_kinds(cluster: Cluster) -> list[list[int]]:
-    """Returns for each kind its hosts, by their index in the cluster."""
+    """Returns for each kind of host the hosts of that kind, by their index in the cluster."""
     kinds = kinds_of(cluster)
     return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]
 
 
 def summary_of(cluster: Cluster) -> ClusterSummary:
-    """Returns the summary of a cluster that its plans hold."""
+    """Returns the summary of a cluster's hosts and devices that is kept in a plan for it."""
     return ClusterSummary.of(cluster, kinds_of(cluster))

@@ -11,9 +11,11 @@ __all__ = ["hosts_by_names"]
 
 
 def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
-    """The hosts that the stages of a plan name; how many devices others have, and their memory, isn't known.
+    """Returns the summary of an old plan's cluster as far as its stages tell: the hosts that they name.
 
-    They are of a machine type if so many hosts of it have all these names. Else those that aren't named are left out,
+    How many devices other hosts have, and their memory, isn't known.
+
+    The hosts are of a machine type if so many of it have all these names. Else those that aren't named are left out,
     and none is taken to be like another.
 
     Args:

@@ -16,10 +16,12 @@ _UNITS = {"bytes_per_s": "bytes/s", "latency_s": "seconds"}
 
 
 def link_map(hosts: Sequence[str], links: Sequence[Sequence[Link | None]], figure: str = "bytes_per_s") -> Any:
-    """A plotly heatmap; colours go by logarithms, since slow links differ from fast ones by factors.
+    """Returns a plotly heatmap of the links' rates or latencies from host to host.
+
+    Its colours go by logarithms, since slow links differ from fast ones by factors.
 
     Args:
-        hosts: their names.
+        hosts: the hosts' names.
         links: `links[a][b]` goes from host a to host b; None: a blank field.
         figure: of `Link`, "bytes_per_s" or "latency_s".
     """

@@ -57,7 +57,8 @@ UNITS: Mapping[str, float] = {
 
 
 def known_machines() -> list[str]:
-    """The names of all machine types ("local-cpu" has links alone: its devices are measured here).
+    """Returns the names of all machine types that come with the package ("local-cpu" has links alone: its devices are
+    measured).
 
     >>> "p3.16xlarge" in known_machines()
     True
@@ -66,7 +67,7 @@ def known_machines() -> list[str]:
 
 
 def read_machine(name: str) -> MachineData:
-    """Reads the file of a machine type, or a file of the user's.
+    """Reads the figures of a machine type from its file: one that comes with the package, or the user's.
 
     Raises:
         ValueError: no such machine or file, or what is wrong with it, in which line.
@@ -96,7 +97,9 @@ def read_machine(name: str) -> MachineData:
 
 
 def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Devices of each host, and how many hosts there are, as far as the file says so."""
+    """Returns how many devices each host has, and how many hosts there are, by a machine's file; None where it doesn't
+    say.
+    """
     shape = data["devices_per_host"]
     if isinstance(shape, list):
         return int(shape[0]), len(shape)
@@ -104,25 +107,25 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def price(data: Mapping[str, Any]) -> float | None:
-    """Returns the price per hour of a whole machine; None where its file has none."""
+    """Returns the price of a whole machine, in US dollars per hour; None where its file has none."""
     figure = data.get("price_per_hour")
     return None if figure is None else si(figure)
 
 
 def memory_margin(data: Mapping[str, Any]) -> float | None:
-    """Returns the share of the memory that plans leave free; None where the file has none."""
+    """Returns the share of a device's memory that plans leave free; None where the machine's file has none."""
     figure = data.get("memory_margin")
     return None if figure is None else si(figure)
 
 
 def link(figures: Mapping[str, Any]) -> Link:
-    """Returns the link of a file's figures, in SI units."""
+    """Returns the link that a machine's file describes, with its figures in SI units."""
     found: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
     return Link(**found)
 
 
 def device(figures: Mapping[str, Any]) -> Device:
-    """Returns the device of a file's figures, in SI units."""
+    """Returns the device that a machine's file describes, with its figures in SI units."""
     return Device(
         name=figures["name"],
         flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
@@ -137,5 +140,5 @@ def device(figures: Mapping[str, Any]) -> Device:
 
 
 def si(figure: Mapping[str, Any]) -> float:
-    """Returns a figure in its SI unit."""
+    """Returns the value of a file's figure, converted from the unit that it has there to the SI unit."""
     return float(figure["value"]) * UNITS[figure["unit"]]

@@ -29,7 +29,7 @@ BytesPerSUnit: TypeAlias = Annotated[
 
 
 class SecondsData(TypedDict):
-    """A time with its unit and its source."""
+    """A time in a machine file, with its unit and its source."""
 
     value: GivenNotNegative
     unit: SecondsUnit
@@ -37,7 +37,7 @@ class SecondsData(TypedDict):
 
 
 class BytesData(TypedDict):
-    """A size of memory with its unit and its source."""
+    """A size of memory in a machine file, with its unit and its source."""
 
     value: GivenPositive
     unit: Annotated[
@@ -48,7 +48,7 @@ class BytesData(TypedDict):
 
 
 class BytesPerSData(TypedDict):
-    """A rate of bytes with its unit and its source."""
+    """A rate of bytes in a machine file, with its unit and its source."""
 
     value: GivenPositive
     unit: BytesPerSUnit
@@ -56,7 +56,7 @@ class BytesPerSData(TypedDict):
 
 
 class FlopPerSData(TypedDict):
-    """A rate of operations with its unit and its source."""
+    """A rate of operations in a machine file, with its unit and its source."""
 
     value: GivenPositive
     unit: Annotated[
@@ -67,7 +67,7 @@ class FlopPerSData(TypedDict):
 
 
 class PriceData(TypedDict):
-    """A price with its unit and its source."""
+    """The price of a machine per hour in its file, with its unit and its source."""
 
     value: GivenNotNegative
     unit: Annotated[Literal["USD/hour"], said("the unit USD/hour")]
@@ -75,7 +75,7 @@ class PriceData(TypedDict):
 
 
 class MemoryMarginData(TypedDict):
-    """The share of the memory that plans leave free."""
+    """The share of a device's memory that plans leave free, in a machine file, with its unit and its source."""
 
     value: GivenNotNegative
     unit: Annotated[Literal["%", "1"], said("one of the units %, 1")]
@@ -96,7 +96,7 @@ MemoryMarginFigure: TypeAlias = Annotated[
 
 
 class RatesData(TypedDict):
-    """Rates of matrix products by dtype; "float32" stands in for those that aren't there."""
+    """The rates of a device's matrix products by dtype; "float32" stands in for those that aren't there."""
 
     float8: NotRequired[FlopPerSFigure]
     float16: NotRequired[FlopPerSFigure]
@@ -107,7 +107,7 @@ class RatesData(TypedDict):
 
 
 class DeviceData(TypedDict):
-    """A device, as `Device` has it."""
+    """The figures of a device in a machine file, as `Device` has them."""
 
     name: Text
     memory_bytes: BytesFigure
@@ -120,7 +120,7 @@ class DeviceData(TypedDict):
 
 
 class LinkData(TypedDict):
-    """A link, as `Link` has it."""
+    """The latencies and rates of a link in a machine file, as `Link` has them."""
 
     latency_s: SecondsFigure
     bytes_per_s: BytesPerSFigure
@@ -135,7 +135,7 @@ _Link: TypeAlias = Annotated[LinkData, said("an object with the figures of a lin
 
 @file_format
 class MachineData(TypedDict):
-    """A machine type: its devices, and the links within a host and between two."""
+    """A machine file: the devices of a machine type, and its links within a host and between two."""
 
     version: Annotated[Literal[1], said("1, the version of machine files that this release reads"), WHOLE]
     name: Text

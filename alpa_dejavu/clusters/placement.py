@@ -21,7 +21,7 @@ __all__ = ["alpas_hosts", "devices_of_kinds", "kinds_of_sites", "packings", "pac
 def place(
     submeshes: Sequence[Submesh], cluster: Cluster, kinds: Sequence[Sequence[int]] | None = None
 ) -> list[tuple[int, ...]]:
-    """Returns for each stage's submesh the indices of its hosts.
+    """Places stages on a cluster's hosts; returns for each stage's submesh the indices of its hosts.
 
     The largest submesh, of equal ones the last, takes the first hosts.
 
@@ -117,10 +117,10 @@ def _of_kinds(
 
 
 def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Cluster) -> list[tuple[int, ...]]:
-    """Returns for each stage of a slicing the indices of its hosts.
+    """Places the stages of a slicing on a cluster's hosts; returns for each stage the indices of its hosts.
 
     Raises:
-        NoPlanError: they don't fit; see `packs`.
+        NoPlanError: the stages don't fit; see `packs`.
     """
     kinds = None
     if space.hosts is not None:
@@ -130,9 +130,10 @@ def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Clu
 
 
 def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
-    """Returns which submeshes fill hosts in any mixture that has no more devices of a kind than there are; shape (S,).
+    """Returns a mask of the submeshes that fill hosts in any mixture with no more devices of a kind than there are;
+    shape (S,).
 
-    Those are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
+    They are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
     alike hosts those are all that don't take parts of several.
     """
     found = np.ones(len(space.submeshes), dtype=np.bool_)
@@ -147,7 +148,9 @@ def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
 
 
 def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
-    """Sets of submeshes that fill hosts in any mixture, each of shape (S,): host by host and, of alike ones, across."""
+    """Returns masks of sets of submeshes that fill hosts in any mixture, each of shape (S,): those that fill them host
+    by host and, on alike hosts, those that go across.
+    """
     by_hosts = packs(space, cluster)
     if space.hosts is not None:
         return [by_hosts]
@@ -156,7 +159,7 @@ def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
-    """Returns how many devices of each kind of host a submesh takes, shape (S, K)."""
+    """Returns how many devices of each kind of host each submesh of a search space takes, shape (S, K)."""
     assert space.hosts is not None, "asked where hosts are unlike"
     kinds = np.array(kinds_of(cluster))
     counts = [np.bincount(kinds[list(hosts)], minlength=int(kinds.max()) + 1) for hosts in space.hosts]
@@ -165,14 +168,18 @@ def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
 
 
 def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[np.int64]:
-    """Returns how many devices there are of each kind of host: of all hosts, or of so many of each kind; shape (K,)."""
+    """Returns how many devices of each kind of host a cluster has, shape (K,): on all hosts, or on so many of each
+    kind.
+    """
     members = members_of_kinds(cluster)
     each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
     return np.asarray(each * np.array(list(map(len, members)) if hosts is None else hosts), dtype=np.int64)
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
-    """Returns the index of a plan's stage among the space's submeshes, by its shape and the kinds of its hosts."""
+    """Returns the index of the submesh in a search space that a plan's stage has, by its shape and its kinds of hosts;
+    None if it isn't there.
+    """
     if space.hosts is None:
         return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None
     kinds = kinds_of(cluster)

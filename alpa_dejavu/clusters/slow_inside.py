@@ -13,9 +13,10 @@ _CLEARLY = 1.25
 
 
 def slow_inside(cluster: Cluster) -> bool:
-    """Whether every link within a host of several devices is clearly slower than every link between hosts.
+    """Returns whether every link within a host of several devices is clearly slower than every link between hosts.
 
-    So it is where devices reach each other through the host's memory alone, and other hosts through a card beside them.
+    This is so where devices reach each other through the host's memory alone, and other hosts through a card beside
+    them.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> slow_inside(example_cluster())
@@ -31,7 +32,8 @@ def slow_inside(cluster: Cluster) -> bool:
 
 
 def across_hosts(cluster: Cluster, parts: Sequence[int], several: Sequence[int]) -> list[Submesh]:
-    """One device of each of some hosts, and a part of each of all hosts, where these are alike.
+    """Returns submeshes that take a part of each of several alike hosts: one device of each of some, or more of each of
+    all.
 
     Args:
         cluster: its hosts, with equally many devices.
@@ -44,5 +46,5 @@ def across_hosts(cluster: Cluster, parts: Sequence[int], several: Sequence[int])
 
 
 def takes_part_of_several(submesh: Submesh, cluster: Cluster) -> bool:
-    """Whether a submesh takes some, but not all devices of each of several hosts."""
+    """Returns whether a submesh takes some, but not all devices of each of several hosts."""
     return submesh.num_hosts > 1 and submesh.devices_per_host < min(host.num_devices for host in cluster.hosts)

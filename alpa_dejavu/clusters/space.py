@@ -19,7 +19,9 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 
 
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
-    """Parts of a host, then whole hosts; where hosts have unlike numbers of devices, those of each kind of host.
+    """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts.
+
+    Where hosts have unlike numbers of devices, they are those of each kind of host.
 
     Where links within hosts are slower than those between them, parts of several hosts come too.
 
@@ -84,7 +86,8 @@ def search_space(
     zero: Sequence[int] = (0,),
     imbalance: float = math.inf,
 ) -> SearchSpace:
-    """Every split of every submesh into data and tensor parallelism, with every remat and ZeRO level.
+    """Returns the search space of a stage: every split of every submesh into data and tensor parallelism, with every
+    remat and ZeRO level.
 
     Tensor-parallel devices are in one host, but for stages on parts of several hosts, and there are no more
     data-parallel ones than a micro-batch divides among. Where it divides among all devices they are offered in a row,
@@ -119,7 +122,7 @@ def search_space(
 
 
 def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """The space with each submesh once for each choice of kinds of hosts that it may be on.
+    """Returns the search space with each submesh once for each choice of kinds of hosts that it may be on.
 
     Args:
         space: of submeshes that may be anywhere, as Alpa offers them.
@@ -139,7 +142,7 @@ def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
 
 
 def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """The part of a space that a cluster has the hosts for.
+    """Returns the part of a search space whose submeshes a cluster has the hosts for.
 
     Args:
         space: of submeshes that may be anywhere, as Alpa offers them.

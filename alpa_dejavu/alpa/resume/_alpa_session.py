@@ -13,7 +13,8 @@ from alpa_dejavu.problem import Plan
 
 @final
 class AlpaSession(Session):
-    """Trains with Alpa's pipelines and distributed checkpoints, on the Ray cluster that this program is connected to.
+    """A session that trains with Alpa's pipelines and distributed checkpoints, on the Ray cluster that this program is
+    connected to.
 
     The hosts of the plan are those of the cluster in Alpa's order: that of `contingencies`, if the plan has any. The
     last checkpoint stays in the folder.
@@ -38,11 +39,11 @@ class AlpaSession(Session):
 
     @property
     def state(self) -> Any:
-        """The state after the steps so far; Alpa's arrays."""
+        """Returns the training state after the steps so far, with Alpa's arrays."""
         return self._training.state
 
     def start(self, plan: Plan, checkpoint: int | None) -> None:
-        """See `Session`.
+        """Connects Alpa to the plan's hosts, compiles, and takes the state from a checkpoint, or a fresh one (None).
 
         Raises:
             RuntimeError: the program isn't connected to Ray, or the cluster hasn't the plan's hosts.
@@ -51,13 +52,13 @@ class AlpaSession(Session):
         self._training.start(plan, checkpoint)
 
     def step(self, number: int) -> float:
-        """See `Session`."""
+        """Runs one training step, counted from 0, and returns its loss."""
         return self._training.step(number)
 
     def noted_step(self, number: int) -> tuple[float, StepNotes]:
-        """Runs a step with each instruction noted; returns its loss, and what each stage did when.
+        """Runs a training step with each instruction noted; returns its loss, and when each stage did what.
 
-        It takes longer than a step of which nothing is noted: each computation is waited for.
+        Such a step takes longer than others: each computation is waited for.
         """
         return self._training.noted_step(number)
 
@@ -66,21 +67,21 @@ class AlpaSession(Session):
         self._training.pin(cores)
 
     def save(self, number: int) -> None:
-        """See `Session`; older checkpoints are removed once it is complete."""
+        """Writes a checkpoint of the state after so many steps; older checkpoints are removed once it is complete."""
         self._training.save(number)
 
     def stop(self) -> None:
-        """See `Session`: Alpa is shut down, Ray stays."""
+        """Shuts Alpa down, in whatever state it is; Ray stays."""
         self._training.stop()
 
     def lost(self) -> Sequence[str]:
-        """See `Session`: Ray counts the nodes as dead."""
+        """Returns the names of those hosts of the plan started first whose nodes Ray counts as dead."""
         return self._training.lost()
 
     def suspects(self, error: Exception) -> bool:
-        """See `Session`: an error of Ray, or of a connection."""
+        """Returns whether a lost host may be behind an error: whether it comes from Ray, or from a connection."""
         return self._training.suspects(error)
 
     def interrupt(self) -> None:
-        """See `Session`: Alpa's workers are ended."""
+        """Ends Alpa's workers, so that a step that hangs raises an error; called from another thread."""
         self._training.interrupt()

@@ -15,7 +15,7 @@ class HostsLostError(RuntimeError):
 
 
 class Session(abc.ABC):
-    """A training on some cluster, as `train` drives it; `AlpaSession` trains by Alpa."""
+    """The interface of a training on some cluster, which `train` drives; `AlpaSession` trains by Alpa."""
 
     @abc.abstractmethod
     def start(self, plan: Plan, checkpoint: int | None) -> None:
@@ -71,7 +71,7 @@ class Recovery:
 
     @property
     def steps_lost(self) -> int:
-        """Returns the number of steps that were done, and had to be done again."""
+        """Returns the number of training steps that had been done, and had to be done again after the loss of hosts."""
         return self.failed_step - self.resumed_step
 
 

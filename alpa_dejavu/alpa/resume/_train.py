@@ -50,13 +50,13 @@ def train(
     step_timeout_s: float | None = None,
     clock: WallClock | None = None,
 ) -> Trained:
-    """Trains, and goes on by itself where hosts are lost.
+    """Trains by a plan and, where hosts are lost, goes on by itself from the last checkpoint with those that are left.
 
     Args:
         session: what trains.
         plan: with contingencies.
         steps: how many.
-        every: so many steps a checkpoint is written.
+        every: after each so many steps a checkpoint is written.
         kept: what the plan was made from, for the loss of several hosts; without it one host may be lost.
         most_losses: after so many times that hosts were lost, the next time ends the training.
         notice_s: how long after an error is waited for a host to be known as lost.

@@ -10,7 +10,9 @@ from alpa_dejavu.simulation.step import Timeline
 
 
 def corrected(plan: Plan, correction: StepCorrection) -> Plan:
-    """Returns the plan with all its seconds multiplied; as it was predicted where no run says anything."""
+    """Returns the plan with all its predicted seconds multiplied by a correction's factor; uncorrected if that rests on
+    no run.
+    """
     before = 1.0 if plan.correction is None else plan.correction.factor
     used = correction if correction.runs else None
     factor = (1.0 if used is None else used.factor) / before
@@ -36,7 +38,7 @@ def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan,
 
 
 def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:
-    """Returns the timeline with all its seconds multiplied."""
+    """Returns the timeline of a step with all its seconds multiplied by a factor."""
     stages = tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in timeline.stages)
     return dataclasses.replace(timeline, stages=stages, **_multiplied(timeline, factor))
 

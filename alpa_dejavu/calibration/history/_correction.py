@@ -54,13 +54,15 @@ def part_shares(plan: Plan) -> Array:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction:
-    """A correction fitted to runs, with a model of its own for each kind of devices, predictor and calibration."""
+    """A model of how far predicted steps are off, fitted to past runs: one for each kind of devices, predictor and
+    calibration.
+    """
 
     _levels: Mapping[tuple[str, str, str], _Levels]
 
     @classmethod
     def fit(cls, runs: Sequence[PastRun], variances: Mapping[str, float] | None = None) -> Correction:
-        """Learns from runs.
+        """Returns the correction of predicted steps that is learned from past runs.
 
         Args:
             runs: in the order in which they ran. Those of plans that were read from files, and of unknown calibrations,
@@ -75,7 +77,7 @@ class Correction:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Correction:
-        """Fits to the runs of a history.
+        """Returns the correction of predicted steps that is learned from the runs in a history file.
 
         Raises:
             ValueError: the file isn't a history that can be read.
@@ -83,11 +85,15 @@ class Correction:
         return cls.fit(Store(path).runs())
 
     def of(self, origin: Origin, plan: Plan) -> StepCorrection:
-        """Returns the correction of a plan's predicted step; the plan may have run before or not."""
+        """Returns the factor by which a plan's predicted step is corrected, and how sure it is; the plan may have run
+        before or not.
+        """
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
-        """Returns the correction for a plan that hasn't run, if its time goes where that of these goes on average."""
+        """Returns the correction for a plan that hasn't run, if the parts of its step have the average shares of these
+        plans.
+        """
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
     def _of(self, origin: Origin, shares: Array, key: str) -> StepCorrection:
@@ -186,12 +192,12 @@ Array = NDArray[np.float64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observations:
-    """Observations of past runs, N rows of them.
+    """The N observations of past runs that a correction is fitted to: logarithms of measured over predicted seconds.
 
     Attributes:
-        log_ratio: shape (N,), the mean over the runs of a plan.
+        log_ratio: those logarithms, shape (N,), each the mean over the runs of a plan.
         counts: shape (N,), how many runs that is.
-        shares: shape (N, 4), where the predicted time goes.
+        shares: shape (N, 4), the shares of `CORRECTED_PARTS` in the predicted time.
         places: of each row its cluster, model and plan.
         squares_within: the sum over runs of squared differences to their plan's mean.
     """
@@ -204,7 +210,9 @@ class Observations:
 
 
 def observations(runs: Sequence[PastRun], shares_of: Callable[[Plan], Array]) -> Observations:
-    """Returns observations of whole steps, and of the computing of stages where that was measured."""
+    """Returns the logarithms of measured over predicted seconds of past runs: of whole steps, and of the computing of
+    stages where that was measured.
+    """
     found: dict[tuple[str, str, str, bool], list[float]] = {}
     shares: dict[tuple[str, str, str, bool], Array] = {}
     for run in runs:

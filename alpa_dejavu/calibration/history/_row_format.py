@@ -17,7 +17,7 @@ _LAST_S = 253_402_300_799
 
 
 class StageSecondsData(TypedDict):
-    """The measured seconds of a stage, as `StageSeconds` has them."""
+    """The measured seconds of a stage in a row of the history file, as `StageSeconds` has them."""
 
     forward_s: Seconds
     backward_s: Seconds
@@ -28,7 +28,7 @@ class StageSecondsData(TypedDict):
 
 @file_format
 class RowData(TypedDict):
-    """A run, as `PastRun` and its `Origin` have it."""
+    """A row of the history file: one past run, as `PastRun` and its `Origin` have it."""
 
     when_s: Annotated[float, said("seconds since 1970, before the year 10000", ge=0, le=_LAST_S)]
     model_fingerprint: Words

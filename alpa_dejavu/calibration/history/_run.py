@@ -19,7 +19,7 @@ MOST_STEPS = 1000
 @final
 @dataclasses.dataclass(frozen=True)
 class StageSeconds:
-    """Measured seconds of a stage: of a micro-batch, but for what comes once a step.
+    """The measured seconds of a stage in a run: for a micro-batch, and for what comes once a step.
 
     Attributes:
         forward_s, backward_s: what the stage is busy with for each, starting, sending and receiving included.
@@ -46,7 +46,7 @@ def _versions() -> Mapping[str, str]:
 @final
 @dataclasses.dataclass(frozen=True)
 class PastRun:
-    """A run of a plan: what it was predicted to take, and what it took.
+    """A past run of a plan: the seconds that its step was predicted to take, and those that the steps took.
 
     Attributes:
         plan: that ran; a file keeps it without its contingencies.
@@ -80,10 +80,10 @@ class PastRun:
 
     @property
     def measured_s(self) -> float:
-        """Returns the median of the measured steps."""
+        """Returns the median seconds of the run's measured steps."""
         return statistics.median(self.steps_s)
 
     @property
     def ratio(self) -> float:
-        """Returns how many times as long as predicted the measured step took."""
+        """Returns the run's measured seconds of a step over the predicted ones."""
         return self.measured_s / self.predicted_s

@@ -59,7 +59,7 @@ _READ = (
 
 @final
 class Store:
-    """A history at a path; the file is made by the first run that is appended.
+    """A history of past runs in an SQLite file, which is made by the first run that is appended.
 
     Every method raises ValueError for a file that is broken, of another version, another program's, locked for longer
     than half a minute, or that can't be opened; it says what to do.
@@ -69,7 +69,7 @@ class Store:
         self.path = pathlib.Path(path)
 
     def append(self, run: PastRun) -> int:
-        """Adds a run, whole or not at all; returns how many there are then."""
+        """Adds a run to the history file, whole or not at all; returns how many runs it has then."""
         row = _row(run)
         if self.path == default_path():
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,9 @@ class Store:
         return int(count)
 
     def runs(self) -> tuple[PastRun, ...]:
-        """All runs, in the order in which they were appended; none where there is no file yet."""
+        """Returns all runs of the history file, in the order in which they were appended; none where there is no file
+        yet.
+        """
         try:
             self.path.stat()
         except FileNotFoundError:
@@ -98,14 +100,16 @@ class Store:
         return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
     def check(self) -> None:
-        """Raises what `append` would raise for this file; changes nothing."""
+        """Checks that runs can be appended to the history file, without changing it; raises what `append` would."""
         self.runs()
         if self.path != default_path():
             check_folder(self.path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, which others wait for; it is undone unless the `with` block ends well."""
+        """Yields a connection to the history file in a transaction, which others wait for; it is undone unless the
+        `with` block ends well.
+        """
         check_folder(self.path)
         with self._opened("rwc") as connection:
             connection.execute("BEGIN IMMEDIATE")

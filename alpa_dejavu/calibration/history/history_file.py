@@ -9,7 +9,7 @@ VARIABLE = "ALPA_DEJAVU_HISTORY"
 
 
 def default_path() -> pathlib.Path:
-    """A file in the user's data directory.
+    """Returns the default path of the history of past runs, a file in the user's data directory.
 
     References:
         XDG Base Directory Specification, version 0.8.
@@ -21,6 +21,8 @@ def default_path() -> pathlib.Path:
 
 
 def history_path(given: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """The file that is given, else the one that the environment has in ALPA_DEJAVU_HISTORY, else the default."""
+    """Returns the path of the history of past runs: the given one, else that in the environment's ALPA_DEJAVU_HISTORY,
+    else the default.
+    """
     named = given or os.environ.get(VARIABLE)
     return pathlib.Path(named) if named else default_path()

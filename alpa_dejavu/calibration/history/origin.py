@@ -23,13 +23,14 @@ UNKNOWN = "unknown"
 @final
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Names that are equal where runs may learn from each other.
+    """The origin of a prediction, as names of what it is about and what made it: runs learn from each other where they
+    are equal.
 
     Attributes:
         model: a fingerprint of its parameters. Alpa doesn't know a model's name, and a plan's layers and micro-batches
             are what plans differ in, so neither is in it.
         cluster: a fingerprint of its hosts, devices and links.
-        devices: their kinds; corrections never go from one to another.
+        devices: the kinds of devices; corrections never go from one to another.
         predictor: the latency and the communication model; what one is wrong by, another is not.
         calibration: its `identity`, since models of a kind are wrong by other figures with each; empty without one,
             and `UNKNOWN` for runs that were kept before it was.
@@ -43,7 +44,9 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Returns the names that must be equal for runs to say anything of each other."""
+        """Returns the names of devices, predictor and calibration, which must be equal for runs to say anything of each
+        other.
+        """
         return self.devices, self.predictor, self.calibration
 
     @classmethod

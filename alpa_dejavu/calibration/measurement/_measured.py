@@ -20,7 +20,7 @@ __all__ = ["Measured", "measured"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Measured:
-    """A plan as it was measured: its steps, the times of its stages, and the timeline of a step.
+    """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
 
     Attributes:
         steps_s: each step, as the program that asks for it sees it; nothing was noted meanwhile.
@@ -43,12 +43,14 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """Returns the median of the steps that nothing was noted in."""
+        """Returns the median seconds of those measured steps in which no instruction was noted."""
         return statistics.median(self.steps_s)
 
     @property
     def simulated_s(self) -> float:
-        """Returns the seconds of a step that the simulation makes of the measured stages, with those of the answer."""
+        """Returns the seconds of a step, up to the program's knowing that it is done, by a simulation of the measured
+        stages.
+        """
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
         return simulated.step_s + self.answer_s
@@ -62,7 +64,7 @@ def measured(
     devices: Sequence[int],
     planned: Sequence[StageTimes] = (),
 ) -> Measured:
-    """Puts the notes of several steps together.
+    """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of several steps.
 
     Args:
         steps_s: steps that nothing was noted in; if there are none, the noted ones stand in.

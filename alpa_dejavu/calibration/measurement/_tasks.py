@@ -19,7 +19,7 @@ __all__ = ["StageTasks", "TaskTime", "stage_tasks"]
 @final
 @dataclasses.dataclass(frozen=True)
 class TaskTime:
-    """Holds the times of one forward or backward of a stage.
+    """The measured times of one forward or backward of a stage.
 
     Attributes:
         start_s, end_s: of the computation.
@@ -39,14 +39,16 @@ class TaskTime:
 
     @property
     def transfer_s(self) -> float | None:
-        """Returns how long the transfer took; None where nothing was received."""
+        """Returns the seconds that the transfer of a task's input from another stage took; None where nothing was
+        received.
+        """
         return None if self.transfer is None else max(0.0, self.transfer[1] - self.transfer[0])
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StageTasks:
-    """Holds the times of a stage's forwards and backwards in one training step.
+    """The measured times of a stage's forwards and backwards in one training step.
 
     Attributes:
         forwards, backwards: by micro-batch.

@@ -13,7 +13,7 @@ RUN, SEND, RECEIVE, OTHER = "run", "send", "receive", "other"
 @final
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message that an instruction has sent or taken.
+    """A message between stages that a worker's instruction has sent or received, and when.
 
     Attributes:
         key: the same where it is sent and where it is taken.
@@ -29,7 +29,7 @@ class Message:
 @final
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """One instruction of a stage's worker.
+    """A note of one instruction that a stage's worker ran: of which kind it was, and when it began and ended.
 
     Attributes:
         what: "run" (a computation, until its results were there), "send", "receive", or "other".
@@ -51,7 +51,7 @@ class Note:
 @final
 @dataclasses.dataclass(frozen=True)
 class StageNotes:
-    """A stage's step, as its first worker saw it.
+    """The notes that a stage's first worker took of one step: its start and end, and each instruction.
 
     Attributes:
         start_s, end_s: of the whole, until its results were there.
@@ -64,14 +64,14 @@ class StageNotes:
 
     @property
     def computing_s(self) -> float:
-        """Returns the seconds of all computations of the stage; what they waited for doesn't count."""
+        """Returns the seconds of all computations of the stage in the step; waiting for other stages doesn't count."""
         return sum(note.end_s - note.start_s - note.waited_s for note in self.notes if note.what == RUN)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class StepNotes:
-    """The notes of one step, of all its stages.
+    """The notes of one step of a pipeline: its start and end, and those of each stage.
 
     Attributes:
         start_s, end_s: as the program that asked for it saw it: from its call until all stages were done.
@@ -84,10 +84,10 @@ class StepNotes:
 
     @property
     def step_s(self) -> float:
-        """Returns the seconds of the whole step."""
+        """Returns the seconds of the whole step, as the program that asked for it saw it."""
         return self.end_s - self.start_s
 
     @property
     def answer_s(self) -> float:
-        """Returns the seconds from the last stage's end to the program's knowing it."""
+        """Returns the seconds from the end of the last stage until the program knows that the step is done."""
         return self.end_s - max(stage.end_s for stage in self.stages)
