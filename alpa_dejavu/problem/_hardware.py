@@ -23,7 +23,7 @@ def counted_name(num_hosts: int, machine: str) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostSummary:
-    """A summary of one host: what a plan depends on of it.
+    """A summary of one host of a cluster, with the figures of it that a plan depends on.
 
     Attributes:
         name: of the host.

@@ -38,8 +38,8 @@ class AlpaStage(Physics):
     deviations = (Deviation("stage", _ALIKE, 0.05, 0.02),)
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of each stage's seconds, shape (N,). A rematerialised block is computed four times
-        (forward twice, backward as long as two).
+        """Returns the logarithm of each stage's seconds, shape (N,). A rematerialised block takes as long as four
+        forward passes.
         """
         tokens, hidden = rows["samples"] * rows["tokens"] / rows["dp"], rows["hidden"]
         block = 4 * tokens * (24 * hidden**2 + 4 * rows["tokens"] * hidden) / values["flop_per_s"]
