@@ -22,14 +22,18 @@ __all__ = ["check_communication_model", "check_latency_model", "check_slicer", "
 
 
 def example_cluster(num_hosts: int = 2, devices_per_host: int = 4, memory_bytes: float = 2.0**30) -> Cluster:
-    """Returns a made-up cluster of fast devices, with ten times slower links between hosts than within."""
+    """Returns a made-up cluster of equal fast devices, whose links between hosts are ten times slower than those
+    within.
+    """
     device = Device("example", memory_bytes, {"float32": 1e12}, 1e12, 1e11, kernel_s=1e-6, dispatch_s=1e-5)
     hosts = [f"host-{n}" for n in range(num_hosts)]
     return Cluster.uniform("example", hosts, device, devices_per_host, Link(1e-5, 1e10), Link(1e-4, 1e9))
 
 
 def check_latency_model(model: LatencyModel) -> None:
-    """Checks a model: finite seconds above zero, no more for less work, loops by trips, nothing for no operators."""
+    """Checks that a latency model keeps its contract: finite seconds above zero, no more for less work, loops counted
+    by their trips, nothing for no operators.
+    """
     device = example_cluster().hosts[0].device
     product = Operator("dot", "dot_general", ((64, 64), (64, 64)), ((64, 64),), "float32", 2.0 * 64**3, 0, 32768, 16384)
     add = Operator("elementwise", "add", ((64, 64),) * 2, ((64, 64),), "float32", 4096.0, 0, 32768, 16384)
@@ -50,7 +54,9 @@ def check_latency_model(model: LatencyModel) -> None:
 
 
 def check_communication_model(model: CommunicationModel) -> None:
-    """Checks a model: finite seconds, no less for more bytes, none for no bytes or for a collective of one device."""
+    """Checks that a communication model keeps its contract: finite seconds, no less for more bytes, none for no bytes
+    or for a collective of one device.
+    """
     cluster = example_cluster()
     sizes = np.array([[0.0, 1e3], [1e6, 1e9]])
     for collective in COLLECTIVES:
@@ -77,9 +83,11 @@ def random_problem(
     limited: bool = True,
     num_kinds: int = 0,
 ) -> SlicingProblem:
-    """Returns a problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory may be `limited`.
+    """Returns a slicing problem of random costs, some infinite, on submeshes of 1, 2, 4 ... devices; memory sets limits
+    if `limited`.
 
-    With kinds, submeshes are on that many kinds of hosts, some on two of them, and crossing from one to the next costs.
+    With `num_kinds` above 0, submeshes are on that many kinds of hosts, some on two of them, and transfers between
+    stages cost.
     """
     sites = _random_sites(rng, num_layers, num_devices, num_kinds) if num_kinds else None
     sizes = 2 ** np.arange(int(math.log2(num_devices)) + 1) if sites is None else sites.uses.sum(axis=1)
@@ -112,7 +120,8 @@ def _random_sites(rng: np.random.Generator, num_layers: int, num_devices: int, n
 
 
 def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: int = 0) -> None:
-    """Checks a slicer: allowed slicings, true costs, sound bounds, the same answer again, and if `exact` the best.
+    """Checks that a slicer keeps its contract on random problems: allowed slicings, true costs, sound bounds, the same
+    answer again, and if `exact` the best one.
 
     It is asked on hosts that are alike and on up to three kinds of them, with exactly or at most so many devices, with
     any number of stages or a given one, by the objectives that have a name and by the simulated step
@@ -120,10 +129,10 @@ def check_slicer(slicer: Slicer, exact: bool = False, problems: int = 40, seed: 
     names it.
 
     Args:
-        slicer: anyone's.
-        exact: whether it has to find the best.
+        slicer: the slicer to check.
+        exact: whether it has to find the best slicing.
         problems: how many problems it gets.
-        seed: of the problems.
+        seed: the seed of the random problems.
 
     Raises:
         AssertionError: what is wrong, and with which problem.

@@ -9,7 +9,8 @@ T = TypeVar("T")
 
 
 def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface: type[T]) -> T:
-    """The implementation that a name stands for, or the given object itself.
+    """Returns an instance of the implementation that a name stands for, or the given object itself if it isn't
+    a name.
 
     Raises:
         ValueError: the name isn't known.
@@ -26,6 +27,6 @@ def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface:
 
 
 def name_of(implementation: object, known: Mapping[str, type]) -> str:
-    """The name that `resolve` takes for an implementation as it comes; the name of its class, if there is none."""
+    """Returns the name under which `resolve` makes an equal implementation; without one, the name of its class."""
     named = [name for name, kind in known.items() if name != "auto" and kind is type(implementation)]
     return named[0] if named and implementation == known[named[0]]() else type(implementation).__name__

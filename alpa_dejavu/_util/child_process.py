@@ -13,13 +13,14 @@ __all__ = ["child_process"]
 
 @contextlib.contextmanager
 def child_process(serve: Callable[..., object], *arguments: Any, name: str, patience_s: float) -> Iterator[Connection]:
-    """Starts `serve(connection, *arguments)` in a fresh interpreter; gives this side's end of the connection.
+    """Runs `serve(connection, *arguments)` in a fresh Python process while a `with` block runs, and yields this side's
+    end of the connection to it.
 
     Args:
         serve: a function of a module; it is to return when the connection is closed.
-        arguments: what it is given besides; they are sent to the process.
+        arguments: what `serve` is given besides; they are sent to the process.
         name: of the process, for people.
-        patience_s: how long it may take to end once the connection is closed, before it is made to.
+        patience_s: how long the process may take to end once the connection is closed, before it is killed.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Within, nothing is collected that refers to itself; afterwards the collector is as it was."""
+    """Pauses Python's cyclic garbage collector while a `with` block runs; afterwards it is on or off as before."""
     was_running = gc.isenabled()
     gc.disable()
     try:

@@ -24,7 +24,8 @@ _KNOWN: list[Callable[[], object]] = []
 
 
 def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Taken, Given]]:
-    """A decorator of a function that uses arrays, numbers and nothing of its module but constants.
+    """Returns a decorator by which numba compiles a function at its first call. The function may use arrays, numbers
+    and constants of its module.
 
     Compiled code lies beside the module, or where NUMBA_CACHE_DIR or the user's cache is; where none of these can be
     written, each process compiles it anew.
@@ -64,7 +65,9 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
 
 
 def compile_all() -> int:
-    """Compiles every function of the modules that are imported, or loads what is kept; how many they are."""
+    """Compiles every function that imported modules have decorated for numba, or loads it from disk; returns how many
+    there are.
+    """
     for ready in _KNOWN:
         ready()
     return len(_KNOWN)

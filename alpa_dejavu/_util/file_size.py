@@ -15,7 +15,8 @@ UNPACKED_MIB = 1024.0
 
 
 def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
-    """Returns the limit that the environment sets in ALPA_DEJAVU_FILE_MIB, in bytes, else the default.
+    """Returns the largest size of a file to read, in bytes: that of the environment's ALPA_DEJAVU_FILE_MIB, else the
+    default.
 
     Raises:
         ValueError: that is no number above 0, or one that no machine has.

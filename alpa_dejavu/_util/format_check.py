@@ -20,7 +20,7 @@ _MOST_ERRORS = 10_000
 
 @final
 class WrongDataError(ValueError):
-    """Data that isn't as its format has it; `where` is the place in it."""
+    """An error that says that data isn't as its file format asks; `where` is the place in the data."""
 
     def __init__(self, where: Path, said: str) -> None:
         super().__init__(said)
@@ -28,10 +28,11 @@ class WrongDataError(ValueError):
 
 
 def checked(data: Any, kind: type[_Data]) -> _Data:
-    """Returns the data itself, once it is as the declared type has it; whole numbers may be there as 4.0.
+    """Returns the data itself, checked to be as a declared type has it; a whole number may be written as 4.0.
 
     Raises:
-        WrongDataError: it isn't; of all that is wrong, a wrong version is told, or else what comes first in the data.
+        WrongDataError: the data isn't as the type has it; of several errors, a wrong version is told, or else the first
+            one in the data.
     """
     # Types can be keys of a cache, which mypy doesn't know of declared ones.
     declared: Any = kind
@@ -50,13 +51,13 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """Returns the declared type as JSON Schema, without titles: its names and descriptions say all."""
+    """Returns the JSON Schema of a declared type, without titles."""
     found: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
     return found
 
 
 def key_name(where: Path) -> str:
-    """Returns the name of a place in a file, for people.
+    """Returns a place in a file's data, given by its keys and indices, as text for people.
 
     >>> key_name(("stages", 0, "layers"))
     'stages[0].layers'

@@ -33,18 +33,22 @@ WHOLE = BeforeValidator(_as_whole)
 
 
 def said(description: str, **constraints: Any) -> FieldInfo:
-    """A field that must be what the description says, and as pydantic's constraints are; "" inside of a union."""
+    """Returns a pydantic field with constraints, whose description says in words what the value must be; "" inside of a
+    union.
+    """
     found: FieldInfo = Field(description=description or None, **constraints)
     return found
 
 
 def listed(description: str, **constraints: Any) -> FieldInfo:
-    """A field for a list, which is wrong by its first element that is: a file may have millions."""
+    """Returns a pydantic field for a list, whose check stops at the first wrong element, as a file may have
+    millions.
+    """
     return said(description, fail_fast=True, **constraints)
 
 
 def at_most(count: int) -> BeforeValidator:
-    """An object of names, where each has an object: so many of them are looked at."""
+    """Returns a pydantic validator that rejects an object with more than `count` names."""
 
     def few(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > count:
@@ -55,7 +59,7 @@ def at_most(count: int) -> BeforeValidator:
 
 
 def whole(description: str, least: int = 0, most: int = _MOST_WHOLE) -> FieldInfo:
-    """A field for a whole number; `WHOLE` comes after it."""
+    """Returns a pydantic field for a whole number from `least` to `most`; an annotation has `WHOLE` after it."""
     return said(description, ge=least, le=most)
 
 

@@ -24,13 +24,13 @@ _Data = TypeVar("_Data")
 @final
 @dataclasses.dataclass(frozen=True)
 class CheckedFile(Generic[_Data]):
-    """A JSON file that is as its format has it.
+    """A JSON file that was read and checked to be as its format has it.
 
     Attributes:
         path: of the file.
-        text: in it.
-        data: that the text holds.
-        remedy: says what a right file looks like, or where one comes from.
+        text: its JSON text.
+        data: the data that the text holds.
+        remedy: a sentence for errors that says what a right file looks like, or where one comes from.
     """
 
     path: pathlib.Path
@@ -39,12 +39,12 @@ class CheckedFile(Generic[_Data]):
     remedy: str
 
     def problem(self, where: Path, said: str) -> ValueError:
-        """The error for what is wrong at a place in the file."""
+        """Returns the error that says what is wrong at a place in the file's data, with file, line and remedy."""
         return _problem(self.path, self.text, where, said, self.remedy)
 
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
-    """A file that holds what a declared type says (`_format_check`).
+    """Reads a JSON file, and returns it checked to be as a declared type has its data.
 
     Raises:
         ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
@@ -66,10 +66,10 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
 
 
 def read_text(path: pathlib.Path, remedy: str) -> str:
-    """The text of a file that isn't larger than 64 MiB, or than ALPA_DEJAVU_FILE_MIB says.
+    """Returns the text of a UTF-8 file; one of more than 64 MiB, or than ALPA_DEJAVU_FILE_MIB says, is refused.
 
     Raises:
-        ValueError: it is larger, or can't be read.
+        ValueError: the file is larger, or can't be read.
     """
     most = most_bytes(_TEXT_MIB)
     try:
@@ -85,7 +85,7 @@ def read_text(path: pathlib.Path, remedy: str) -> str:
 
 
 def peek(path: pathlib.Path) -> Any:
-    """Returns what a JSON file holds; None where it can't be read: its reader says what is wrong with it."""
+    """Returns the data of a JSON file, unchecked; None where it can't be read."""
     if not os.path.isfile(path):
         return None
     try:
@@ -95,18 +95,18 @@ def peek(path: pathlib.Path) -> Any:
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-    """Replaces a file by a new one once that is written: a reader, or a crash, never meets half of it.
+    """Replaces a file's content by a text atomically: a reader, or a crash, never meets half of it.
 
     What a link leads to is replaced, and a stream (`is_stream`) is written to.
 
     Raises:
-        ValueError: it can't be written, and why.
+        ValueError: the file can't be written; the message says why.
     """
     write_whole_bytes(path, text.encode("utf-8"))
 
 
 def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file by a new one with these bytes, as `write_whole` does with text."""
+    """Replaces a file's content by bytes atomically, as `write_whole` does with text."""
     check_folder(path)
     try:
         if is_stream(path):
@@ -120,19 +120,23 @@ def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
 
 
 def is_stream(path: pathlib.Path) -> bool:
-    """Whether a path is of no regular file, or of what is open already, as /dev/stdout: such aren't replaced."""
+    """Returns whether a path is a pipe, a device or a file that is open already, as /dev/stdout, which is written to
+    instead of being replaced.
+    """
     return _open_already(path) is not None or (path.exists() and not path.is_file())
 
 
 def descriptor(path: pathlib.Path) -> int | None:
-    """The descriptor of this process that a path stands for, as /dev/stdout does for 1; None: it stands for none."""
+    """Returns the number of this process's file descriptor that a path stands for, as 1 for /dev/stdout; None for any
+    other path.
+    """
     found = _open_already(path)
     own = found is not None and found.name.isdecimal() and str(found.parent) == os.path.realpath(_DESCRIPTORS)
     return int(found.name) if found is not None and own else None
 
 
 def check_folder(path: pathlib.Path) -> None:
-    """Raises ValueError for a file that can't be written, since its folder isn't there."""
+    """Raises ValueError if the folder of a file to write doesn't exist."""
     folder = path.absolute().parent
     if not os.path.isdir(folder):
         raise ValueError(f"{path} can't be written: there is no folder {folder}; make it first")

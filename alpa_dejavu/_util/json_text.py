@@ -16,10 +16,11 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 
 
 def strict_json(text: str, finite: bool = True) -> Any:
-    """Reads JSON text that has each key once in its object and, unless `finite` is False, finite numbers alone.
+    """Returns the data of JSON text, in which no object may have a key twice and, unless `finite` is False, all numbers
+    must be finite.
 
     Raises:
-        ValueError: it isn't so, it is lists in lists more than 100 deep, or a text in it has half a character;
+        ValueError: the text breaks these rules, nests lists more than 100 deep, or has half a character in a string;
             `json.JSONDecodeError`, where it isn't JSON.
     """
     parsers: dict[str, Any] = {"parse_constant": _no_number, "parse_float": _finite, "parse_int": _small_enough}
@@ -38,7 +39,7 @@ def strict_json(text: str, finite: bool = True) -> Any:
 
 
 def line_of(text: str, where: Path) -> int | None:
-    r"""The line, counted from 1, of the key or element at a place in JSON text; None where it can't be told.
+    r"""Returns the line, counted from 1, of the key or element at a place in JSON text; None where it can't be told.
 
     >>> line_of('{\n"a": [\n1,\n2]}', ("a", 1))
     4
@@ -57,7 +58,9 @@ def line_of(text: str, where: Path) -> int | None:
 
 
 def place_of_no_json(text: str) -> Path:
-    """The place of the first key that is there twice, or of the first number that isn't one of JSON; () if unknown."""
+    """Returns the place (keys and indices) of the first error in JSON text: a key that an object has twice, or a number
+    that JSON hasn't; () if unknown.
+    """
     where: tuple[str | int, ...] = ()
     value = _past_blanks(text, 0)
     try:

@@ -13,11 +13,12 @@ __all__ = ["loaded_when_used"]
 def loaded_when_used(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a package.
+    """Returns a `__getattr__` and a `__dir__` for a package, which import the module of each public name when it is
+    first used.
 
     Args:
-        package: its `__name__`.
-        homes: for each name the module inside the package that has it.
+        package: the package's `__name__`.
+        homes: for each public name, the module inside the package that has it.
 
     References:
         PEP 562, module `__getattr__` and `__dir__`.

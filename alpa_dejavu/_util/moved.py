@@ -72,7 +72,9 @@ _MOVED = {
 
 
 def forward() -> None:
-    """Has the old paths imported as what is there now, with a `DeprecationWarning`; once is enough."""
+    """Has old import paths of moved modules import the modules at their new paths, with a `DeprecationWarning`; a
+    second call changes nothing.
+    """
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
         sys.meta_path.append(_Moved())
 

@@ -9,7 +9,7 @@ __all__ = ["near"]
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Words that name what a wrong name is near to, or nothing.
+    """Returns a question that suggests the known names nearest to a wrong name, or "" if none is near.
 
     >>> near("memery", ["memory", "device"])
     "; did you mean 'memory'?"

@@ -12,7 +12,7 @@ FloatArray = NDArray[np.float64]
 
 
 def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
-    """Entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums.
+    """Returns the matrix whose entry (i, j) is the sum of values i..j, zero for j < i; by prefix sums.
 
     >>> range_sum([1, 2, 4])
     array([[1., 3., 7.],
@@ -26,10 +26,11 @@ def range_sum(values: Sequence[float] | FloatArray) -> FloatArray:
 
 
 def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] | None = None) -> FloatArray:
-    """Entry (i, j) is the sum over layers i..j, which may count otherwise in one stage than in another.
+    """Returns the matrix whose entry (i, j) is the sum over layers i..j of a value that may differ by the stage that a
+    layer is in.
 
     Args:
-        values: what each variant of a layer counts, shape (V,).
+        values: the value of each variant of a layer (way to shard it), shape (V,).
         of_stages: for each stage i..j the variant of each of its layers, shape (L, L, L), -1 outside; None: each layer
             has one.
 
@@ -51,7 +52,7 @@ def _upper(size: int) -> NDArray[np.bool_]:
 
 
 def range_max(values: Sequence[float]) -> FloatArray:
-    """Entry (i, j) is the largest of values i..j, zero for j < i.
+    """Returns the matrix whose entry (i, j) is the largest of values i..j, zero for j < i.
 
     >>> range_max([1, 4, 2])
     array([[1., 4., 4.],
@@ -63,11 +64,13 @@ def range_max(values: Sequence[float]) -> FloatArray:
 
 
 def touched_sum(num_layers: int, items: Iterable[tuple[float, int, Sequence[int]]]) -> FloatArray:
-    """Entry (i, j) is the sum over items that have a user in i..j, each counted once however many it has.
+    """Returns the matrix whose entry (i, j) is the sum of the amounts of the items that have a user in layers i..j,
+    each counted once.
 
     Args:
         num_layers: L.
-        items: (amount, from, users): users are layers, ascending; only ranges that begin at `from` or later count.
+        items: (amount, from, users) of each; users are layers, ascending; it counts only in ranges that begin at `from`
+            or later.
 
     >>> touched_sum(3, [(5, 0, (0, 2))])
     array([[5., 5., 5.],

@@ -18,17 +18,18 @@ SEED = 0
 
 
 def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list[float] | None:
-    """Returns each worth of the changes 0, 1, ... `count` - 1; together they are the value of all less that of none.
+    """Returns the Shapley value of each of the changes 0, 1, ... `count` - 1; their sum is the value of making all of
+    them less that of making none.
 
-    Each order is taken with its reverse, so that undoing the changes is worth the negative, to the last bit.
+    Each order of changes is taken with its reverse, so that undoing the changes is worth the negative, to the last bit.
 
     Args:
         count: how many changes there are, at least one.
-        value: of some of them being made; None: that can't be told, and orders that come by it are left out. Asked
-            once for each, first for none and all of them.
+        value: gives the value of making a set of changes; None: that isn't known, and orders that pass through the set
+            are left out. Asked once for each set, first for none and all of them.
 
     Returns:
-        None if no order is left.
+        The values; None if no order is left.
 
     References:
         Shapley, A value for n-person games, 1953.
@@ -50,7 +51,7 @@ def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list
 
 
 def most_asked(count: int) -> int:
-    """Returns the number of sets of changes whose value `shapley` asks for at most."""
+    """Returns for how many sets of `count` changes `shapley` asks for a value, at most."""
     return 2**count if count <= MOST_EXACT else DRAWN * (count - 1) + 2
 
 

@@ -13,7 +13,8 @@ _TASKS = Path("/proc/self/task")
 
 
 def pin(cores: Iterable[int]) -> list[int]:
-    """Lets all threads of this process, and those that they start, run on these cores alone; the cores that they got.
+    """Restricts all threads of this process, and those that they start, to some CPU cores; returns the cores that they
+    got.
 
     Raises:
         OSError: there is no such core, or this isn't Linux.
@@ -28,7 +29,7 @@ def pin(cores: Iterable[int]) -> list[int]:
 
 
 def cores_of_threads() -> list[list[int]]:
-    """The different sets of cores that this process's threads may run on."""
+    """Returns the different sets of CPU cores that this process's threads may run on."""
     return sorted({tuple(sorted(_cores(thread) or ())) for thread in _threads()} - {()})  # type: ignore[arg-type]
 
 

@@ -26,9 +26,10 @@ _Item = TypeVar("_Item")
 
 
 def rounded(values: FloatArray) -> FloatArray:
-    """Finite values with 36 significant bits, so that sums of the same terms in another order become equal.
+    """Returns finite values rounded to 36 significant bits, so that sums of the same terms in another order become
+    equal.
 
-    Each is off by 1.5e-11 of it at most.
+    The relative error is 1.5e-11 at most.
 
     References:
         Dekker, A floating-point technique for extending the available precision, Numerische Mathematik 18, 1971.
@@ -42,7 +43,7 @@ def rounded(values: FloatArray) -> FloatArray:
 
 
 def first_least(values: FloatArray) -> NDArray[np.intp]:
-    """The first of the nearly least along the last axis.
+    """Returns along the last axis the index of the first value that is the least, or equal to it within 1e-9 of it.
 
     >>> first_least(np.array([[3.0, 1.0 + 1e-15, 1.0], [0.0, 1.0, 0.0]]))
     array([1, 0])
@@ -52,7 +53,7 @@ def first_least(values: FloatArray) -> NDArray[np.intp]:
 
 
 def ordered(items: Iterable[_Item], key: Callable[[_Item], float]) -> list[_Item]:
-    """Sorted from the least on; what is nearly equal stays in the order in which it is given.
+    """Returns items sorted by a key, the least first; those whose keys are equal within 1e-9 keep their order.
 
     >>> ordered([2.0, 1.0 + 1e-15, 1.0], float)
     [1.000000000000001, 1.0, 2.0]
@@ -68,6 +69,8 @@ def ordered(items: Iterable[_Item], key: Callable[[_Item], float]) -> list[_Item
 
 
 def least(items: Iterable[_Item], key: Callable[[_Item], float]) -> _Item:
-    """The first of the nearly least; ValueError where there is none."""
+    """Returns the first item whose key is the least, or equal to it within 1e-9 of it; raises ValueError where there
+    are no items.
+    """
     given = list(items)
     return given[int(first_least(np.array([key(item) for item in given])))]

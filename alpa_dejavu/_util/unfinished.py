@@ -18,10 +18,11 @@ _NOW: set[str] = set()
 
 @contextlib.contextmanager
 def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """A new file in a path's folder, whose `name` isn't that path's; it is removed unless it has got another name.
+    """Yields a new temporary file in the folder of a path, to write and then rename to it; it is removed if it wasn't
+    renamed.
 
     Raises:
-        OSError: it can't be made.
+        OSError: the file can't be made.
     """
     name = str(path.with_name(f".{path.name}.{os.urandom(4).hex()}"))
     _NOW.add(name)
@@ -36,7 +37,7 @@ def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def remove_unfinished(*names: str) -> None:
-    """Removes the files of these names, or all that are being written; those that can't be are left."""
+    """Removes the temporary files of these names, or without names all that are being written; errors are ignored."""
     for name in names or tuple(_NOW):
         with contextlib.suppress(OSError):
             os.unlink(name)

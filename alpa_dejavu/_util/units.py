@@ -17,7 +17,7 @@ __all__ = [
 @final
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A unit, and how much it is in SI units; charts have one for a whole axis."""
+    """A unit of measurement: its name, and its value in SI units."""
 
     name: str
     value: float
@@ -31,7 +31,7 @@ _DURATIONS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 
 def seconds(value: float, signed: bool = False) -> str:
-    """Returns seconds as text, in a unit that makes the number readable.
+    """Returns a number of seconds as text, in a unit that makes it readable.
 
     >>> [seconds(2.5), seconds(0.0125), seconds(3e-5), seconds(0.0), seconds(86400), seconds(0.5, signed=True)]
     ['2.5 s', '12.5 ms', '30 us', '0 s', '86400 s', '+500 ms']
@@ -55,7 +55,7 @@ def size(value: float, signed: bool = False) -> str:
 
 
 def exact_bytes(value: float) -> str:
-    """Returns a number of bytes as text, to the byte.
+    """Returns a number of bytes as text, exactly.
 
     >>> [exact_bytes(1), exact_bytes(2**20)]
     ['1 byte', '1048576 bytes']
@@ -64,7 +64,7 @@ def exact_bytes(value: float) -> str:
 
 
 def byte_rate(value: float) -> str:
-    """Returns bytes per second as text.
+    """Returns a bandwidth in bytes per second as text.
 
     >>> [byte_rate(1.555e12), byte_rate(3e8)]
     ['1.555 TB/s', '300 MB/s']
@@ -73,7 +73,7 @@ def byte_rate(value: float) -> str:
 
 
 def flop(value: float) -> str:
-    """Returns floating-point operations as text.
+    """Returns a number of floating-point operations as text.
 
     >>> [flop(3.27e15), flop(0.0)]
     ['3.27 PFLOP', '0 FLOP']
@@ -100,7 +100,7 @@ def sample_rate(value: float) -> str:
 
 
 def roughly(value: float) -> str:
-    """Returns a duration in seconds as text of one digit.
+    """Returns a duration in seconds as text, rounded to one digit.
 
     >>> [roughly(14), roughly(100), roughly(1900), roughly(16000)]
     ['10 seconds', '2 minutes', '30 minutes', '4 hours']

@@ -8,7 +8,7 @@ __all__ = ["installed_version"]
 
 
 def installed_version(name: str) -> str | None:
-    """Returns the version of a package; None where it isn't installed."""
+    """Returns the version of an installed Python package; None where it isn't installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ FOLDER = pathlib.Path(__file__).parents[1] / "schemas"
 
 
 def schema_texts() -> dict[str, str]:
-    """The schema of each format by the name of its file."""
+    """Returns the JSON Schema of each of the package's file formats, as text, by the name of the schema's file."""
     from alpa_dejavu._util.format_check import json_schema
     from alpa_dejavu.calibration.calibration_format import CalibrationData
     from alpa_dejavu.calibration.database_format import DatabaseData

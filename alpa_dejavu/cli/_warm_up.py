@@ -15,7 +15,9 @@ __all__ = ["warm_up"]
 
 
 def warm_up() -> str:
-    """Compiles the inner loops, and returns in a few words what it did."""
+    """Compiles with numba the functions that slicers spend their time in, and returns a line of text that says how many
+    and how long it took.
+    """
     began = time.perf_counter()
     return f"{compile_all()} inner loops are compiled ({units.seconds(time.perf_counter() - began)})"
 

@@ -63,7 +63,8 @@ def calibrate(
     links: bool,
     every_pair: bool,
 ) -> None:
-    """Measures the cluster that Ray has, and writes what plans are then made by.
+    """Measures devices and links of the cluster that Ray has, and writes a calibration, which later plans are
+    made by.
 
     It is experimental on CPU devices: stages are predicted no better than without it in
     docs/results/calibrated-stages.md. --links isn't.
@@ -152,7 +153,9 @@ def _fit_line(fit: Fit) -> str:
 
 
 def device_table(cluster: Cluster, found: Calibration) -> Table:
-    """A row for each figure of each kind of device: before, after, and how sure."""
+    """Returns a table with a row for each calibrated figure of each kind of device: its value before and as measured,
+    and its uncertainty.
+    """
     table = new_table(("device", "figure"), ("before", "measured", "unsure by"))
     before = {host.device.name: host.device for host in cluster.hosts}
     for name, device in found.devices.items():
@@ -163,7 +166,9 @@ def device_table(cluster: Cluster, found: Calibration) -> Table:
 
 
 def link_table(found: Calibration) -> Table:
-    """A row for each kind of link."""
+    """Returns a table with a row for each calibrated kind of link: its latencies, its rates, and their
+    uncertainties.
+    """
     table = new_table(("link", "where"), ("latency", "rate", "send latency", "send rate", "unsure by"))
     for one in found.links:
         link = one.link

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def calibration() -> None:
-    """Shows what was learned of devices and links, and converts what Alpa's profiler measured."""
+    """Shows a calibration (what was measured of devices and links), or converts a profiling database of Alpa's."""
 
 
 calibration.add_command(convert)
@@ -39,7 +39,7 @@ calibration.add_command(convert)
     help="Write a page for each operator and collective, with 90 % intervals, and maps of links.",
 )
 def show(choice: str, plots: pathlib.Path | None) -> None:
-    """Says what is in a calibration, a bundled one (`v100`) or a file, or in a converted database."""
+    """Prints the content of a calibration, a bundled one (`v100`) or a file, or of a converted profiling database."""
     from alpa_dejavu.calibration import chosen_calibration
 
     if is_database(choice):

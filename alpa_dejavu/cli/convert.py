@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("database", type=PLAN_FILE, metavar="DATABASE.pkl")
 @click.option("--output", type=PLAN_FILE, required=True, metavar="FILE", help="Where the JSON goes.")
 def convert(database: pathlib.Path, output: pathlib.Path) -> None:
-    """Turns a profiling database of Alpa's, which is a pickle, into JSON.
+    """Converts a profiling database of Alpa's, which is a pickle, into JSON.
 
     A pickle can name any code to run. This one is read without importing or running anything that it names, and a name
     that no profiling database has ends the conversion.
@@ -49,7 +49,9 @@ def convert(database: pathlib.Path, output: pathlib.Path) -> None:
 
 
 def database_table(found: Database) -> Table:
-    """A row for each mesh and operator."""
+    """Returns a table with a row for each mesh and operator of a converted profiling database: how much was measured,
+    and its ranges.
+    """
     columns = ("groups' devices", "kept", "left out", "least", "most", "fastest", "slowest")
     table = new_table(("cluster", "mesh", "operator", "dtype"), columns)
     for mesh in found.meshes:
@@ -68,7 +70,9 @@ def database_table(found: Database) -> Table:
 
 
 def left_out_lines(found: Database) -> list[str]:
-    """How many rows were left out for which reason, and where the first of them is."""
+    """Returns lines of text that say how many measurements of a profiling database were left out for which reason, and
+    which was the first.
+    """
     first: dict[str, str] = {}
     reasons: list[str] = []
     for mesh in found.meshes:
@@ -88,13 +92,15 @@ def _size(name: str, value: float) -> str:
 
 
 def is_database(choice: str) -> bool:
-    """Whether this is the file of a converted database; whatever else is wrong with a file is said by its reader."""
+    """Returns whether a path is that of a converted profiling database; other faults of a file are left to its
+    reader.
+    """
     data = peek(pathlib.Path(choice))
     return isinstance(data, dict) and data.get("kind") == "alpa-profiling-database"
 
 
 def show_database(choice: str, plots: pathlib.Path | None) -> None:
-    """Prints what is in a converted database, and draws it."""
+    """Prints what is in the file of a converted profiling database, and plots it into a folder if one is given."""
     from alpa_dejavu.calibration.database import read_database
 
     found = read_database(pathlib.Path(choice))

@@ -37,7 +37,8 @@ _signed = functools.partial(units.seconds, signed=True)
 def diff(
     first_path: pathlib.Path, second_path: pathlib.Path, model: str | None, trust_model: bool, cluster: str | None
 ) -> None:
-    """Says what two plans differ in, and what each difference costs, which adds up to the whole.
+    """Says in what two plans differ, and how many seconds of a step each difference costs; together these are the
+    whole.
 
     Plans in between, with some of the differences made, are estimated; a cost is the mean over the orders in which the
     differences can be made: all of them up to six, 16 that are drawn by a fixed seed beyond.

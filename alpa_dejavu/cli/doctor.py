@@ -12,7 +12,7 @@ from alpa_dejavu.cli.tables import new_table
 
 @click.command()
 def doctor() -> None:
-    """Says what is installed, what runs, and what to do."""
+    """Says which packages are installed, which functions work on this machine, and what to do about the others."""
     to = console()
     installed = new_table(("package", "version"), (), ("what for",))
     for package in versions():

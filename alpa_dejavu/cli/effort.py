@@ -37,7 +37,7 @@ _PRICED_S, _CELL_S = 0.01, 1e-6
 
 
 def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: int, slicer: str) -> float:
-    """Seconds that planning takes on one core that does nothing else, to about a factor of three, as all below.
+    """Returns the seconds that planning a model takes on one idle core, estimated to about a factor of three.
 
     >>> planning_s("gpt-125m", 1, None, 32, "dynamic") < 10 < planning_s("gpt-125m", 64, None, 1024, "dynamic")
     True
@@ -55,12 +55,14 @@ def planning_s(model: str, num_hosts: int, layers: int | None, micro_batches: in
 
 
 def estimating_s(plan: Plan, plans: int = 1, models: int = 1) -> float:
-    """Seconds that it takes to estimate so many plans like one, for so many micro-batches or ways of pricing."""
+    """Returns an estimate of the seconds that it takes to predict the costs of `plans` plans like the given one, after
+    `models` models were traced.
+    """
     return models * _GIVEN_S * _deep(plan.num_layers) + plans * (_PRICED_S + _CELL_S * _cells(plan))
 
 
 def comparing_s(first: Plan, second: Plan) -> float:
-    """Seconds that it takes to say what each difference of two plans costs."""
+    """Returns an estimate of the seconds that it takes to find out what each difference between two plans costs."""
     samples = {plan.batch // plan.num_micro_batches for plan in (first, second) if plan.batch}
     ways = {plan.priced_by and dataclasses.astuple(plan.priced_by)[:3] for plan in (first, second)}
     larger = max((first, second), key=_cells)
@@ -69,13 +71,17 @@ def comparing_s(first: Plan, second: Plan) -> float:
 
 
 def replanning_s(plan: Plan, num_hosts: int | None, slicer: str) -> float:
-    """Seconds that planning again takes, for as many hosts as a plan is for (None) or others, from what is kept."""
+    """Returns an estimate of the seconds that planning again for another number of hosts (None: the plan's own) takes,
+    from what was kept beside the plan.
+    """
     asked = plan.priced_by is not None and plan.priced_by.micro_batches != "auto"
     return (1 if asked else _COUNTS) * _kept_search_s(plan, num_hosts) * _SLICERS.get(slicer, 1.0)
 
 
 def explaining_s(plan: Plan, kept: bool) -> float:
-    """Seconds that it takes to explain a plan, with what is kept of it or without."""
+    """Returns an estimate of the seconds that it takes to explain a plan; `kept` says whether it is planned again from
+    what was kept beside it.
+    """
     figures = 3 * len(plan.stages) + (plan.num_layers if kept else 0)
     own_s = figures * _cells(plan) * _CELL_S / 10
     if not kept:
@@ -98,6 +104,8 @@ def _cells(plan: Plan) -> int:
 
 
 def announce(what: str, expected_s: float) -> None:
-    """Says on standard error that something takes more than ten seconds, and how it is ended."""
+    """Prints on standard error how long a task is expected to take, if that is more than ten seconds, and how to end
+    it.
+    """
     if expected_s > _SAID_S:
         click.echo(f"{what} takes about {units.roughly(expected_s)}; Ctrl-C ends it", err=True)

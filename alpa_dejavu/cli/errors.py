@@ -20,10 +20,12 @@ _OF_PATHS = ("pathlib", "os", "genericpath", "posixpath", "tempfile")
 
 @final
 class ReportingGroup(click.Group):
-    """Commands whose errors are told on stderr; the exit code is then 1 (2 for wrong usage, 130 for an interrupt)."""
+    """A click group whose commands' errors are reported on standard error; the exit code is then 1 (2 for wrong usage,
+    130 for an interrupt).
+    """
 
     def main(self, *given: Any, **extra: Any) -> NoReturn:
-        """Runs a command line, and ends with its exit code."""
+        """Runs a command line with its arguments, and exits with its exit code."""
         try:
             prepare_streams()
             code = self._run(*given, **{**extra, "standalone_mode": False})
@@ -45,7 +47,7 @@ class ReportingGroup(click.Group):
             raise Interrupted from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
+        """Runs the command of a click context; errors become click exceptions, whose messages are then shown."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -61,7 +63,7 @@ class ReportingGroup(click.Group):
 
 @final
 class Interrupted(click.ClickException):
-    """The user has ended the command."""
+    """An exception that says that the user has interrupted the command; the exit code is 130."""
 
     exit_code = 130
 
@@ -69,13 +71,13 @@ class Interrupted(click.ClickException):
         super().__init__("Interrupted")
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Says so, below the ^C that a terminal shows."""
+        """Prints "Interrupted" on standard error, below the ^C that a terminal shows."""
         click.echo("\n" * sys.stderr.isatty() + self.message, file=file, err=True)
 
 
 @final
 class ForeignError(click.ClickException):
-    """An error of code that isn't ours: shown as Python shows it, from where our code called it."""
+    """An error raised in code outside of this package, shown with its traceback from where this package called it."""
 
     def __init__(self, error: BaseException, first: int) -> None:
         super().__init__(str(error))
@@ -84,7 +86,7 @@ class ForeignError(click.ClickException):
         self._text = "".join(shown.format(chain=False))
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Writes the traceback to stderr."""
+        """Prints the traceback of the error on standard error."""
         click.echo(self._text, file=file, err=True, nl=False)
 
 
@@ -94,7 +96,9 @@ def _files(error: BaseException) -> list[str]:
 
 
 def reported(error: Exception | SystemExit) -> click.ClickException:
-    """Returns the text to show: our own errors as they read, others with their traceback."""
+    """Returns the click exception that reports an error: this package's own errors as their message, others with their
+    traceback.
+    """
     if isinstance(error, MemoryError):
         return click.ClickException(
             "there isn't enough memory for this; end other programs, or ask for a smaller model, cluster or batch"

@@ -38,7 +38,7 @@ def estimate(
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
 ) -> None:
-    """Says what time and memory a given plan takes; its model is traced, or known from before."""
+    """Predicts the step time and memory of a given plan; its model is traced, or taken from the cache."""
     paths = (json_path, python_path, html_path, trace_path)
     check_outputs(*paths)
     given = read_plan(plan_path)
@@ -61,7 +61,9 @@ def estimate(
 
 
 def lacking(plan: Plan) -> list[str]:
-    """A line for each stage that doesn't fit."""
+    """Returns a line of text for each stage of a plan that doesn't fit into its devices' memory: how much is
+    missing.
+    """
     return [
         f"stage {n} doesn't fit into memory: {units.size(stage.memory_bytes - stage.memory_limit_bytes)} are missing"
         for n, stage in enumerate(plan.stages)

@@ -30,7 +30,7 @@ _MOST = 16
 @click.argument("plan_path", type=PLAN_FILE, metavar="PLAN.json")
 @calibration_option
 def explain(plan_path: pathlib.Path, calibration: str | None) -> None:
-    """Says what bounds a plan, what would help, and what to buy or to speed up first.
+    """Says what bounds a plan's step time, what would help, and what to buy or to speed up first.
 
     With what `plan --json` has kept beside the plan, it plans again with devices, bandwidths and layers twice as good.
     """
@@ -79,7 +79,9 @@ def _explained(plan: Plan, path: pathlib.Path, calibration: str | None) -> tuple
 
 
 def sensitivity_table(found: Sequence[Sensitivity]) -> Table:
-    """Returns the table of what a step depends on, what saves most first; percents are of the step."""
+    """Returns a table of the figures that a plan's step time depends on, the one that saves most first; percents are of
+    the step.
+    """
     table = new_table(
         ("what to speed up first",),
         ("1 % better saves", "of the step", "1 % worse costs", "twice as good", "with the best plan", "saves"),

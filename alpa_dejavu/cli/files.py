@@ -38,7 +38,7 @@ OUTPUT = _Output(path_type=pathlib.Path, dir_okay=False, readable=False, allow_d
 
 
 def check_outputs(*paths: pathlib.Path | None) -> None:
-    """Raises ValueError for a file that can't be written, before anything is planned, and for one that is there twice.
+    """Raises ValueError if an output file can't be written, or is given twice; called before any planning.
 
     Each file's folder is tried by a file that is gone again at once; the files themselves are left as they are.
     """
@@ -53,19 +53,21 @@ def check_outputs(*paths: pathlib.Path | None) -> None:
 
 
 def takes_stdout(*paths: pathlib.Path | None) -> bool:
-    """Whether one of the outputs is standard output: what is for people then goes to standard error."""
+    """Returns whether one of the output paths is standard output, so that text for people must go to standard error."""
     return _STDOUT in paths
 
 
 def kept_beside(path: pathlib.Path | None) -> tuple[pathlib.Path, ...]:
-    """The files that are written beside a plan's, for planning again; none beside a stream."""
+    """Returns the paths of the files that are kept beside a plan's file for planning again; none if the plan goes to a
+    stream.
+    """
     from alpa_dejavu.planning.kept import kept_files
 
     return () if path is None or path == _STDOUT or is_stream(path) else kept_files(path)
 
 
 def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
-    """Writes an output, a file whole; the files that were written, to be told."""
+    """Writes a text to an output, atomically if it is a file; returns the list of files that were written."""
     if path == _STDOUT:
         write_stdout(text)
         return []
@@ -74,7 +76,9 @@ def write_output(path: pathlib.Path, text: str) -> list[pathlib.Path]:
 
 
 def write_pair(plan: Plan, kept: Kept | None, path: pathlib.Path) -> tuple[list[pathlib.Path], str]:
-    """Writes a plan, and what is kept beside its file; the files that were written, and why nothing is kept."""
+    """Writes a plan's file, and beside it the files for planning again; returns the files written, and why nothing was
+    kept, if so.
+    """
     from alpa_dejavu.planning.kept import write_with_kept
     from alpa_dejavu.plans.plan_file import plan_text
 
@@ -91,7 +95,9 @@ def write_outputs(
     html_path: pathlib.Path | None,
     trace_path: pathlib.Path | None,
 ) -> list[pathlib.Path]:
-    """Writes what is asked for, each file whole; the files that were written."""
+    """Writes a planning result to each output that is given (JSON, Python, HTML, trace); returns the files that were
+    written.
+    """
     makers: Sequence[tuple[pathlib.Path | None, Callable[[PlanningResult], str]]] = (
         (json_path, _json), (python_path, _python), (html_path, _html), (trace_path, _trace),
     )  # fmt: skip

@@ -30,7 +30,7 @@ _MOST_STAGES = 3
 @click.option("--history", "path", type=HISTORY, metavar="FILE", help="Instead of the usual file of past runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def history(path: pathlib.Path | None, as_json: bool) -> None:
-    """Shows past runs of plans, and how they correct what is predicted now."""
+    """Shows past runs of plans, and how they correct the predictions for new plans."""
     from alpa_dejavu.calibration.history import Correction, Store
     from alpa_dejavu.calibration.history.origin import UNKNOWN
 
@@ -96,7 +96,7 @@ def _corrections_table(corrections: Sequence[tuple[str, str, StepCorrection]]) -
 
 
 def short_plan(plan: Plan) -> str:
-    """Its micro-batches and its first stages."""
+    """Returns a plan in a few words: its number of micro-batches and its first stages."""
     stages = [_short_stage(stage) for stage in plan.stages[:_MOST_STAGES]]
     more = len(plan.stages) - len(stages)
     rest = [f"{counted(more, 'stage')} more"] if more else []

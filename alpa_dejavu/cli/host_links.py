@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def host_link_table(found: HostLinks) -> Table:
-    """A row for each kind of link, with the first pair of hosts that has it, and for each medium."""
+    """Returns a table with a row for each kind of link from host to host, named by the first pair that has it, and for
+    each medium that links share.
+    """
     figures = ("links", "latency", "rate", "send latency", "send rate")
     table = new_table(("link from host to host",), figures)
     kinds: dict[Link, list[str]] = {}

@@ -37,7 +37,7 @@ _TRIAL_S = 120.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """A package with its version (None: not installed), and what it is for."""
+    """A Python package that planning or running uses: its name, its version (None: not installed), and its purpose."""
 
     name: str
     version: str | None
@@ -47,11 +47,11 @@ class Package:
 @final
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A thing that was tried, and what came of it.
+    """The result of one trial of what works on this machine, as `alpa-dejavu doctor` shows it.
 
     Attributes:
-        what: in a few words.
-        runs: whether it does.
+        what: what was tried, in a few words.
+        runs: whether it works.
         finding: what came out, or the last line of the error.
         remedy: what to do where it doesn't run.
     """
@@ -63,13 +63,15 @@ class Check:
 
 
 def versions() -> tuple[Package, ...]:
-    """Returns Python, and the packages that planning and running go by."""
+    """Returns the versions of Python and of the packages that planning and running use."""
     python = Package("python", platform.python_version(), f"{sys.executable}")
     return (python, *(Package(name, installed_version(name), purpose) for name, purpose in _PACKAGES))
 
 
 def checks() -> tuple[Check, ...]:
-    """Tries what runs here, each package in a process of its own so that this one isn't changed; planning first."""
+    """Returns the results of trying what works on this machine, planning first; each package is tried in a process of
+    its own.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
     return (

@@ -14,7 +14,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 
 
 def end_at_once(*_: object) -> None:
-    """Ends the process with a line and the exit code 130: the handler of the signal.
+    """Handles the signal of an interrupt: ends the process at once with a line of text and the exit code 130.
 
     An exception instead would wait for all that is on its way, and would be lost where code that Python calls by itself
     is just running, or where somebody catches it.
@@ -27,7 +27,9 @@ def end_at_once(*_: object) -> None:
 
 @contextlib.contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Within, an interrupt is raised as KeyboardInterrupt, so that what was started is ended: Ray, other processes."""
+    """Has an interrupt raise KeyboardInterrupt while a `with` block runs, so that what was started is ended too (Ray,
+    other processes).
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is not end_at_once:
         yield

@@ -41,7 +41,7 @@ class _Console(Console):
 
 
 def console(aside: bool = False) -> Console:
-    """Returns the console of standard output, or of standard error where the former is taken.
+    """Returns the console that prints to standard output, or with `aside` to standard error.
 
     It is wide where it isn't a terminal, so that tables keep their rows.
     """
@@ -50,7 +50,7 @@ def console(aside: bool = False) -> Console:
 
 
 def progress() -> Console:
-    """Returns the console of standard error that says what is going on; it shows no progress off a terminal."""
+    """Returns the console on standard error for progress bars and status; off a terminal it shows none."""
     return _of(sys.stderr)
 
 

@@ -15,12 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Count(click.ParamType):
-    """A whole number of at least 1, or "auto"."""
+    """A type of command-line parameter: a whole number of at least 1, or "auto"."""
 
     name = "N|auto"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Returns the number, or "auto" as it is."""
+        """Returns a parameter's value as a whole number of at least 1, or "auto" as it is; fails for any other
+        value.
+        """
         if value == "auto":
             return "auto"
         try:
@@ -33,7 +35,7 @@ class Count(click.ParamType):
 
 
 def number_or_none(value: int | str) -> int | None:
-    """Returns the number, or None for "auto"."""
+    """Returns a parameter's number, or None if it is "auto"."""
     return value if isinstance(value, int) else None
 
 
@@ -77,7 +79,7 @@ communication_option = click.option(
 
 
 def output_options(command: F) -> F:
-    """Adds the options for the files that a command may write; `-` is standard output."""
+    """Adds to a command the options for the files that it may write (JSON, Python ...); `-` is standard output."""
     for name, text in (
         ("--trace", "Write the timeline as trace-event JSON, for ui.perfetto.dev."),
         ("--html", "Write a report that opens in a browser without network."),

@@ -52,7 +52,7 @@ def profile(
     no_history: bool,
     calibration: str | None,
 ) -> None:
-    """Runs a plan on the cluster that Ray has, and shows what it takes beside what was predicted.
+    """Runs a plan on the cluster that Ray has, and shows the measured times beside the predicted ones.
 
     What was measured is appended to the history, which `alpa-dejavu history` shows and later plans are corrected by.
     """
@@ -98,9 +98,10 @@ def profile(
 
 
 def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured) -> Table:
-    """Returns a row for each stage: seconds of a micro-batch, and of what comes once a step.
+    """Returns a table of predicted and measured seconds, with a row for each stage: those of a micro-batch, and those
+    once a step.
 
-    Measured is what the worker is busy with for a forward or backward, computing it (shown apart) and starting it,
+    Measured is how long the worker is busy for a forward or backward: computing it (shown apart) and starting it,
     sending and receiving.
     """
     known = zip(plan.stages, predicted, found.stages, found.computing_s, strict=True)
@@ -112,7 +113,9 @@ def measured_table(plan: Plan, predicted: Sequence[StageTimes], found: Measured)
 
 
 def measured_lines(given: Plan, plan: Plan, found: Measured) -> list[str]:
-    """The step as predicted, measured, and simulated from the measured stages."""
+    """Returns lines of text with a step's time as it was measured, as it was predicted, and as it is simulated from the
+    measured stages.
+    """
     ratio, simulated = found.step_s / plan.step_s, found.simulated_s / found.step_s
     low, high = min(found.steps_s), max(found.steps_s)
     return [

@@ -11,7 +11,9 @@ from alpa_dejavu.cli.interrupts import interrupts_raised
 
 @contextlib.contextmanager
 def ray_cluster(local: int | None, hosts: int = 1) -> Iterator[None]:
-    """The one that Ray has, or if devices are asked for, one of so many on each host, on this machine's CPU."""
+    """Has a `with` block run on the connected Ray cluster or, if `local` devices are asked for, on a new one of so many
+    on each host, on this machine's CPU.
+    """
     with interrupts_raised(), contextlib.ExitStack() as stack:
         if local is not None:
             # Before anything looks for devices: the cluster's are the CPU's, whatever else the machine has.

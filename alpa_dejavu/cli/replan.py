@@ -45,7 +45,7 @@ def replan(
     json_path: pathlib.Path | None,
     python_path: pathlib.Path | None,
 ) -> None:
-    """Plans again for a cluster that has changed, without tracing the model, and says what moves.
+    """Plans again for a cluster that has changed, without tracing the model, and says which parameters must move.
 
     It goes by what `plan --json` has kept beside the plan. Without that, one lost host is met by the plan's own
     contingency, unless another slicer or memory margin is asked for, which may take longer, too.

@@ -16,14 +16,15 @@ _LEAST_STEPS = 5
 
 
 def straggler_lines(path: pathlib.Path, plan: Plan, steps_s: Sequence[Sequence[float]]) -> list[str]:
-    """The hosts that stand out, and the plan that would be chosen now, if what it takes is kept beside the plan.
+    """Returns lines of text that name the slow hosts (stragglers) of a measured run and, if it can be planned again,
+    the plan that would now be chosen.
 
-    Nothing where too little was measured: few steps, or a stage that seems to compute nothing.
+    There are none where too little was measured: few steps, or a stage that seems to compute nothing.
 
     Args:
         path: of the plan's file.
-        plan: as it is predicted on the cluster that it ran on.
-        steps_s: what each stage computed for in each step, shape (steps, S).
+        plan: the plan, as it is predicted on the cluster that it ran on.
+        steps_s: the seconds that each stage computed in each step, shape (steps, S).
     """
     from alpa_dejavu.planning.straggler import stragglers
 

@@ -13,7 +13,8 @@ import click
 
 
 def printable(text: str, kept: str = "") -> str:
-    r"""Text whose control characters are written out: a file's text moves no cursor, and forges no line.
+    r"""Returns a text with its control characters escaped, so that a file's text can't move the cursor or forge
+    a line.
 
     >>> print(printable("a\x1b[2Jb\nc"))
     a\x1b[2Jb\nc
@@ -26,7 +27,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def printable_lines(text: str) -> str:
-    r"""As `printable`, but lines stay lines.
+    r"""Returns a text with its control characters escaped, except for newlines and tabs.
 
     >>> print(printable_lines("a\x07\nb"))
     a\x07
@@ -41,7 +42,8 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Has the streams take every character, and what is logged come without control characters.
+    """Prepares standard output and error: characters that they can't encode are escaped, and logged messages are
+    without control characters.
 
     Raises:
         click.ClickException: standard output is closed, or a device that is full.
@@ -64,10 +66,11 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Says in a line what keeps standard output from being written; what is left of it is then dropped.
+    """Has a failure to write standard output in a `with` block reported in one line; what is left to write is then
+    dropped.
 
     Raises:
-        click.ClickException: it can't be written.
+        click.ClickException: standard output can't be written.
     """
     try:
         yield
@@ -80,7 +83,7 @@ def to_stdout() -> Iterator[None]:
 
 
 def write_stdout(text: str) -> None:
-    """Writes text as files have it, in UTF-8, whatever the terminal's encoding is."""
+    """Writes a text to standard output in UTF-8, whatever the terminal's encoding is."""
     with to_stdout():
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8"))

@@ -19,7 +19,7 @@ _REACH = 1.6449
 
 
 def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
-    """Returns a row for each stage."""
+    """Returns a table with the given columns and a row for each stage of a plan."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.name, justify="right" if column.is_figure else "left", no_wrap=True)
@@ -29,7 +29,7 @@ def stage_table(columns: Sequence[Column], rows: Sequence[StageRow]) -> Table:
 
 
 def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
-    """Returns a row for each plan that was nearly chosen."""
+    """Returns a table with a row for each plan that was nearly chosen: its time, and why it loses."""
     table = new_table(("next best", "stages", "micro-batches", "layers"), ("iteration",), ("why it loses",))
     for n, other in enumerate(runners_up, 2):
         plan = other.plan
@@ -39,7 +39,7 @@ def runners_up_table(runners_up: Sequence[RunnerUp]) -> Table:
 
 
 def front_table(front: Sequence[PricedPlan]) -> Table:
-    """Returns a row for each plan for which no other is both as fast and as cheap."""
+    """Returns a table of the Pareto front: a row for each plan for which no other is both as fast and as cheap."""
     table = new_table(("hosts used",), ("iteration", "price of a step"), ("which hosts",))
     for one in front:
         table.add_row(str(len(one.hosts)), units.seconds(one.plan.step_s), f"{one.price:.4g}", " ".join(one.hosts))
@@ -47,7 +47,7 @@ def front_table(front: Sequence[PricedPlan]) -> Table:
 
 
 def print_plan(plan: Plan, to: Console) -> None:
-    """Prints the problem that a plan solves, and its stages."""
+    """Prints a plan's model, cluster and schedule, and a table of its stages."""
     batch = "" if plan.batch is None else f", batch {plan.batch}"
     to.print(
         f"{plan.model or 'A model'} on {plan.cluster} ({plan.num_devices} devices){batch}: "
@@ -58,7 +58,7 @@ def print_plan(plan: Plan, to: Console) -> None:
 
 
 def print_said(plan: Plan, to: Console) -> None:
-    """Prints how sure the plan is, and what else is said of it."""
+    """Prints how sure a plan's prediction is, what the loss of a host costs, and the plan's notes."""
     if plan.confidence is not None:
         to.print(f"confidence              {plan.confidence.summary}", soft_wrap=True)
     if plan.without_a_host is not None:
@@ -68,7 +68,9 @@ def print_said(plan: Plan, to: Console) -> None:
 
 
 def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -> None:
-    """Prints the plan, its figures, and the next best ones; `verb` says what took so long."""
+    """Prints the plan of a planning result, its predicted figures, and the next best plans; `verb` ("planned",
+    "estimated") names the work that took the printed seconds.
+    """
     plan = planned.plan
     print_plan(plan, to)
     to.print(f"iteration time          {units.seconds(plan.step_s)}")
@@ -91,7 +93,9 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
 
 
 def correction_line(plan: Plan, by: StepCorrection) -> str:
-    """Returns a line that says by how much past runs corrected a prediction, and how sure that is."""
+    """Returns a line of text that says by how much past runs corrected a plan's predicted step time, and how sure that
+    is.
+    """
     low, high = (
         units.seconds(plan.uncorrected_s * by.factor * math.exp(side * _REACH * by.spread)) for side in (-1, 1)
     )
@@ -103,7 +107,7 @@ def correction_line(plan: Plan, by: StepCorrection) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Returns a number with its noun.
+    """Returns a number followed by its noun, in the singular or plural.
 
     >>> [counted(1, "stage"), counted(2, "stage"), counted(2, "batch", "batches")]
     ['1 stage', '2 stages', '2 batches']
@@ -112,7 +116,9 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def new_table(left: Sequence[str], right: Sequence[str], wide: Sequence[str] = ()) -> Table:
-    """Returns a table with columns of text, of figures, and of text that may be folded."""
+    """Returns an empty table with columns of text, right-aligned columns of figures, and columns of text that may be
+    folded.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in left:
         table.add_column(name, no_wrap=True)

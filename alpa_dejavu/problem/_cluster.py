@@ -15,11 +15,11 @@ from alpa_dejavu.problem.limits import MOST_DEVICES_PER_HOST, MOST_HOSTS, at_mos
 @final
 @dataclasses.dataclass(frozen=True)
 class SmallProducts:
-    """The rate of matrix products that are too small for a device's good library.
+    """A lower rate of the matrix products that are too small for a device's fast matrix library.
 
     Attributes:
-        below_flop: operations of one product (of a batch of them, of each one); larger ones run at the device's rate.
-        share: the part of that rate that smaller products reach.
+        below_flop: operations of one product (each one of a batch); products of more run at the device's full rate.
+        share: the part of the full rate that products of fewer operations reach.
     """
 
     below_flop: float
@@ -33,12 +33,13 @@ class SmallProducts:
 @final
 @dataclasses.dataclass(frozen=True)
 class StridedReads:
-    """The rates of reads against the order in memory, where a cache line is fetched for each element.
+    """The rates at which a device reads arrays against their order in memory, where a cache line is fetched per
+    element.
 
     Attributes:
-        bytes_per_s: of an operator that reads more so than stays in the cache until the rest of its lines is needed.
-        cached_bytes_per_s: of one that reads less.
-        cached_bytes: how much stays in the cache.
+        bytes_per_s: of an operator that reads more than `cached_bytes` in this way.
+        cached_bytes_per_s: of an operator that reads less.
+        cached_bytes: how much stays in the cache until the rest of its lines is needed.
     """
 
     bytes_per_s: float
@@ -50,7 +51,7 @@ class StridedReads:
             checks.positive("strided reads", field, getattr(self, field))
 
     def scaled(self, factor: float) -> StridedReads:
-        """Returns the same reads at so many times the rates."""
+        """Returns the rates of strided reads multiplied by a factor; how much stays in the cache is unchanged."""
         return StridedReads(self.bytes_per_s * factor, self.cached_bytes_per_s * factor, self.cached_bytes)
 
 
@@ -63,14 +64,14 @@ class Device:
         name: for people.
         memory_bytes: what Alpa may use of its memory.
         flop_per_s: of matrix products, by dtype; "float32" must be there and stands in for a dtype that isn't.
-        vector_flop_per_s: of element-wise loops that stay in cache.
-        memory_bytes_per_s: of its memory, read and write together.
+        vector_flop_per_s: operations per second of element-wise loops that stay in cache.
+        memory_bytes_per_s: the bandwidth of its memory, read and write together.
         kernel_s: what starting one operator inside a computation costs.
         dispatch_s: what starting one compiled computation costs (twice for each micro-batch and stage).
         step_s: what one training step costs a stage besides its computations.
         small_products: products that don't reach `flop_per_s`; None: all do.
-        dilated_flop_per_s: of convolutions over images with holes; None: as of other products.
-        strided: what is read against its order in memory; None: that costs nothing besides.
+        dilated_flop_per_s: the rate of dilated convolutions (over images with holes); None: that of other products.
+        strided: the rates of reads against the order in memory; None: such reads cost nothing extra.
         transcendental_flop: what an exponential or tanh counts beside an addition: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
         crowding: how many times longer operators take in a stage of several devices, where these share a process.
@@ -107,13 +108,17 @@ class Device:
 
     @classmethod
     def of(cls, figures: Mapping[str, Any]) -> Device:
-        """Returns the device of a file's figures: `small_products` and `strided` are mappings, left out, or None."""
+        """Returns the device that a file's mapping of attributes describes; `small_products` and `strided` are mappings
+        in it, left out, or None.
+        """
         parts: Mapping[str, Callable[..., Any]] = {"small_products": SmallProducts, "strided": StridedReads}
         made = {name: part(**figures[name]) for name, part in parts.items() if figures.get(name) is not None}
         return cls(**{**figures, **made})
 
     def rate(self, dtype: str) -> float:
-        """Returns the operations per second of matrix products in a dtype."""
+        """Returns the device's operations per second of matrix products in a dtype, those of "float32" for an unknown
+        one.
+        """
         return self.flop_per_s.get(dtype, self.flop_per_s["float32"])
 
 
@@ -124,12 +129,12 @@ class Host:
 
     Attributes:
         name: for people, and in plans.
-        device: each of its devices, which are all alike.
-        num_devices: how many.
+        device: what each of its devices is; all are alike.
+        num_devices: how many devices it has.
         price_per_hour: what it costs an hour; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
-        slowdown: so many times as long as its machine's figures say do its devices take, which is in `device` already.
+        slowdown: by what factor its devices are slower than its machine type's figures say; `device` includes it.
     """
 
     name: str
@@ -201,7 +206,9 @@ class Cluster:
         price_per_hour: float | None = None,
         memory_margin: float | None = None,
     ) -> Cluster:
-        """Returns a cluster of equal hosts: `within` joins devices of one host, `between` any two hosts."""
+        """Returns a cluster of equal hosts; the link `within` joins the devices of one host, the link `between` any two
+        hosts.
+        """
         at_most(f"cluster {name}: hosts", len(host_names), MOST_HOSTS, "plan for a part of the cluster")
         hosts = tuple(Host(host, device, num_devices, price_per_hour, memory_margin) for host in host_names)
         links = tuple(tuple(within if a is b else between for b in hosts) for a in hosts)
@@ -209,21 +216,23 @@ class Cluster:
 
     @property
     def shared(self) -> bool:
-        """Returns whether all devices are parts of one CPU."""
+        """Returns whether all devices of the cluster are parts of one CPU."""
         return self.cores is not None
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices of all hosts together."""
+        """Returns the number of devices of all hosts of the cluster together."""
         return sum(host.num_devices for host in self.hosts)
 
     def part(self, hosts: Sequence[int]) -> Cluster:
-        """Returns the cluster of some hosts, by their index and in this order, with the links between them."""
+        """Returns the cluster of a selection of its hosts, given by their indices and in that order, with the links
+        between them.
+        """
         links = tuple(tuple(self.links[a][b] for b in hosts) for a in hosts)
         return dataclasses.replace(self, hosts=tuple(self.hosts[n] for n in hosts), links=links)
 
     def slowest_link(self, hosts: Sequence[int]) -> Link:
-        """Returns the link that holds up a group of devices on these hosts: of least rate, then of longest latency."""
+        """Returns the slowest link among the given hosts (by index): of the least rate, then of the longest latency."""
         if not hosts:
             raise ValueError(f"cluster {self.name}: no hosts are given, so there is no link between them")
         chosen = sorted(set(hosts))
@@ -231,10 +240,10 @@ class Cluster:
         return min(pairs, key=lambda link: (link.bytes_per_s, -link.latency_s))
 
     def check_rates(self) -> None:
-        """Checks that what goes over each link can be read and written that fast.
+        """Checks that no link of the cluster is faster than the memory of the devices at its two ends.
 
         Raises:
-            ValueError: a link is faster than the memory of the devices at one of its ends; names the hosts.
+            ValueError: a link is faster; the message names its hosts.
         """
         memory = [host.device.memory_bytes_per_s * host.num_devices for host in self.hosts]
         for a, row in enumerate(self.links):

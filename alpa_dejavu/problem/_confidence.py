@@ -12,18 +12,18 @@ from alpa_dejavu.problem import checks
 @final
 @dataclasses.dataclass(frozen=True)
 class Confidence:
-    """The confidence in a chosen plan, from joint draws of the costs.
+    """The confidence in a chosen plan, from drawing the costs of all candidate plans at random many times, jointly.
 
     Attributes:
-        probability: that its step is within 5 % of the best one's among `candidates`; of plans that the search didn't
-            look at nothing is said.
+        probability: that the plan's step takes at most 5 % longer than that of the best of the `candidates`; plans that
+            the search didn't look at aren't considered.
         expected_step_s: the middle (geometric mean) of the step over the draws, in which now one stage and now another
             is the slowest, corrected for the optimism of having picked the smallest of several predictions.
-        interval_s: the ends of the 90 % interval of the step in seconds, so corrected.
-        draws: how many were made.
+        interval_s: the ends of the 90 % interval of the step in seconds, corrected in the same way.
+        draws: how many draws were made.
         candidates: how many plans were compared, the chosen one among them.
         spread_from: where the errors' size is from, in a few words.
-        compared: the shapes of the candidates in a few words; empty: nobody told them.
+        compared: the shapes of the candidates in a few words; empty: not told.
 
     Raises ValueError for a probability outside of 0..1, counts below one, and seconds that aren't finite and positive.
     """
@@ -48,7 +48,7 @@ class Confidence:
         checks.positive("confidence", "candidates", self.candidates)
 
     def times(self, factor: float) -> Confidence:
-        """Returns the confidence once all seconds are multiplied by a factor.
+        """Returns the confidence in the plan once its expected step and interval are multiplied by a factor.
 
         >>> Confidence(0.83, 1.25, (0.5, 2.0), 200, 9, "assumed").times(2.0).interval_s
         (1.0, 4.0)
@@ -60,7 +60,7 @@ class Confidence:
 
     @property
     def summary(self) -> str:
-        """Returns the confidence in one line of text.
+        """Returns the confidence in a plan as one line of text.
 
         >>> Confidence(0.83, 1.25, (0.9, 1.8), 200, 9, "assumed").summary
         'within 5 % of the best of 9 candidates with 83 %; expected step 1.25 s, with 90 % 900 ms to 1.8 s (assumed)'

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True)
 class Moves:
-    """The parameters and optimizer's states that hosts take in when one plan follows another.
+    """The parameters and optimizer states that hosts must receive when one plan replaces another.
 
     Attributes:
-        layers: those of which parameters or the optimizer's state come to a host that hasn't them.
-        num_bytes: what is taken in, on all hosts together.
-        seconds: what this takes over the cluster's links, all hosts at a time. What a lost host alone had is taken to
-            come over the slowest link.
+        layers: those of which a host receives parameters or the optimizer's state, since it hasn't got them.
+        num_bytes: how much is received, on all hosts together.
+        seconds: how long that takes over the cluster's links, all hosts at a time. What only a lost host had is
+            assumed to come over the slowest link.
     """
 
     layers: tuple[int, ...]
@@ -35,13 +35,14 @@ class Moves:
 @final
 @dataclasses.dataclass(frozen=True)
 class Contingency:
-    """The stages that are run without one of the hosts, with the plan's layers and schedule.
+    """The fallback of a plan for the loss of one host: the stages to run without it, with the plan's layers and
+    schedule.
 
     Attributes:
         stages: in the order of the layers, on the hosts that are left.
-        step_s: predicted seconds of a step.
-        num_micro_batches: the plan's, or more where memory would be short.
-        moves: what the hosts take in, coming from the plan.
+        step_s: predicted seconds of a training step.
+        num_micro_batches: that of the plan, or more where memory would be short.
+        moves: what the hosts must receive to change from the plan to these stages.
         unused: hosts that are left but have no stage, since no choice of submeshes can use them up too.
     """
 

@@ -19,7 +19,7 @@ PHASES = ("forward", "backward", "step")
 
 
 class NoShardingError(ValueError):
-    """A mesh can't divide a model in the way that its options ask for."""
+    """An error that says that a logical mesh can't divide a model in the way that its options ask for."""
 
 
 @final
@@ -40,7 +40,9 @@ class AxisCollectives:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryShares:
-    """The shares of the whole tensors of layers i..j that one device keeps, each a number or of shape (L, L)."""
+    """The fractions of the tensors of a stage of layers i..j that one device keeps, each a number or of shape
+    (L, L).
+    """
 
     parameters: FloatArray | float
     gradients: FloatArray | float
@@ -51,50 +53,61 @@ class MemoryShares:
 
 
 class Division(Protocol):
-    """A model divided among the devices of one logical mesh, at one ZeRO level.
+    """A model divided (sharded) among the devices of one logical mesh, at one ZeRO level.
 
-    A layer may be divided otherwise in one stage than in another: it then has several variants.
+    A layer may be sharded otherwise in one stage than in another: each way is one variant of the layer.
     """
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns the layer that each variant is of; the first L are the layers in order."""
+        """Returns for each variant (one way to shard one layer) the layer's number; the first L are layers 0..L-1 in
+        order.
+        """
         ...
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """Returns for each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside.
+        """Returns which variant (way to shard it) each layer n has in the stage of layers i..j, shape (L, L, L), -1
+        outside.
 
-        None: each layer has one variant.
+        None: each layer has one variant alone.
         """
         ...
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns, by variant, the operators of a layer that one device computes; in "step" the optimizer's update."""
+        """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase; in
+        "step" those of the optimizer's update.
+        """
         ...
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Returns a layer's collectives, which come one after the other; arrays of shape (number of unlike ones,)."""
+        """Returns the collectives of one variant of a layer (way to shard it) in a phase, one after the other; their
+        arrays are of shape (number of unlike collectives,).
+        """
         ...
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives that a stage of layers i..j does once for all its layers, arrays of shape (L, L)."""
+        """Returns the collectives that a stage of layers i..j does in a phase once for all its layers; arrays of shape
+        (L, L).
+        """
         ...
 
     def memory(self) -> MemoryShares:
-        """Returns the shares of parameters, gradients, activations and so on that one device keeps."""
+        """Returns the fractions of parameters, gradients, optimizer state and activations that one device keeps."""
         ...
 
 
 class Sharding(Protocol):
-    """A rule of how any logical mesh divides some layers."""
+    """A rule by which the devices of any logical mesh divide the layers of a model."""
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> Division:
-        """Returns the layers divided on one mesh, at one ZeRO level."""
+        """Returns the layers as they are divided among the devices of one logical mesh, at the config's ZeRO level."""
         ...
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Does now the work that dividing on these configs will need."""
+        """Does in advance the work (such as solving ILPs) that dividing layers on each of these mesh configs
+        will need.
+        """
         ...
 
     def with_micro_batch(self, ratio: float) -> Sharding:

@@ -12,7 +12,7 @@ from alpa_dejavu.problem._cluster import Cluster
 
 
 def counted_name(num_hosts: int, machine: str) -> str:
-    """The name of a cluster of so many hosts of a machine type.
+    """Returns the name of a cluster of a number of hosts of one machine type.
 
     >>> counted_name(7, "p3.16xlarge")
     '7 x p3.16xlarge'
@@ -23,15 +23,15 @@ def counted_name(num_hosts: int, machine: str) -> str:
 @final
 @dataclasses.dataclass(frozen=True)
 class HostSummary:
-    """One host, as far as a plan depends on it.
+    """A summary of one host of a cluster, with the figures of it that a plan depends on.
 
     Attributes:
         name: of the host.
-        num_devices: that it has, used or not.
-        device: their name.
-        memory_bytes: what Alpa may use of the memory of each.
-        kind: hosts of equal numbers are interchangeable (`host_kinds`).
-        slowdown: as `Host.slowdown`.
+        num_devices: how many devices it has, used or not.
+        device: the name of its type of devices.
+        memory_bytes: what Alpa may use of the memory of each device.
+        kind: a number that is equal for hosts that are interchangeable (`host_kinds`).
+        slowdown: by what factor its devices are slower than its machine type's, as `Host.slowdown`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class HostSummary:
 @final
 @dataclasses.dataclass(frozen=True)
 class ClusterSummary:
-    """The hosts that a plan was made for, those that it leaves unused too.
+    """A summary of the cluster that a plan was made for: its hosts, including those that the plan leaves unused.
 
     Attributes:
         hosts: in Alpa's order.
@@ -67,7 +67,7 @@ class ClusterSummary:
 
     @classmethod
     def of(cls, cluster: Cluster, kinds: Sequence[int]) -> ClusterSummary:
-        """A summary of a cluster, given the kind of each of its hosts (`host_kinds`)."""
+        """Returns the summary of a cluster, given for each of its hosts the number of its kind (`host_kinds`)."""
         hosts = tuple(
             HostSummary(host.name, host.num_devices, host.device.name, host.device.memory_bytes, kind, host.slowdown)
             for host, kind in zip(cluster.hosts, kinds, strict=True)
@@ -76,17 +76,17 @@ class ClusterSummary:
 
     @property
     def alike(self) -> bool:
-        """Whether any two hosts may change places, so that their order is all that their names say."""
+        """Returns whether all hosts of the cluster are interchangeable."""
         return len({host.kind for host in self.hosts}) == 1
 
     @property
     def shared(self) -> bool:
-        """Whether all devices are parts of one CPU."""
+        """Returns whether all devices of the cluster are parts of one CPU."""
         return self.cores is not None
 
     @property
     def text(self) -> str:
-        """The hosts in a few words.
+        """Returns the cluster's hosts and their devices in a few words.
 
         >>> ClusterSummary((HostSummary("a", 8, "V100", 2**34), HostSummary("b", 8, "V100", 2**34))).text
         '2 hosts of 8 V100 with 16.00 GiB'
@@ -99,5 +99,5 @@ class ClusterSummary:
         return " and ".join(f"{count} host{'s' if count > 1 else ''} {of}" for of, count in counts.items())
 
     def without(self, lost: Collection[str]) -> ClusterSummary:
-        """The summary of the hosts that are left."""
+        """Returns the summary of the cluster without its lost hosts, which are given by name."""
         return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name not in lost))

@@ -11,7 +11,8 @@ from alpa_dejavu.problem._link import Link
 
 
 def host_kinds(cluster: Cluster) -> tuple[int, ...]:
-    """Returns for each host the number of its kind, from 0 in the order of the hosts.
+    """Returns for each host of a cluster the number of its kind (hosts of one kind are interchangeable), from 0 in the
+    order of the hosts.
 
     Two hosts are of one kind if the cluster stays the same when they change places: devices, the links within, and
     those to and from every other host are alike. So all hosts of a kind have the same link to each host of another,

@@ -12,13 +12,13 @@ from alpa_dejavu.problem._operators import Operators
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: what it computes forward, backward and in the optimizer's update.
+    """One layer of a model: its operators of the forward pass, the backward pass and the optimizer's update.
 
     Attributes:
         name: for people.
         forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
         update: operators of the optimizer's step, once for all micro-batches.
-        forward_temporary_bytes, backward_temporary_bytes: the peak of what lives only inside the computation.
+        forward_temporary_bytes, backward_temporary_bytes: the peak of tensors that live only while it is computed.
         exchanged_bytes: what a tensor-parallel group must add up for this layer and one micro-batch, forward and
             backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
     """
@@ -32,7 +32,7 @@ class Layer:
     exchanged_bytes: tuple[float, ...] = ()
 
     def operators(self, phase: str) -> Operators:
-        """Returns the operators of a phase: "forward", "backward" or "step", which is the optimizer's update."""
+        """Returns the layer's operators of a phase: "forward", "backward" or "step" (the optimizer's update)."""
         return {"forward": self.forward, "backward": self.backward, "step": self.update}[phase]
 
     def __post_init__(self) -> None:

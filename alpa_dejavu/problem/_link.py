@@ -11,13 +11,13 @@ from alpa_dejavu.problem import checks
 @final
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A way between two devices: the alpha (latency) and 1/beta (rate) of the alpha-beta model.
+    """A link between two devices: the alpha (latency) and 1/beta (rate) of the alpha-beta model.
 
     Attributes:
-        latency_s, bytes_per_s: of one message in a collective among the devices of one stage.
+        latency_s, bytes_per_s: latency and rate of one message in a collective among the devices of one stage.
         send_latency_s, send_bytes_per_s: of a tensor that goes from one stage to the next, which may take another way
             (on a CPU cluster, through the runtime's transport instead of shared memory); None: the same.
-        pair_bytes_per_s: what two devices have between them, where `bytes_per_s` is what a device has to all others
+        pair_bytes_per_s: the rate between two devices, where `bytes_per_s` is the rate of a device to all others
             together, as with NVLinks from device to device; None: two devices can use all of it, as through a switch.
         shares: names of the media that it goes over with other links, such as a host's network card or a switch. What
             goes at a time over all links of such a name shares what the medium has (`Cluster.media`). Empty: shared
@@ -43,7 +43,8 @@ class Link:
         checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
 
     def group_bytes_per_s(self, size: int) -> float:
-        """Bytes per second of each device in a collective among so many: by its links to the others of the group.
+        """Returns the bytes per second of each device in a collective among `size` devices, by its links to the other
+        ones.
 
         >>> [Link(0.0, 150.0, pair_bytes_per_s=25.0).group_bytes_per_s(size) for size in (2, 4, 8)]
         [25.0, 75.0, 150.0]
@@ -54,6 +55,8 @@ class Link:
 
     @property
     def sending(self) -> tuple[float, float]:
-        """Latency in seconds and bytes per second between stages."""
+        """Returns the latency in seconds and the bytes per second of the link for a tensor sent from one stage to the
+        next.
+        """
         latency = self.latency_s if self.send_latency_s is None else self.send_latency_s
         return latency, self.group_bytes_per_s(2) if self.send_bytes_per_s is None else self.send_bytes_per_s

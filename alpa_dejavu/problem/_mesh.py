@@ -16,7 +16,7 @@ ZERO = (0, 2, 3)
 @final
 @dataclasses.dataclass(frozen=True)
 class Submesh:
-    """A part of a cluster: equally many devices of each of some hosts."""
+    """A submesh of a cluster: some hosts, and equally many devices of each."""
 
     num_hosts: int
     devices_per_host: int
@@ -27,7 +27,7 @@ class Submesh:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices of all its hosts together."""
+        """Returns the number of devices of the submesh, on all its hosts together."""
         return self.num_hosts * self.devices_per_host
 
 
@@ -37,8 +37,8 @@ class MeshConfig:
     """A logical view of a submesh: (data-parallel, tensor-parallel) sizes, and Alpa's auto-sharding options for it.
 
     Attributes:
-        shape: product = the submesh's devices.
-        data_parallel, tensor_parallel: the axes' lengths by what they are meant for: the batch, and the operators.
+        shape: the lengths of its axes; their product is the number of the submesh's devices.
+        data_parallel, tensor_parallel: how many ways the batch is cut, and how many ways the operators.
         options: handed to Alpa's auto-sharding pass as they are.
         remat: "none", or "layer": a layer keeps its inputs alone for its backward, and computes the rest again.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
@@ -68,7 +68,9 @@ class MeshConfig:
 
     @property
     def batch_forced(self) -> bool:
-        """Returns whether the batch must be cut by the first axis; else the auto-sharding pass cuts what it likes."""
+        """Returns whether the batch must be cut along the mesh's first axis; else Alpa's auto-sharding pass is free to
+        choose.
+        """
         return self.options.get("force_batch_dim_to_mesh_dim", -1) not in (None, -1)
 
 
@@ -106,7 +108,9 @@ class SearchSpace:
             raise ValueError(f"search space: allowed_imbalance is {self.allowed_imbalance}, but must be at least 0")
 
     def part(self, submeshes: Sequence[int]) -> SearchSpace:
-        """Returns the space of some of its submeshes, by their index."""
+        """Returns the search space that has only some of the submeshes, which are given by their indices, with their
+        configs.
+        """
         return dataclasses.replace(
             self,
             submeshes=tuple(self.submeshes[s] for s in submeshes),
@@ -115,6 +119,8 @@ class SearchSpace:
         )
 
     def filtered(self, keep: Callable[[MeshConfig], bool]) -> SearchSpace:
-        """Returns the space of the configs that are kept, each in its place."""
+        """Returns the search space with only those mesh configs for which `keep` is true; the others become None in
+        their places.
+        """
         kept = [[config if config is not None and keep(config) else None for config in row] for row in self.configs]
         return dataclasses.replace(self, configs=tuple(map(tuple, kept)))

@@ -15,7 +15,8 @@ ROLES = ("parameter", "gradient", "optimizer", "input", "activation")
 @final
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One tensor and the layers that make and use it, on positions along the chain forward then backward.
+    """One tensor of a training step, and the layers that make and use it, by their positions in the order of
+    computation.
 
     With L layers, position p < L is the forward computation of layer p, and position p >= L the backward one of layer
     2L-1-p: the order in which one micro-batch goes through.
@@ -23,7 +24,7 @@ class Tensor:
     Attributes:
         num_bytes: of the whole tensor, of one micro-batch if it has a batch dimension.
         role: one of `ROLES`; "activation" is what a layer makes, the others come from outside.
-        producer: the position that makes it, -1 if it comes from outside.
+        producer: the position of the layer that makes it, -1 if it comes from outside.
         users: the positions that read it, ascending; for "gradient" and "optimizer" the layers (as forward positions)
             whose stages keep it.
     """
@@ -43,9 +44,9 @@ class Tensor:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """The layers of a step and all tensors that outlive one layer.
+    """A model as the planner sees it: the layers of a training step, and all tensors that outlive one layer.
 
-    `sharding` says how the devices of a logical mesh divide the layers; without one all is divided evenly.
+    `sharding` says how the devices of a logical mesh divide the layers; without one all work is divided evenly.
 
     Raises ValueError without layers, or where a tensor names a position that doesn't exist.
     """
@@ -68,19 +69,21 @@ class Model:
 
     @property
     def num_layers(self) -> int:
-        """L."""
+        """Returns L, the number of the model's layers."""
         return len(self.layers)
 
     def layer_of(self, position: int) -> int:
-        """The layer that computes at a position."""
+        """Returns the number of the layer that computes at a position of the chain, forward (0..L-1) then backward
+        (L..2L-1).
+        """
         return position if position < self.num_layers else 2 * self.num_layers - 1 - position
 
     @property
     def parameter_bytes(self) -> float:
-        """All parameters together."""
+        """Returns the bytes of all parameters of the model together."""
         return sum(t.num_bytes for t in self.tensors if t.role == "parameter")
 
     @property
     def flop(self) -> float:
-        """Operations of one micro-batch, forward and backward."""
+        """Returns the floating-point operations of one micro-batch through all layers, forward and backward."""
         return sum(layer.forward.total_flop + layer.backward.total_flop for layer in self.layers)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class Objective(abc.ABC):
-    """A measure of a whole slicing, in seconds of any kind: `SlicingProblem.objective` takes one in place of a name.
+    """A measure of a slicing (the stages that layers are cut into), in seconds of any kind, that slicers make least:
+    `SlicingProblem.objective` takes one in place of a name.
 
     Slicers that try plans ("exhaustive", "mcmc", "uniform") work with any; those that need a recurrence raise
     ValueError where they have none for it.
@@ -18,10 +19,10 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """Returns what the stages cost together; the less, the better.
+        """Returns the objective's cost in seconds of all stages of a slicing together; the less, the better.
 
         Args:
-            problem: what is cut.
+            problem: the slicing problem whose layers are cut.
             stages: in the order of the layers; known to be allowed, each at a finite cost.
 
         Returns:

@@ -76,7 +76,8 @@ class Operator:
 
     @property
     def product_sizes(self) -> tuple[float, float, float, float] | None:
-        """Returns a matrix product's batch, rows, columns and contracted elements; None for any other operator.
+        """Returns the sizes (batch, rows, columns, contracted elements) of a matrix product; None for any other
+        operator.
 
         >>> Operator("dot", "dot_general", ((8, 16, 32), (8, 32, 4)), ((8, 16, 4),), "float32", 32768.0).product_sizes
         (8.0, 16.0, 4.0, 32.0)
@@ -94,9 +95,9 @@ class Operator:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operators:
-    """Many operators as columns, all of shape (number of operators,): what the latency models compute on.
+    """Many operators as columns of numbers, each of shape (number of operators,), for latency models to compute on.
 
-    The columns may be a share of the records' figures: `split` makes those of one device out of several. `is_product`
+    The columns may be a share of the records' figures: `split` makes those of one of several devices. `is_product`
     says which are matrix products or convolutions, `is_single` which are matrix products with no batch dimension,
     `is_dilated` which are convolutions over images with holes.
     """
@@ -118,7 +119,7 @@ class Operators:
 
     @classmethod
     def of(cls, records: Sequence[Operator]) -> Operators:
-        """Returns the columns of some records, undivided."""
+        """Returns operator records as columns, undivided among devices."""
         columns = {name: np.array([getattr(r, name) for r in records], dtype=np.float64) for name in _COLUMNS}
         dtype = np.array([r.dtype for r in records], dtype=np.str_)
         is_product = np.array([r.kind in ("dot", "conv") for r in records], dtype=np.bool_)
@@ -128,7 +129,7 @@ class Operators:
 
     @classmethod
     def joined(cls, parts: Sequence[Operators]) -> Operators:
-        """Returns several operators' columns as one, in order; there must be one at least.
+        """Returns the columns of several groups of operators concatenated, in order; there must be one group at least.
 
         >>> add = Operators.of([Operator("elementwise", "add", ((8,), (8,)), ((8,),), "float32", flop=8)])
         >>> Operators.joined([add, add.split(2)]).flop
@@ -139,7 +140,8 @@ class Operators:
         return cls(records=tuple(itertools.chain.from_iterable(part.records for part in parts)), **columns)
 
     def split(self, data_parallel: Ways, tensor_parallel: Ways = 1) -> Operators:
-        """Returns what each device computes and moves when operators are divided evenly, all alike or each its own way.
+        """Returns what each device computes and moves when operators are divided evenly, all in the same numbers of
+        ways or each in its own.
 
         Tensor parallelism divides everything, data parallelism all but what has no batch dimension.
 
@@ -161,12 +163,14 @@ class Operators:
 
     @property
     def total_flop(self) -> float:
-        """Returns the number of all operations together, loops counted by their trips."""
+        """Returns the floating-point operations of all operators together, those in loops counted by their trips."""
         return float(self.flop @ self.count)
 
     @property
     def product_flop(self) -> float:
-        """Returns the number of operations of matrix products and convolutions alone."""
+        """Returns the floating-point operations of the matrix products and convolutions alone, loops counted by their
+        trips.
+        """
         return float((self.flop * self.count)[self.is_product].sum())
 
     def __len__(self) -> int:

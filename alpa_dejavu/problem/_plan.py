@@ -20,7 +20,7 @@ LAYER_OPTIONS = ("auto", "manual")
 
 
 class NoPlanError(RuntimeError):
-    """An error that says that no plan fits: what is missing where, and what would help."""
+    """An error that says that no plan fits: what is lacking where (such as memory), and what would help."""
 
 
 @final
@@ -34,8 +34,9 @@ class StagePlan:
         hosts: names of the hosts that it runs on.
         compute_s, collective_s, boundary_s: of one micro-batch, forward and backward; together they are `cost_s`.
         per_step_s: what it costs once a step (gradient synchronisation, optimizer).
-        memory_bytes: predicted peak of each device, with the micro-batches in flight that the stage's place asks for.
-        memory_limit_bytes: what a device has.
+        memory_bytes: predicted peak of each device's memory, with as many micro-batches in flight as the stage's place
+            in the pipeline asks for.
+        memory_limit_bytes: the memory that a device has.
         options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
         remat: "none" or "layer", as `MeshConfig` has it.
         zero: 0, 2 or 3, as `MeshConfig` has it.
@@ -76,12 +77,12 @@ class StagePlan:
 
     @property
     def num_layers(self) -> int:
-        """Returns the number of layers of this stage."""
+        """Returns the number of layers of the stage."""
         return self.layers[1] - self.layers[0] + 1
 
     @property
     def cost_s(self) -> float:
-        """Returns the seconds of one micro-batch, forward and backward."""
+        """Returns the predicted seconds of the stage for one micro-batch, forward and backward, with communication."""
         return self.compute_s + self.collective_s + self.boundary_s
 
 
@@ -110,12 +111,12 @@ class StepCorrection:
 @final
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A pipeline's stages, and the prediction for a step.
+    """A pipeline-parallel plan: the stages that a model is cut into, and the predicted time of a training step.
 
     Attributes:
         stages: in the order of the layers.
         step_s: predicted seconds of one training step.
-        lower_bound_s: by the same costs, the slicer's objective is nowhere less.
+        lower_bound_s: no plan has a smaller objective in seconds by the same predicted costs.
         num_micro_batches, schedule: what it was planned for.
         cluster: its name, for people.
         planning_s: seconds of each step of the planning, in order.
@@ -159,12 +160,12 @@ class Plan:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices of all stages together."""
+        """Returns the number of devices of all stages of the plan together."""
         return sum(stage.submesh.num_devices for stage in self.stages)
 
     @property
     def devices_of_hosts(self) -> collections.Counter[str]:
-        """Returns how many devices of each host stages are on, by the hosts' names."""
+        """Returns for each host's name how many of its devices the plan's stages use."""
         taken: collections.Counter[str] = collections.Counter()
         for stage in self.stages:
             taken.update(dict.fromkeys(stage.hosts, stage.submesh.devices_per_host))
@@ -172,17 +173,19 @@ class Plan:
 
     @property
     def num_layers(self) -> int:
-        """Returns the number of layers of all stages together."""
+        """Returns the number of layers of all stages of the plan together."""
         return self.stages[-1].layers[1] + 1
 
     @property
     def uncorrected_s(self) -> float:
-        """Returns the seconds of a step as they were predicted, before past runs corrected them."""
+        """Returns the seconds of a training step as they were predicted, before past runs corrected them."""
         return self.step_s if self.correction is None else self.step_s / self.correction.factor
 
     @property
     def without_a_host(self) -> str | None:
-        """Returns in a few words what losing the host costs whose loss costs most; None if nobody planned for it."""
+        """Returns in a few words what losing the worst host costs (seconds of a step without it, and what must move);
+        None if the plan has no contingencies.
+        """
         if not self.contingencies:
             return None
         host, worst = max(self.contingencies.items(), key=lambda item: (item[1].step_s, item[1].moves.seconds))
@@ -194,15 +197,15 @@ class Plan:
 
     @property
     def total_planning_s(self) -> float:
-        """Returns the seconds of all steps of the planning together."""
+        """Returns the seconds that planning took, all of its steps together."""
         return sum(self.planning_s.values())
 
     def after(self, steps_s: Mapping[str, float]) -> Plan:
-        """Returns the plan with the seconds of planning steps that came before its own; equal names are added up."""
+        """Returns the plan with the seconds of earlier planning steps put before its own; equal names are added up."""
         own = {name: seconds + steps_s.get(name, 0.0) for name, seconds in self.planning_s.items()}
         return dataclasses.replace(self, planning_s={**steps_s, **own})
 
     @property
     def layer_ids(self) -> list[list[int]]:
-        """Returns the layers of each stage, as Alpa's ManualStageOption takes them."""
+        """Returns the list of each stage's layers, as Alpa's ManualStageOption takes them."""
         return [list(range(stage.layers[0], stage.layers[1] + 1)) for stage in self.stages]

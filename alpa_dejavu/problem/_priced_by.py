@@ -9,20 +9,21 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class PricedBy:
-    """The models, calibration and choices that a plan comes from; the defaults stand for what isn't known.
+    """The options that a plan was searched and predicted with (models, calibration, search space); the defaults stand
+    for what isn't known.
 
     Attributes:
         latency: the latency model's name, or the name of its class if it has none.
-        communication: the communication model's, likewise.
-        calibration: the name of the calibration that both and the cluster's figures are from; empty: there was none.
-        risk: the risk of running out of memory that plans might have; None: not known.
+        communication: the communication model's name, likewise.
+        calibration: the name of the calibration that both models and the cluster's figures are from; empty: none.
+        risk: the risk of running out of memory that a plan was allowed; None: not known.
         margin: the share of a device's memory that was left free; None: not known.
-        submeshes: which submeshes there were, as `alpa_dejavu.clusters.space.submeshes` takes it.
-        remat, zero: what stages might have.
+        submeshes: which submeshes stages could take, as `alpa_dejavu.clusters.space.submeshes` takes it.
+        remat, zero: the rematerialisations and ZeRO levels that stages could take.
         layers, micro_batches: how many were asked for, or "auto".
-        slicer: its name, or the name of its class.
-        objective: what was to be least.
-        strategy: whose search it was.
+        slicer: the slicer's name, or the name of its class.
+        objective: the name of the objective that was made least.
+        strategy: the name of the search strategy.
     """
 
     latency: str = ""

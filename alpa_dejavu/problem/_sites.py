@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sites:
-    """The kinds of hosts that each of S submeshes is on, and the links from one to the next.
+    """The hosts that each of S candidate submeshes takes, by kind of host, and the links between the stages on them.
 
     Hosts of one kind are interchangeable.
 
@@ -36,7 +36,7 @@ class Sites:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
 
     def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
-        """Checks that the sites fit a problem.
+        """Checks that the sites of submeshes fit a slicing problem's numbers of layers, submeshes and devices.
 
         Raises:
             ValueError: they don't; says what differs.
@@ -64,14 +64,18 @@ class Sites:
 
     @property
     def alike(self) -> bool:
-        """Whether all hosts are: then a submesh may be on any of them."""
+        """Returns whether all hosts are of one kind, so that a submesh may be on any of them."""
         return self.uses.shape[1] == 1
 
     def crossing(self, layer: int, before: int, after: int) -> float:
-        """Seconds from a stage on one submesh to the next, which begins with `layer`, on another."""
+        """Returns the seconds that a micro-batch takes from a stage on the submesh `before` to the next stage, which
+        begins with `layer`, on the submesh `after`.
+        """
         return float(self.crossing_s[layer, self.links[before, after]])
 
     def hold(self, submeshes: Sequence[int], devices: str) -> bool:
-        """Whether there are devices for these stages: "exactly" as many of each kind of host, or "at most"."""
+        """Returns whether there are enough devices for stages on these submeshes: of each kind of host "exactly" as
+        many as they use, or "at most".
+        """
         used, available = self.uses[list(submeshes)].sum(axis=0).tolist(), self.available.tolist()
         return used == available or (devices == "at most" and all(map(operator.le, used, available)))

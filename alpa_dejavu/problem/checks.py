@@ -30,6 +30,6 @@ def share(owner: str, field: str, value: float) -> None:
 
 
 def one_of(owner: str, field: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError unless the value is one of the choices."""
+    """Raises ValueError unless the value is one of the allowed choices."""
     if value not in choices:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be one of {', '.join(map(repr, choices))}")

@@ -10,7 +10,7 @@ MOST_MICRO_BATCHES = 2**16
 
 
 def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
-    """Raises ValueError if the value is above the limit.
+    """Raises ValueError if a parameter's value is above its limit; the message tells the remedy.
 
     >>> at_most("hosts", 3, 2, "plan for a part of them")
     Traceback (most recent call last):
@@ -22,7 +22,9 @@ def at_most(parameter: str, value: int, most: int, remedy: str) -> None:
 
 
 def check_sizes(batch: int, layers: int | None, micro_batches: int | None, hosts: int = 1) -> None:
-    """Raises ValueError if a plan is asked for that is beyond the limits; what is left open is None."""
+    """Raises ValueError if planning is asked for a larger batch, or for more layers, micro-batches or hosts than the
+    limits; None stands for a number that is left open.
+    """
     at_most("hosts", hosts, MOST_HOSTS, "plan for a part of the cluster")
     at_most("batch", batch, MOST_BATCH, "give the samples of one training step")
     at_most("layers", layers or 1, MOST_LAYERS, "cut the model into fewer, or leave the number open")

@@ -14,7 +14,7 @@ SCHEDULES = ("1f1b", "1f1b_overlap_friendly", "gpipe", "inference")
 @final
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The training or inference step that is planned for.
+    """A training or inference step to plan for: its number of micro-batches and its pipeline schedule.
 
     Attributes:
         num_micro_batches: B, how many micro-batches a batch is cut into.
@@ -30,7 +30,7 @@ class Run:
         checks.one_of("run", "schedule", self.schedule, SCHEDULES)
 
     def in_flight(self, successors: int) -> int:
-        """Micro-batches whose activations a stage keeps at a time, when so many stages follow it.
+        """Returns how many micro-batches' activations a stage keeps at a time when `successors` stages follow it.
 
         >>> [Run(8, schedule).in_flight(2) for schedule in SCHEDULES]
         [3, 5, 8, 0]

@@ -23,7 +23,9 @@ OBJECTIVES = ("training", "inference", "work")
 @final
 @dataclasses.dataclass(frozen=True)
 class StageChoice:
-    """A stage of layers first..last (inclusive) on a submesh with a config, both by their index in the search space."""
+    """A candidate stage: layers first..last (inclusive) on a submesh with a mesh config, both given by their index in
+    the search space.
+    """
 
     first: int
     last: int
@@ -32,14 +34,15 @@ class StageChoice:
 
     @property
     def entry(self) -> tuple[int, int, int, int]:
-        """Returns the place of the stage in arrays of shape (L, L, S, C)."""
+        """Returns the index (first, last, submesh, config) of the stage in arrays of shape (L, L, S, C)."""
         return self.first, self.last, self.submesh, self.config
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlicingProblem:
-    """The problem of cutting L layers into stages, each with a submesh and a config, so that the objective is least.
+    """The problem of cutting L layers into stages, each with a submesh and a mesh config, so that an objective is
+    least.
 
     Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
     plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
@@ -116,23 +119,27 @@ class SlicingProblem:
 
     @property
     def num_layers(self) -> int:
-        """Returns L, the number of layers."""
+        """Returns L, the number of layers that are to be cut into stages."""
         return int(self.costs_s.shape[0])
 
     @property
     def room(self) -> NDArray[np.int64]:
-        """Returns `max_n_succ_stages`, or where that is None no limit anywhere; shape (L, L, S, C)."""
+        """Returns how many stages may follow each candidate stage before memory is full, shape (L, L, S, C); without
+        `max_n_succ_stages`, there is no limit anywhere.
+        """
         if self.max_n_succ_stages is None:
             return np.full(self.costs_s.shape, NO_LIMIT, dtype=np.int64)
         return self.max_n_succ_stages
 
     @property
     def once_s(self) -> NDArray[np.float64]:
-        """Returns `per_step_s`, or where that is None zeros; shape (L, L, S, C)."""
+        """Returns the seconds that each candidate stage takes once a step, shape (L, L, S, C); zeros without
+        `per_step_s`.
+        """
         return np.zeros(self.costs_s.shape) if self.per_step_s is None else self.per_step_s
 
     def total_s(self, stages: tuple[StageChoice, ...]) -> float:
-        """Returns the objective of some stages; infinite if they aren't a slicing that the problem allows.
+        """Returns the problem's objective, in seconds, of a list of stages; infinite if the problem doesn't allow them.
 
         Raises:
             ValueError: the objective gave no number.
@@ -153,7 +160,9 @@ class SlicingProblem:
         return sum(costs) + (self.num_micro_batches - 1) * max(costs) + once
 
     def stage_costs_s(self, stages: Sequence[StageChoice]) -> list[float]:
-        """Returns each stage's seconds of a micro-batch, with the transfer from the stage before over their link."""
+        """Returns for each of the given stages the seconds of one micro-batch, with the transfer from the stage before
+        it.
+        """
         costs = [float(self.costs_s[stage.entry]) for stage in stages]
         if self.sites is not None:
             for n, (before, stage) in enumerate(itertools.pairwise(stages), 1):
@@ -193,14 +202,14 @@ def _check_whole(owner: str, field: str, value: NDArray[Any]) -> None:
 @final
 @dataclasses.dataclass(frozen=True)
 class Slicing:
-    """The answer of a slicer: the stages, what they cost, and how sure it is that nothing costs less.
+    """A slicer's answer to a slicing problem: the stages, their cost, and a lower bound of the cost of any slicing.
 
     Attributes:
         stages: in the order of the layers; empty if the problem has no solution, or the slicer found none.
-        cost_s: the objective; infinite without stages.
+        cost_s: the value of the objective; infinite without stages.
         lower_bound_s: no slicing costs less; equal to `cost_s` if the slicer is exact.
-        iterations: how many candidates, or rounds, it took.
-        seconds: of wall time.
+        iterations: how many candidates, or rounds, the slicer took.
+        seconds: how long the slicer took, in wall time.
     """
 
     stages: tuple[StageChoice, ...]
@@ -218,7 +227,8 @@ class Slicing:
         iterations: int = 0,
         seconds: float = 0.0,
     ) -> Slicing:
-        """Returns the answer that stages are: they cost the problem's objective, and the bound is no higher than that.
+        """Returns the slicing that consists of these stages, with the problem's objective as its cost and a bound that
+        is at most that cost.
 
         The other arguments are as the attributes. A bound of 0 promises nothing.
         """
@@ -232,7 +242,9 @@ class Slicing:
 
     @property
     def gap(self) -> float:
-        """Returns how much of the cost might be saved at most, as a fraction of the lower bound."""
+        """Returns by how much the slicing's cost may exceed the best possible one at most, as a fraction of the lower
+        bound.
+        """
         if self.cost_s == self.lower_bound_s:
             return 0.0
         return math.inf if self.lower_bound_s <= 0 else self.cost_s / self.lower_bound_s - 1

@@ -22,7 +22,7 @@ _ALIKE = {"log_dp": 0.7, "log_tp": 0.7, "log_samples": 1.0}
 
 @final
 class AlpaStage(Physics):
-    """Forward and backward seconds.
+    """Predicts the forward and backward seconds of one micro-batch through a stage of a GPT under Alpa.
 
     Columns: samples (of a micro-batch), tokens (of a sample), hidden, vocabulary, blocks, heads (0 or 1), dp, tp,
     log_dp, log_tp, log_samples.
@@ -38,7 +38,9 @@ class AlpaStage(Physics):
     deviations = (Deviation("stage", _ALIKE, 0.05, 0.02),)
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds. A rematerialised block is computed four times (forward twice, backward)."""
+        """Returns the logarithm of each stage's seconds, shape (N,). A rematerialised block takes as long as four
+        forward passes.
+        """
         tokens, hidden = rows["samples"] * rows["tokens"] / rows["dp"], rows["hidden"]
         block = 4 * tokens * (24 * hidden**2 + 4 * rows["tokens"] * hidden) / values["flop_per_s"]
         head = 3 * tokens * 2 * hidden * rows["vocabulary"] / values["head_flop_per_s"]
@@ -50,7 +52,8 @@ class AlpaStage(Physics):
 
 @final
 class AlpaStagePeak(Physics):
-    """The larger of forward's and backward's peak bytes of a device.
+    """Predicts a device's peak bytes of memory in a stage of a GPT under Alpa: the larger of forward's and
+    backward's.
 
     Columns: those of `AlpaStage`, blocks_per_layer, layers, parameters.
     """
@@ -66,7 +69,9 @@ class AlpaStagePeak(Physics):
     deviations = (Deviation("peak", _ALIKE, 0.08, 0.03),)
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the bytes: states, what layers keep, and one layer while it is computed again."""
+        """Returns the logarithm of each stage's peak bytes, shape (N,): states, what layers keep, and one layer while
+        it is recomputed.
+        """
         samples = rows["samples"] / rows["dp"]
         elements = samples * rows["tokens"] * rows["hidden"]
         scores = samples * 32 * rows["tokens"] ** 2 * values["score_bytes"]

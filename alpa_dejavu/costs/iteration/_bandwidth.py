@@ -17,9 +17,10 @@ _LEAST_SHARE = 0.02
 @final
 @dataclasses.dataclass(frozen=True)
 class BandwidthFit:
-    """Bytes per second of a message: a + b x + c x², in 1e9 bytes/s, x the binary logarithm of its MiB.
+    """A quadratic fit of a link's bandwidth by message size: a + b x + c x², in 1e9 bytes/s, x the binary logarithm of
+    the message's MiB.
 
-    Behind its vertex the parabola stays where it is.
+    Beyond its vertex the bandwidth stays as it is there.
 
     >>> fit = BandwidthFit.of([[-0.1, 1.0, 2.0], 4e9])
     >>> fit.bytes_per_s(2**20), fit.bytes_per_s(2**40)
@@ -31,7 +32,7 @@ class BandwidthFit:
 
     @classmethod
     def of(cls, published: Sequence[Any]) -> BandwidthFit:
-        """Returns the fit that is published as [[c, b, a], largest bytes/s].
+        """Returns the bandwidth fit that is published as [[c, b, a], largest bytes/s].
 
         Raises:
             ValueError: it is something else.
@@ -43,7 +44,7 @@ class BandwidthFit:
             raise ValueError(f"bandwidth fit: is {published}, but must be [[c, b, a], largest bytes/s]") from error
 
     def bytes_per_s(self, num_bytes: float) -> float:
-        """Returns the rate of one message."""
+        """Returns the bandwidth, in bytes per second, of one message of a number of bytes."""
         start, slope, square = self.coefficients
         place = float(np.log2(max(num_bytes, 1.0) / 2**20))
         if square < 0:

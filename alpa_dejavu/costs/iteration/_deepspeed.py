@@ -49,7 +49,9 @@ class DeepSpeedIteration(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Returns the parameters to fit: the framework's, then those of each kind of device and of host."""
+        """Returns the parameters to fit for DeepSpeed: the framework's, then those of each kind of device and
+        of host.
+        """
         return (
             Parameter("compute_share", 1.0, 0.2),
             Parameter("profiled_launch_s", 0.6e-3, 0.7),
@@ -70,7 +72,7 @@ class DeepSpeedIteration(Physics):
         )
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of the predicted seconds of each iteration, shape (N,)."""
+        """Returns the logarithm of the predicted seconds of each training iteration, shape (N,)."""
         stage, send = self._stage_s(values, rows), self._send_s(values, rows)
         received = np.concatenate([np.zeros_like(send[:, :1]), send[:, :-1]], axis=1)
         slowest = (stage + 0.5 * (send + received)).max(axis=1)

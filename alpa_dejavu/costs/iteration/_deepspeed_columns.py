@@ -21,7 +21,7 @@ _LIGHT_S = 6e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class HostKind:
-    """A machine type: its device, and the rates of its links inside and to other hosts."""
+    """A machine type: its name, its device, and the bandwidths of its links within a host and to other hosts."""
 
     name: str
     device: str
@@ -32,15 +32,15 @@ class HostKind:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProfiledModel:
-    """A model as a list of L layers.
+    """A model whose L layers were profiled one by one.
 
     Attributes:
-        forward_s: of one sample, by device and degree of tensor parallelism, each of shape (L,).
+        forward_s: each layer's forward time for one sample, by device and degree of tensor parallelism, shape (L,).
         is_block: which layers are transformer blocks, shape (L,).
-        parameters: of each layer, where known, shape (L,).
-        unknown_parameters: a guess where they aren't, shape (L,).
-        tied_head: layers whose parameters are the first layer's, and count only where they are apart.
-        out_elements: of one sample's activations after each layer, shape (L,).
+        parameters: how many each layer has, where known, shape (L,).
+        unknown_parameters: a guess of the number where it isn't known, shape (L,).
+        tied_head: layers that share the first layer's parameters, which count only if they are in another stage.
+        out_elements: how many elements one sample's activations have after each layer, shape (L,).
     """
 
     forward_s: Mapping[tuple[str, int], Array]
@@ -54,7 +54,10 @@ class ProfiledModel:
 @final
 @dataclasses.dataclass(frozen=True)
 class PipelinePlan:
-    """Stages cut at boundaries (the first layer of each, then the number of layers), all divided alike."""
+    """A pipeline-parallel plan whose stages are all divided alike, by `tp` and `dp`.
+
+    `boundaries` are the first layer of each stage, then the number of layers.
+    """
 
     tp: int
     dp: int
@@ -70,14 +73,16 @@ def deepspeed_columns(
     devices: Sequence[str],
     hosts: Sequence[str],
 ) -> dict[str, Array]:
-    """`DeepSpeedIteration`'s columns but "source". Ranks go through tensor, then data, then pipeline parallelism.
+    """Returns the columns that `DeepSpeedIteration` predicts from, all but "source", for some plans.
+
+    Ranks go through tensor, then data, then pipeline parallelism.
 
     Args:
-        plans: of each row.
-        models: of each row.
-        clusters: of each row, its hosts in the order of the ranks.
-        devices: the kinds' names, in the physics' order.
-        hosts: likewise.
+        plans: one for each row.
+        models: the model of each plan.
+        clusters: the cluster of each plan, as its hosts in the order of the ranks.
+        devices: the names of the kinds of devices, in the order that `DeepSpeedIteration` has them.
+        hosts: the names of the kinds of hosts, likewise.
 
     Raises:
         ValueError: a plan needs more devices than its cluster has.

@@ -24,14 +24,15 @@ _WIDENINGS = (0.6, 4.0)
 def fit(
     physics: Physics, rows: Rows, measured: Array, groups: Sequence[object] | None = None, *, floor: float = 0.01
 ) -> Fitted:
-    """The most probable parameters and deviations, by Levenberg-Marquardt steps on robustly weighted residuals.
+    """Fits a physical model to measurements: returns the most probable parameters and deviations, found by
+    Levenberg-Marquardt steps on robustly weighted residuals.
 
     Args:
-        physics: the model.
-        rows: its columns. A column "source" tells measurements apart that have noise of their own.
+        physics: the physical model.
+        rows: the columns that it takes. A column "source" tells measurements apart that have noise of their own.
         measured: seconds or bytes of each row, shape (N,).
-        groups: of each row; the spread is widened or narrowed until it holds 90 % of the rows of groups that are left
-            out (by one step from the fit of all, without a fit for each). None: the spread stays as it is.
+        groups: the group of each row; the spread is widened or narrowed until it holds 90 % of the rows of groups that
+            are left out (by one step from the fit of all, without a fit for each). None: the spread stays as it is.
         floor: the least noise (standard deviation of a logarithm) that is believed.
 
     Raises:

@@ -18,17 +18,17 @@ _STEP = 1e-4
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted:
-    """A physical model whose parameters and deviations are known, with their covariance.
+    """A physical model with its fitted parameters and deviations, and their covariance.
 
     Attributes:
-        physics: the model.
+        physics: the physical model.
         estimate: logarithms of the parameters, then the deviations of each kind's programs, one kind after the other.
-        covariance: of the estimate, shape (K, K).
-        programs: of each kind of deviation, the programs that were measured.
+        covariance: the covariance of the K numbers of the estimate, shape (K, K).
+        programs: for each kind of deviation, the features of the programs that were measured.
         noise: of each source, the standard deviation of one measurement's logarithm.
         widening: of each source, what the spread must be multiplied with to hold on groups that were left out.
-        num_measured: how many rows it was fitted on.
-        num_groups: in how many groups.
+        num_measured: how many rows (measurements) it was fitted on.
+        num_groups: how many groups these rows were in.
     """
 
     physics: Physics
@@ -42,11 +42,13 @@ class Fitted:
 
     @property
     def values(self) -> dict[str, float]:
-        """Returns the parameters by name, in their units."""
+        """Returns the fitted parameters of the physical model by name, in their units."""
         return parameter_values(self.physics, self.estimate)
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:
-        """Mean and standard deviation of the logarithm of each row, both of shape (N,)."""
+        """Returns the mean and the standard deviation of the predicted logarithm (of seconds or bytes) of each row,
+        both of shape (N,).
+        """
         weights, unknown = self._known_share(rows)
         mean, jacobian, slopes = linearised(self.physics, self.estimate, weights, rows)
         variance = np.einsum("ij,jk,ik->i", jacobian, self.covariance, jacobian)
@@ -57,12 +59,13 @@ class Fitted:
         return mean, np.sqrt(variance) * of_source(self.widening, origin)
 
     def draw(self, rows: Rows, count: int, rng: np.random.Generator) -> Array:
-        """Joint draws of the logarithms, shape (count, N): rows that share parameters or programs are off together.
+        """Returns random draws of all rows' predicted logarithms together, shape (count, N): rows that share parameters
+        or programs err together.
 
         Args:
-            rows: N of them.
+            rows: the columns of N rows.
             count: how many draws.
-            rng: where chance comes from.
+            rng: the generator of random numbers.
         """
         weights, _ = self._known_share(rows)
         mean, jacobian, slopes = linearised(self.physics, self.estimate, weights, rows)
@@ -77,7 +80,9 @@ class Fitted:
         return np.asarray(mean + off * widening)
 
     def deviation(self, rows: Rows) -> dict[str, Array]:
-        """The mean deviation of each kind, of each row's program, each of shape (N,)."""
+        """Returns, for each kind of deviation, the mean deviation of each row's program from the physics, shape
+        (N,).
+        """
         start, drawn = len(self.physics.parameters), {}
         for kind, weights in zip(self.physics.deviations, self._known_share(rows)[0], strict=True):
             drawn[kind.name] = weights @ self.estimate[start : start + weights.shape[1]]
@@ -102,7 +107,7 @@ def _root(covariance: Array) -> Array:
 
 
 def parameter_values(physics: Physics, estimate: Array) -> dict[str, float]:
-    """The parameters by name, in their units."""
+    """Returns a physical model's parameters by name, in their units, from the logarithms in an estimate."""
     logs = estimate[: len(physics.parameters)]
     return {parameter.name: float(np.exp(log)) for parameter, log in zip(physics.parameters, logs, strict=True)}
 
@@ -110,7 +115,9 @@ def parameter_values(physics: Physics, estimate: Array) -> dict[str, float]:
 def linearised(
     physics: Physics, estimate: Array, weights: Sequence[Array], rows: Rows
 ) -> tuple[Array, Array, list[Array]]:
-    """The prediction, its derivative by the estimate, and by each kind of deviation, row by row."""
+    """Returns a physical model's prediction for each row, its derivative by the estimate, and its derivatives by each
+    kind of deviation.
+    """
     values, drawn, start = parameter_values(physics, estimate), {}, len(physics.parameters)
     for kind, share in zip(physics.deviations, weights, strict=True):
         drawn[kind.name] = share @ estimate[start : start + share.shape[1]]
@@ -129,16 +136,20 @@ def linearised(
 
 
 def with_jitter(covariance: Array) -> Array:
-    """A covariance that can be inverted."""
+    """Returns a covariance matrix with a little added to its diagonal, so that it can be inverted."""
     return covariance + 1e-9 * np.eye(len(covariance))
 
 
 def sources(rows: Rows, count: int) -> Array:
-    """Returns the source of each row, shape (N,); 0 where the rows have none."""
+    """Returns the number of the source of each measured row (such as its cluster), shape (N,); 0 where the rows name
+    none.
+    """
     return np.asarray(rows[SOURCE]) if SOURCE in rows else np.zeros(count)
 
 
 def of_source(known: Mapping[float, float], origin: Array) -> Array:
-    """A figure of each row's source; of one that was never seen, the largest."""
+    """Returns for each row the figure (such as the noise) of its source; the largest one for a source that was never
+    seen.
+    """
     most = max(known.values())
     return np.array([known.get(float(each), most) for each in origin])

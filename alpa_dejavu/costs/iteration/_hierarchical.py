@@ -28,11 +28,11 @@ Rows = Mapping[str, Array]
 @final
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One number of a physical model, positive: what is believed of it before any measurement.
+    """One positive number of a physical model, with what is believed of it before any measurement.
 
     Attributes:
         name: what it is, with its unit.
-        start: its median.
+        start: the median of its prior.
         spread: one standard deviation of its logarithm.
     """
 
@@ -44,13 +44,13 @@ class Parameter:
 @final
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """A deviation from the physics that each program has of its own: a Gaussian process in log space.
+    """A kind of deviation from a physical model, which each program has of its own: a Gaussian process in log space.
 
     Attributes:
-        name: of what.
-        lengths: of each feature column of the program, over which deviations are alike (in the features' unit).
-        shared: standard deviation of what programs near each other have in common.
-        own: standard deviation of what each program has for itself.
+        name: what deviates.
+        lengths: for each feature column of a program, the distance over which deviations are alike (in its unit).
+        shared: standard deviation of the part that programs near each other have in common.
+        own: standard deviation of the part that each program has for itself.
     """
 
     name: str
@@ -59,27 +59,31 @@ class Deviation:
     own: float
 
     def programs(self, rows: Rows) -> Array:
-        """Returns the features of each row, shape (N, F), in lengths."""
+        """Returns the features of each row's program, each divided by its length scale, shape (N, F)."""
         return np.stack([rows[name] / length for name, length in self.lengths.items()], axis=1)
 
     def covariance(self, left: Array, right: Array) -> Array:
-        """Returns the covariance between programs, shape (L, R)."""
+        """Returns the prior covariance between the deviations of two lists of programs, given by their features, shape
+        (L, R).
+        """
         squares = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=2)
         return self.shared**2 * np.exp(-0.5 * squares) + self.own**2 * (squares < 1e-12)
 
 
 class Physics(abc.ABC):
-    """A physical model of what a row should take (seconds or bytes), from parameters and deviations."""
+    """A physical model that predicts seconds or bytes from columns of features, by parameters and deviations that are
+    fitted.
+    """
 
     parameters: tuple[Parameter, ...]
     deviations: tuple[Deviation, ...]
 
     @abc.abstractmethod
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of what each row should take, in seconds or bytes, shape (N,).
+        """Returns the logarithm of the seconds or bytes that each row should take, shape (N,).
 
         Args:
-            values: of the parameters, in their units.
-            deviations: of each kind, of each row, shape (N,).
-            rows: the columns that this physics knows.
+            values: those of the parameters, in their units.
+            deviations: for each kind of deviation, that of each row, shape (N,).
+            rows: the columns that this model takes.
         """

@@ -23,13 +23,13 @@ _SOFTNESS = 4.0
 @final
 @dataclasses.dataclass(frozen=True)
 class LayerProfile(Physics):
-    """Seconds of forward and backward of a layer.
+    """Predicts the forward and backward seconds of one layer on many kinds of GPUs.
 
     Columns: gpu (place in `gpus`), flop and moved_bytes of one device, reduced_s (the all-reduces of its tensor
     parallelism over links as measured), log_hidden, log_tp, log_micro_batch. Blocks and heads are fitted apart.
 
     Attributes:
-        gpus: the name of each and its memory's bytes per second.
+        gpus: the memory's bytes per second of each GPU, by its name.
     """
 
     gpus: Mapping[str, float]
@@ -41,7 +41,7 @@ class LayerProfile(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Returns the parameters of each GPU, and those that all of them share."""
+        """Returns the parameters to fit: those of each kind of GPU, and those that all of them share."""
         figures = (
             ("flop_per_s", 15e12, 1.0),
             ("memory_share", 0.7, 0.1),
@@ -52,13 +52,15 @@ class LayerProfile(Physics):
         return (*own, Parameter("moved_again", 3.0, 0.5))
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds."""
+        """Returns the logarithm of the predicted forward and backward seconds of each layer, shape (N,)."""
         launch = self._by_gpu(values, "launch_s", rows)
         device = self.device_s(values, deviations, rows)
         return np.asarray(np.log((launch**_SOFTNESS + device**_SOFTNESS) ** (1 / _SOFTNESS)))
 
     def device_s(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the seconds that the device computes and exchanges, without the host's launches."""
+        """Returns the seconds that the GPU computes and communicates for each layer, without the host's kernel
+        launches.
+        """
         memory = np.array(list(self.gpus.values()))[rows["gpu"].astype(int)] * self._by_gpu(
             values, "memory_share", rows
         )

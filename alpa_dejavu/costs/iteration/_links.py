@@ -15,7 +15,7 @@ __all__ = ["RingAllReduce", "ring_share"]
 
 
 def ring_share(devices: Array) -> Array:
-    """Returns how often the bytes of a ring all-reduce go through each link: 2 (n - 1) / n.
+    """Returns how many times its bytes a ring all-reduce of n devices sends through each link: 2 (n - 1) / n.
 
     >>> ring_share(np.array([1.0, 2.0, 4.0])).tolist()
     [0.0, 1.0, 1.5]
@@ -26,20 +26,26 @@ def ring_share(devices: Array) -> Array:
 @final
 @dataclasses.dataclass(frozen=True)
 class RingAllReduce:
-    """Seconds of an all-reduce in one host: start_s + round_s * 2 (n - 1) + bytes * 2 (n - 1) / n / bytes_per_s."""
+    """A latency model of a ring all-reduce in one host: start_s + round_s * 2 (n - 1) + bytes * 2 (n - 1) / n /
+    bytes_per_s.
+    """
 
     start_s: float
     round_s: float
     bytes_per_s: float
 
     def seconds(self, num_bytes: Array, devices: Array) -> Array:
-        """Returns the seconds of each all-reduce; 0 where there is one device."""
+        """Returns the seconds of each ring all-reduce of a number of bytes among a number of devices; 0 for one
+        device.
+        """
         once = self.start_s + self.round_s * 2 * (devices - 1) + num_bytes * ring_share(devices) / self.bytes_per_s
         return np.where(devices > 1, once, 0.0)
 
     @classmethod
     def fit(cls, num_bytes: Array, devices: Array, seconds: Array) -> RingAllReduce:
-        """Fits to measurements of several sizes and numbers of devices, outliers weighing little."""
+        """Returns the model fitted to measured all-reduces of several sizes and numbers of devices; outliers weigh
+        little.
+        """
         values = fit(_Ring(), {"bytes": num_bytes, "devices": devices}, seconds, floor=0.03).values
         return cls(values["start_s"], values["round_s"], values["bytes_per_s"])
 

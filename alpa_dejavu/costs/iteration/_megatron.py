@@ -31,14 +31,14 @@ _STATE_BYTES = 18.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Hosts of alike devices, by their data sheets.
+    """A machine type for predictions under Megatron-LM: hosts of equal devices, with rates by their data sheets.
 
     Attributes:
         flop_per_s: the peak of matrix products in half precision.
-        memory_bytes_per_s, memory_bytes: of a device.
+        memory_bytes_per_s, memory_bytes: bandwidth and size of a device's memory.
         devices_per_host: how many share a host's links.
-        between_hosts_bytes_per_s: all links of a host together.
-        all_reduce: inside a host.
+        between_hosts_bytes_per_s: the rate of all links of a host to other hosts together.
+        all_reduce: the model of all-reduces inside a host.
     """
 
     flop_per_s: float
@@ -52,7 +52,7 @@ class Machine:
 @final
 @dataclasses.dataclass(frozen=True)
 class MegatronIteration(Physics):
-    """Seconds of an iteration.
+    """Predicts the seconds of a training iteration of a GPT under Megatron-LM.
 
     Columns: hidden, heads, layers, seq_len, tp, dp, pp, micro_batch (samples of a replica), num_micro_batches, and
     log_hidden, log_tp, log_dp, log_micro_batch.
@@ -87,7 +87,7 @@ class MegatronIteration(Physics):
     )
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds."""
+        """Returns the logarithm of the predicted seconds of each training iteration, shape (N,)."""
         layer = self._layer_s(values, rows) * np.exp(deviations["layer"])
         head = self._head_s(values, rows) * np.exp(deviations["head"])
         pp, micro_batches = rows["pp"], rows["num_micro_batches"]

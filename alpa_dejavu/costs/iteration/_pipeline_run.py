@@ -26,7 +26,7 @@ _OTHER = {"source": 1e-3}
 
 @final
 class PipelineRun(Physics):
-    """Seconds of an iteration.
+    """Predicts the seconds of a training iteration of a 1F1B pipeline whose layers were profiled.
 
     Columns of shape (N, S): device_s of a micro-batch, blocks, send_s to the next stage, ring_s (bytes over the links'
     rate), ring_bytes, parameter_bytes. Of shape (N,): num_micro_batches, log_micro_batch, log_pp, model, source.
@@ -46,7 +46,7 @@ class PipelineRun(Physics):
     deviations = (Deviation("iteration", _ALIKE, 0.04, 0.01), Deviation("cluster", _OTHER, 0.0, 0.1))
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds."""
+        """Returns the logarithm of the predicted seconds of each training iteration, shape (N,)."""
         softness = values["softness"]
         launch, device = values["launch_s"] * rows["blocks"], values["device_share"] * rows["device_s"]
         stage = (launch**softness + device**softness) ** (1 / softness)
@@ -61,7 +61,7 @@ class PipelineRun(Physics):
 
 @final
 class PeakMemory(Physics):
-    """Bytes on the device that needs most.
+    """Predicts the peak bytes of memory on the device that needs most, for a pipeline whose layers were profiled.
 
     Columns of shape (N, S): parameter_bytes, activation_bytes of a micro-batch, in_flight (how many micro-batches are
     kept), logit_bytes. Of shape (N,): dp, and those of `PipelineRun`.
@@ -77,12 +77,14 @@ class PeakMemory(Physics):
     deviations = (Deviation("peak", _ALIKE, 0.03, 0.01), Deviation("cluster", _OTHER, 0.0, 0.15))
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the bytes."""
+        """Returns the logarithm of the predicted peak bytes of each row's fullest stage, shape (N,)."""
         peak = sum(self.by_kind(values, rows).values(), np.zeros(rows["parameter_bytes"].shape))
         return np.log(peak.max(axis=1)) + deviations["peak"] + deviations["cluster"]
 
     def by_kind(self, values: Mapping[str, float], rows: Rows) -> dict[str, Array]:
-        """Bytes of each stage by what they are for, each of shape (N, S); nothing where there is no stage."""
+        """Returns each stage's predicted bytes by what they are for (activations, logits ...), each of shape (N, S); 0
+        where there is no stage.
+        """
         held, exists = rows["parameter_bytes"], rows["parameter_bytes"] > 0
         return {
             "context": values["context_bytes"] * exists,

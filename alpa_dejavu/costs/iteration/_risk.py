@@ -20,14 +20,14 @@ _NUM_ANGLES = 20000
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryRisk:
-    """Whether plans fit.
+    """The risk that each of N plans runs out of memory, and which plans fit by it.
 
     Attributes:
-        probability: of running out, of each plan, shape (N,).
+        probability: that each plan runs out of memory, shape (N,).
         fits: whether that is at most the chosen risk, shape (N,).
-        needed_bytes: what each plan stays below with the chosen risk, shape (N,).
+        needed_bytes: the bytes that each plan exceeds only with the chosen risk, shape (N,).
         is_known: whether enough was measured to know a risk as small as the chosen one.
-        note: what was chosen, what is known of it, and what was done; for a report.
+        note: which risk was chosen, whether it is known, and what margin follows; for a report.
     """
 
     probability: Array
@@ -38,17 +38,17 @@ class MemoryRisk:
 
 
 def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float = 0.01) -> MemoryRisk:
-    """The risk of each row under a fitted model of peaks.
+    """Returns the risk that each row's plan runs out of memory, under a fitted model of peaks.
 
     The errors have the tails of Student's t, with as many degrees of freedom as independent groups were measured less
     one. A risk smaller than one of the residuals can't be read from them: then the tails are those of two degrees of
     freedom at most, which ask for about three times the margin at 1 %.
 
     Args:
-        peak: of bytes.
-        rows: its columns.
-        capacity_bytes: what a device has, one for all or of shape (N,).
-        risk: that is taken, above 0 and below 1/2.
+        peak: the fitted model of the peak bytes of memory.
+        rows: the columns that it takes.
+        capacity_bytes: the memory that a device has, one number for all or of shape (N,).
+        risk: the probability of running out that is accepted, above 0 and below 1/2.
 
     Raises:
         ValueError: another risk, or a capacity that isn't positive.
@@ -77,7 +77,8 @@ def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float
 
 
 def students_t(freedom: int) -> tuple[Array, Array]:
-    """Points, and the probability of more than each: with x = sqrt(freedom) tan(a) its density is cos(a)^(freedom - 1).
+    """Returns points of Student's t distribution, and the probability of more than each. With x = sqrt(freedom) tan(a)
+    its density is cos(a)^(freedom - 1).
 
     >>> points, more = students_t(2)
     >>> bool(abs(np.interp(6.9646, points, more) - 0.01) < 1e-5)

@@ -22,7 +22,7 @@ _DIGITS = 9
 
 
 def save(fitted: Fitted, path: Path, origin: str, held_out: Mapping[str, float]) -> None:
-    """Writes a fitted model.
+    """Writes a fitted physical model to a JSON file, with its origin and its errors.
 
     Args:
         fitted: the model.
@@ -49,11 +49,11 @@ def save(fitted: Fitted, path: Path, origin: str, held_out: Mapping[str, float])
 
 
 def load(path: Path, physics: Physics) -> Fitted:
-    """Reads what `save` wrote.
+    """Reads the fitted physical model that `save` wrote to a JSON file.
 
     Args:
         path: of the file.
-        physics: the model that it was fitted for.
+        physics: the physical model that was fitted.
 
     Raises:
         ValueError: the file is broken, of another version, or of other physics; it says what to do.

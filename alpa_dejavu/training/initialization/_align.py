@@ -24,13 +24,14 @@ _MOST_ROUNDS = 50
 
 
 def groups_of(units: str | Units, layout: Layout) -> tuple[Group, ...]:
-    """Returns the groups of axes that are permuted together: places among the parameters, and an axis of each.
+    """Returns the groups of tensor axes whose units must be permuted together; each group is pairs of a parameter's
+    index and an axis of it.
 
     Args:
         units: "chain": the parameters are those of layers that follow each other, each with a matrix (inputs, outputs)
             and vectors of its outputs. Else one mapping for each group, from names of tensors, as `layout` has them, to
             the axis that the group's units are on.
-        layout: of the states.
+        layout: the layout of the training states.
 
     Raises:
         ValueError: the parameters are no chain, there is no such tensor or axis, or a group's axes differ in length.
@@ -56,7 +57,9 @@ def groups_of(units: str | Units, layout: Layout) -> tuple[Group, ...]:
 
 
 def aligned(weights: Leaves, like: Leaves, groups: Sequence[Group]) -> Leaves:
-    """Returns the same network with its units in the order nearest to another's, group by group till none changes."""
+    """Returns the weights of a network with its units permuted into the order nearest to another network's, group by
+    group until none changes.
+    """
     moved = list(weights)
     for _ in range(_MOST_ROUNDS):
         changed = [_reorder(moved, like, group) for group in groups]

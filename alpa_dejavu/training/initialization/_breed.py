@@ -10,7 +10,9 @@ from alpa_dejavu.training.initialization._layout import Array, Layout, Leaves, T
 
 
 def moved(weights: Leaves, tensors: Sequence[Tensor], strength: float, generator: np.random.Generator) -> Leaves:
-    """Weights moved at random by `strength` standard deviations of each tensor; what is no real number stays."""
+    """Returns weights moved at random by `strength` standard deviations of each tensor; tensors without real numbers
+    stay.
+    """
     near = []
     for weight, tensor in zip(weights, tensors, strict=True):
         if tensor.is_float:
@@ -22,12 +24,14 @@ def moved(weights: Leaves, tensors: Sequence[Tensor], strength: float, generator
 
 
 def mutated(parent: Leaves, layout: Layout, strength: float, generator: np.random.Generator) -> Leaves:
-    """A state whose weights are moved at random by `strength` standard deviations of each tensor."""
+    """Returns a training state whose weights are moved at random by `strength` standard deviations of each tensor."""
     return layout.with_weights(parent, moved(layout.weights(parent), layout.tensors, strength, generator))
 
 
 def crossed(parent: Leaves, other: Leaves, layout: Layout, generator: np.random.Generator) -> Leaves:
-    """A state with each tensor of weights from one of two parents; what isn't weights is the first one's."""
+    """Returns a training state that has each tensor of weights from one of two parents, at random; all else is the
+    first one's.
+    """
     mixed = tuple(
         mine if generator.random() < 0.5 else theirs
         for mine, theirs in zip(layout.weights(parent), layout.weights(other), strict=True)
@@ -36,7 +40,9 @@ def crossed(parent: Leaves, other: Leaves, layout: Layout, generator: np.random.
 
 
 def averaged(states: Sequence[Leaves], layout: Layout, weights_only: bool) -> Leaves:
-    """The mean of some states, in their weights or in all their real numbers; the rest is the first one's."""
+    """Returns the mean of training states, over their weights or over all their real numbers; all else is the first
+    one's.
+    """
     if weights_only:
         together = zip(*(layout.weights(state) for state in states), strict=True)
         means = tuple(

@@ -13,20 +13,20 @@ from alpa_dejavu.training.initialization._layout import FloatArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """The course of one candidate: where it began, its losses, and why it was dropped or chosen.
+    """The course of one candidate, a training from one initialization: its losses, and why it was dropped or chosen.
 
     Attributes:
         number: from 0; children and means have the numbers after those of the candidates that began by themselves.
-        parents: of a child or a mean.
+        parents: the numbers of the candidates that a child or a mean was made of.
         batch_rows: so many rows of each batch it took; None: all.
         first_step: where it began, counted from 0; a child begins where its parents are.
-        losses: shape (T,), those of its steps; where it diverged, those before that.
+        losses: shape (T,), the loss of each of its steps; where it diverged, of those before that.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
             before it was decided whether it is.
-        why: it was dropped, or chosen, or neither yet.
-        point: the coordinates that its start was made of, where there are such.
-        started, ended: shape (D,), its weights, if they were to be kept.
+        why: a sentence on why it was dropped, or chosen, or neither yet.
+        point: the coordinates that its first weights were made of, where there are such.
+        started, ended: shape (D,), its first and its last weights, if they were to be kept.
     """
 
     number: int
@@ -49,18 +49,18 @@ class Initialized:
 
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
-        chosen: its number.
+        chosen: the number of the chosen candidate.
         steps: how many steps its state has; as many as were asked for, unless the run was interrupted.
-        curves: of all candidates, by number.
-        rungs: the steps at which they were judged.
+        curves: those of all candidates, by number.
+        rungs: the steps at which candidates were judged.
         total_steps: steps of all candidates together, and of measuring means: the compute, in training steps.
-        padded_steps: steps of lanes that had no candidate; they are compute, too, and not among the total.
+        padded_steps: steps of lanes that had no candidate; they are compute, too, and not in `total_steps`.
         diverged: so many candidates had a loss or weights that are no number.
         lost: so many candidates killed their worker again and again.
         restarts: so many tasks began again because a worker died; their steps count once.
-        seconds: of the whole run, with compiling.
-        seed: of all that was random.
-        interrupted: whether it was stopped before its end.
+        seconds: how long the whole run took, with compiling.
+        seed: the seed of all random numbers.
+        interrupted: whether the run was stopped before its end.
         notes: what else there is to know, in sentences.
     """
 
@@ -81,7 +81,7 @@ class Initialized:
 
     @property
     def losses(self) -> FloatArray:
-        """Returns the chosen candidate's losses, from the first step of its first forebear on; shape (steps,)."""
+        """Returns the chosen candidate's losses, from the first step of its first ancestor on; shape (steps,)."""
         by_number = {curve.number: curve for curve in self.curves}
         curve = by_number[self.chosen]
         losses = curve.losses[: self.steps - curve.first_step]

@@ -25,9 +25,11 @@ from alpa_dejavu.training.initialization.starts._picture import flat
 @final
 @dataclasses.dataclass(eq=False)
 class Candidate:
-    """A candidate as it is now, with the attributes of a `Curve`.
+    """One of the initializations that are trained side by side, in its present state, with the attributes of a
+    `Curve`.
 
-    Its measures at the rungs after the first `skipped` are in `reached`; `roots` are its forebears.
+    `reached` has its measures at the rungs (steps of judging) that it has reached, all but the first `skipped`; `roots`
+    are its ancestors that began by themselves.
     """
 
     number: int
@@ -78,7 +80,11 @@ _SALT = 0xC41D
 
 @final
 class Field:
-    """The candidates of a run as it goes on. Its choices go by candidates' numbers, never by who arrives first."""
+    """The candidates (initializations in training) of a run, with the operations that begin, train, measure and drop
+    them.
+
+    Its choices go by candidates' numbers, never by which arrives first.
+    """
 
     def __init__(self, setting: Setting, trainer: Trainer, store: Store, gives_gradient: bool) -> None:
         self.setting, self.layout, self.store = setting, trainer.layout, store
@@ -89,7 +95,7 @@ class Field:
         self._started: dict[int, Started] = {}
 
     def begin(self, numbers: Sequence[int]) -> None:
-        """Starts candidates that have no parents."""
+        """Begins candidates that have no parents: gives each its number and its first weights."""
         setting = self.setting
         own: dict[int, Leaves] = {}
 
@@ -107,7 +113,9 @@ class Field:
             self._add(candidate, self.layout.with_weights(leaves, started.weights))
 
     def breed(self, children: Iterable[Child], rung: int) -> None:
-        """Adds children of parents that have just reached a rung; they start there, with crossed or changed weights."""
+        """Adds child candidates to parents that have just reached a rung (step of judging); they begin there, with
+        crossed or mutated weights.
+        """
         for child in children:
             number = len(self.candidates)
             generator = np.random.default_rng([self.setting.seed, number, _SALT])
@@ -120,7 +128,7 @@ class Field:
             self.adopt(child.parents, leaves, rung + 1)
 
     def adopt(self, parents: tuple[int, ...], leaves: Leaves, skipped: int) -> int:
-        """Adds a candidate with the first parent's step and batches, and returns its number."""
+        """Adds a candidate that has the first parent's step and size of batches, and returns its number."""
         first = self.candidates[parents[0]]
         roots = frozenset().union(*(self.candidates[parent].roots for parent in parents))
         candidate = Candidate(len(self.candidates), first.step, first.batch_rows, parents, roots, skipped)
@@ -131,7 +139,7 @@ class Field:
         return tuple(number for number, candidate in self.candidates.items() if candidate.is_living)
 
     def drop(self, number: int, why: str) -> None:
-        """Drops a candidate, and its state with it."""
+        """Drops a candidate: notes why, and removes its training state."""
         candidate = self.candidates[number]
         self.remember_end(number)
         candidate.dropped_step, candidate.why = candidate.step, why
@@ -139,13 +147,15 @@ class Field:
         _log.info("candidate %d is dropped at step %d: %s", number, candidate.step, why)
 
     def remember_end(self, number: int) -> None:
-        """Notes a candidate's weights as they are now, if curves are to keep them."""
+        """Notes a candidate's present weights as the last ones of its curve, if curves are to keep weights."""
         if self.setting.keep_weights and number in self.store:
             weights = self.layout.weights(self.store.get(number))
             self.candidates[number].ended = flat(weights, self.layout.tensors)
 
     def chunks(self, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-        """Returns groups of candidates to train side by side: neighbours by number that take batches alike."""
+        """Splits candidates into groups to train side by side: neighbours by number that take batches of the
+        same size.
+        """
         groups: dict[int | None, list[int]] = {}
         for number in sorted(numbers):
             groups.setdefault(self.candidates[number].batch_rows, []).append(number)
@@ -153,13 +163,17 @@ class Field:
         return [tuple(group[n : n + lanes]) for group in groups.values() for n in range(0, len(group), lanes)]
 
     def task(self, numbers: tuple[int, ...], until: int) -> Task:
-        """Returns the task of the next steps of candidates that are at the same step, up to a checkpoint."""
+        """Returns the task of training candidates, which are all at one step, until another step or the next
+        checkpoint.
+        """
         candidate = self.candidates[numbers[0]]
         steps = min(until - candidate.step, self.setting.checkpoint_steps)
         return Task(numbers, width_of(len(numbers), self.setting.lanes), candidate.step, steps, candidate.batch_rows)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Takes over the outcome of a task; candidates that diverged are dropped."""
+        """Records the outcome of a training task: new states, losses and gradients; candidates that diverged are
+        dropped.
+        """
         task = outcome.task
         if outcome.lost:
             self.lost += len(task.numbers)
@@ -184,16 +198,18 @@ class Field:
         self.on_change()
 
     def count(self, task: Task) -> None:
-        """Adds a task's steps to the run's total; they cost the same whether they train or measure."""
+        """Adds a task's steps to the run's total of training steps; they count the same whether they train or
+        measure.
+        """
         self.total_steps += len(task.numbers) * task.num_steps
         self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
 
     def extra_left(self, step: int) -> float:
-        """Returns how many steps may still be taken besides those of a candidate that is, or will be, at a step."""
+        """Returns how many steps the budget still allows besides those of one candidate up to a given step."""
         return self.setting.extra_steps - (self.total_steps - step)
 
     def nobody_left(self) -> RuntimeError:
-        """Returns the error that says that no candidate is left, and why one of them was dropped."""
+        """Returns the error that says that all candidates were dropped, and why one of them was."""
         whys = sorted({candidate.why for candidate in self.candidates.values()})
         return RuntimeError(
             f"all {len(self.candidates)} candidates are dropped ({whys[0]}); take smaller steps, or start "
@@ -201,7 +217,7 @@ class Field:
         )
 
     def measure(self, numbers: Iterable[int]) -> None:
-        """Measures the curves of candidates that have reached a rung."""
+        """Measures the loss curves of candidates that have just reached a rung (step of judging), and records it."""
         for number in numbers:
             self.candidates[number].reached.append(self.candidates[number].measure(self.setting.budget_steps))
 
@@ -211,7 +227,7 @@ class Field:
         return Standing(self.setting.rungs, reached, skipped, waiting, self.setting.judge, self.setting.seed)
 
     def best_so_far(self) -> int | None:
-        """Returns the judge's best of the candidates with the most steps; None if none has begun."""
+        """Returns the number of the judge's best candidate among those with the most steps; None if none has begun."""
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None

@@ -164,7 +164,7 @@ def _check_numbers(
 
 @final
 class LocalRunner(Runner):
-    """The null model of runners: this process, its default device, no worker."""
+    """A runner that trains candidates in this process, on its default device, without workers."""
 
     def __init__(self, trainer: Trainer, store: Store) -> None:
         self._trainer, self._store = trainer, store

@@ -15,17 +15,19 @@ from alpa_dejavu.training.initialization._trend import Measure
 
 
 class Judge(abc.ABC):
-    """A judge, which puts candidates in the order in which they are to be kept."""
+    """An interface of judges, which order candidate initializations by the measures of their loss curves."""
 
     @abc.abstractmethod
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
-        """Returns the candidates' numbers, the best first; the same measures always give the same order."""
+        """Returns the numbers of the candidates, the best first, by their measures; the same measures always give the
+        same order.
+        """
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class LastLoss(Judge):
-    """A judge by the smallest last loss alone: the null model that others are compared with."""
+    """A judge that orders candidates by their last loss alone, the smallest first: the baseline for others."""
 
     def order(self, measures: Mapping[int, Measure]) -> tuple[int, ...]:
         return tuple(sorted(measures, key=lambda number: (measures[number].last, number)))
@@ -34,13 +36,14 @@ class LastLoss(Judge):
 @final
 @dataclasses.dataclass(frozen=True)
 class Trend(Judge):
-    """A judge by a small loss at the end of the fitted trend, and a large gradient relative to the weights.
+    """A judge that prefers candidates with a small loss at the end of their curve's fitted trend, and with a large
+    gradient relative to the weights.
 
-    Both count by rank, so neither needs a scale. On a plateau, where no fall stands out of the noise, a large gradient
-    is no promise: it counts as the smallest.
+    Both count by their rank among the candidates, so neither needs a scale. On a plateau, where no fall stands out of
+    the noise, a large gradient is no promise: it counts as the smallest.
 
     Attributes:
-        gradient_weight: what a rank of the gradient counts against one of the loss; 0: nothing.
+        gradient_weight: how much a rank by gradient counts against a rank by loss; 0: nothing.
 
     Raises ValueError for a negative weight.
     """
@@ -61,7 +64,7 @@ class Trend(Judge):
 
 
 def judge(choice: str | Judge) -> Judge:
-    """Returns the judge of a name ("last_loss", "trend"), or the given one.
+    """Returns the judge that a name stands for ("last_loss", "trend"), or the given judge itself.
 
     >>> judge("trend")
     Trend(gradient_weight=0.25)

@@ -18,7 +18,7 @@ Parameters: TypeAlias = Callable[[Any], Any]
 @final
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A leaf of a training state, without its numbers.
+    """The name, shape and dtype of one array in a training state, without its numbers.
 
     Attributes:
         name: its path in the state, as `jax.tree_util.keystr` writes it.
@@ -34,7 +34,7 @@ class Tensor:
 
     @property
     def is_matrix(self) -> bool:
-        """Returns whether it is a weight with an input and an output axis, as initializations by shape are made for."""
+        """Returns whether the tensor holds real numbers on two axes or more, an input and an output axis among them."""
         return self.is_float and len(self.shape) >= 2
 
 
@@ -45,7 +45,7 @@ class Layout:
 
     Attributes:
         structure: jax's treedef, to make a state of leaves again.
-        leaves: in jax's order.
+        leaves: name, shape and dtype of each array, in jax's order.
         places: where the parameters are among the leaves, in the order of jax for the parameters alone.
     """
 
@@ -55,32 +55,35 @@ class Layout:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Returns the tensors of the parameters, without their numbers."""
+        """Returns name, shape and dtype of each parameter of the model."""
         return tuple(self.leaves[place] for place in self.places)
 
     @property
     def num_bytes(self) -> int:
-        """Returns the bytes of one candidate's state."""
+        """Returns the number of bytes of one candidate's training state."""
         return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in self.leaves)
 
     def weights(self, leaves: Leaves) -> Leaves:
-        """Returns the parameters among the leaves of a state."""
+        """Returns only the parameters out of the leaves of a training state."""
         return tuple(leaves[place] for place in self.places)
 
     def with_weights(self, leaves: Leaves, weights: Leaves) -> Leaves:
-        """Returns a state's leaves with other parameters; the rest, as what an optimizer keeps, stays."""
+        """Returns the leaves of a training state with its parameters replaced; the rest, as an optimizer's state,
+        stays.
+        """
         replaced = list(leaves)
         for place, weight in zip(self.places, weights, strict=True):
             replaced[place] = np.asarray(weight, self.leaves[place].dtype)
         return tuple(replaced)
 
     def state(self, leaves: Leaves) -> Any:
-        """Returns the state of some leaves, in the structure that init_fn gives."""
+        """Returns the training state that is made of these leaves, in the structure that `init_fn` gives."""
         return self.structure.unflatten(leaves)
 
 
 def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = None) -> Layout:
-    """Returns the layout of the states that `init_fn(key)` gives; nothing is computed.
+    """Returns the layout (names, shapes and dtypes) of the training states that `init_fn(key)` gives, without computing
+    one.
 
     Args:
         init_fn: gives a state for a key of `jax.random.PRNGKey`.
@@ -95,7 +98,9 @@ def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = Non
 
 
 def layout(state: Any, parameters: Parameters | None = None) -> Layout:
-    """Returns the layout of a given state, or of one of shapes alone; otherwise as `layout_of`."""
+    """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone; otherwise as
+    `layout_of`.
+    """
     import jax
     import jax.numpy as jnp
 

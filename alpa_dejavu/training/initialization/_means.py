@@ -21,10 +21,12 @@ MOST_MEANS = 3
 
 
 def best_of_means(field: Field, runner: Runner, order: tuple[int, ...]) -> int:
-    """The number to train on: the best finalist, or a mean that has a smaller loss on the same batches.
+    """Returns the number of the candidate to train on: the best finalist, or a mean of finalists' weights that has a
+    smaller loss on the same batches.
 
-    Finalists are taken in one after another, as long as the mean gets better: those of a forebear in common as they
-    are, others with their units permuted, where it is known what may be. After permuting, weights alone are averaged.
+    Finalists are taken in one after another, as long as the mean gets better: those with an ancestor in common as
+    they are, others with their units permuted, where it is known which may be. After permuting, weights alone are
+    averaged.
     """
     members, best = [order[0]], order[0]
     for other in order[1 : 1 + MOST_MEANS]:

@@ -7,14 +7,15 @@ from alpa_dejavu.training.initialization._trainer import Trainer
 
 
 class DoesNotFitError(ValueError):
-    """Not even one candidate fits."""
+    """An error that says that a device's memory is too small to train even one candidate."""
 
 
 def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-    """How many candidates can be trained side by side, `lanes` at most, and a note if it is fewer.
+    """Returns how many candidates can be trained side by side in a device's memory, `lanes` at most, and a note if it
+    is fewer.
 
     Args:
-        trainer: of the model.
+        trainer: the trainer of the model.
         lanes: how many are asked for.
         memory_bytes: of a device; None: what jax says of this process's first one; if it says nothing, all are
             taken to fit.

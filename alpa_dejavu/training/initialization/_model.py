@@ -14,10 +14,10 @@ Batches: TypeAlias = Sequence[Any] | Callable[[int], Any]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A model as its user gives it.
+    """A model as its user gives it, to be trained from many initializations.
 
     Attributes:
-        init_fn: gives a state for a key.
+        init_fn: gives a training state for a random key.
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
         batches: a sequence, which begins again at its end, or a function of the step.
         parameters: picks the parameters out of a state; None: see `layout_of`.
@@ -29,7 +29,7 @@ class Model:
     parameters: Parameters | None = None
 
     def batch(self, step: int, rows: int | None = None) -> Any:
-        """Returns the batch of a step, counted from 0; its first rows alone where a candidate takes smaller ones."""
+        """Returns the batch of a training step, counted from 0; only its first `rows` rows if that is given."""
         import jax
 
         batch = self.batches(step) if callable(self.batches) else self.batches[step % len(self.batches)]
@@ -37,7 +37,7 @@ class Model:
 
 
 def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ()) -> bool:
-    """Returns whether the training step says the norm of its gradient; checks all that it takes and gives.
+    """Returns whether the training step returns the norm of its gradient; checks all that it takes and returns.
 
     Raises:
         TypeError: batches are neither a sequence nor a function.

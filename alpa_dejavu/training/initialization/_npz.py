@@ -18,17 +18,18 @@ _BROKEN = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib
 
 
 def write_leaves(path: pathlib.Path, leaves: Leaves) -> None:
-    """Writes a state's leaves whole or not at all; raises ValueError if they can't be written."""
+    """Writes the arrays of a training state to an NPZ file atomically; raises ValueError if it can't be written."""
     content = io.BytesIO()
     np.savez(content, **{f"leaf_{n}": _plain(leaf) for n, leaf in enumerate(leaves)})
     write_whole_bytes(path, content.getvalue())
 
 
 def read_leaves(path: pathlib.Path, layout: Layout) -> Leaves:
-    """Reads a state; an array is unpacked only once it is seen to be the layout's, so that no file takes more memory.
+    """Reads the arrays of a training state from an NPZ file; one is unpacked only after its header is seen to fit the
+    layout.
 
     Raises:
-        ValueError: the file isn't there, is no such file, or holds another layout's state.
+        ValueError: the file isn't there, is no NPZ file of a state, or holds a state of another layout.
     """
     try:
         if path.exists() and not path.is_file():

@@ -9,10 +9,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[Any]:
-    """The module; in the block it tells of warnings alone.
+    """Yields the imported module optuna, which logs nothing but warnings while a `with` block runs.
 
     Raises:
-        RuntimeError: it isn't installed.
+        RuntimeError: Optuna isn't installed.
     """
     try:
         import optuna

@@ -11,10 +11,11 @@ from alpa_dejavu.training.initialization._task import Runner, Task
 
 
 def race(field: Field, runner: Runner) -> tuple[int, ...]:
-    """The candidates that have reached the last rung, the best first.
+    """Trains all candidates from rung to rung (steps of judging), drops poor ones at each, and returns those at the
+    last rung, the best first.
 
     Raises:
-        RuntimeError: none is left.
+        RuntimeError: no candidate is left.
     """
     setting = field.setting
     rungs, number = setting.rungs, 0
@@ -37,7 +38,7 @@ def race(field: Field, runner: Runner) -> tuple[int, ...]:
 
 
 def train_to(field: Field, runner: Runner, numbers: Iterable[int], step: int) -> None:
-    """Candidates that are at one step are trained until another, from checkpoint to checkpoint."""
+    """Trains candidates, which are all at one step, until a later one, from checkpoint to checkpoint."""
     queue = collections.deque(field.chunks(numbers))
 
     def next_task() -> Task | None:
@@ -55,12 +56,12 @@ def train_to(field: Field, runner: Runner, numbers: Iterable[int], step: int) ->
 
 
 def finalists(field: Field, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Returns candidates in order of their last measures, the best first."""
+    """Returns the numbers of candidates in the judge's order by their last measures, the best first."""
     return field.setting.judge.order({number: field.candidates[number].reached[-1] for number in numbers})
 
 
 def wave_sizes(num_candidates: int, fractions: Sequence[float]) -> list[int]:
-    """How many candidates begin in each wave; waves of none are left out.
+    """Returns how many candidates begin in each wave, given the waves' fractions; empty waves are left out.
 
     >>> wave_sizes(5, (0.5, 0.5))
     [3, 2]

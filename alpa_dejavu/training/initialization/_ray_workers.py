@@ -27,13 +27,14 @@ MOST_TRIES = 3
 def ray_workers(
     model: Model, workers: int, options: Mapping[str, Any] | Sequence[Mapping[str, Any]], store: Store
 ) -> Iterator[Runner]:
-    """Yields a runner with so many actors of the connected Ray cluster; they are gone at the end of the block.
+    """Yields a runner that trains candidates in actors of the connected Ray cluster, which are gone at the end of the
+    block.
 
     Args:
-        model: Ray sends it to each of them.
-        workers: how many.
-        options: those of the actors, as `num_gpus`, or one mapping for each; a CPU each unless they say otherwise.
-        store: where the last checkpoint of each candidate is.
+        model: the model, which Ray sends to each actor.
+        workers: how many actors there are.
+        options: Ray's options of the actors, as `num_gpus`, or one mapping for each; a CPU each by default.
+        store: the store that has the last checkpoint of each candidate.
 
     Raises:
         RuntimeError: this process isn't connected to Ray.

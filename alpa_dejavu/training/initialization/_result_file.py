@@ -25,9 +25,10 @@ _COUNTS = (
 
 
 def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
-    """Writes `path`, JSON, and beside it the state, NPZ, under a name with its steps.
+    """Writes a result of `parallel_initialize` to a JSON file, and its training state to an NPZ file beside it; returns
+    the JSON file's path.
 
-    The state is there before the JSON that names it, and each is written whole, so what is read is always a pair.
+    The state's file is written before the JSON that names it, each atomically: a reader always finds a matching pair.
 
     Raises:
         ValueError: a file can't be written.
@@ -51,20 +52,20 @@ def write_result(result: Initialized, path: str | pathlib.Path) -> pathlib.Path:
 
 
 def state_file_of(result: Initialized, path: pathlib.Path) -> pathlib.Path:
-    """Returns the path of the state's file of a result that is written to a path."""
+    """Returns the path of the NPZ file for a result's training state, given the path of the result's JSON file."""
     return path.with_name(f"{path.stem}.step-{result.steps}.candidate-{result.chosen}.npz")
 
 
 def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | None = None) -> Initialized:
-    """Reads the result that `write_result` wrote.
+    """Reads the result of `parallel_initialize` that `write_result` wrote.
 
     Args:
-        path: of the JSON.
+        path: of the JSON file.
         like: a state of the model, or its shapes, as `jax.eval_shape(init_fn, key)` gives them.
         parameters: as for `parallel_initialize`.
 
     Raises:
-        ValueError: a file isn't there, is no such file, or holds another model's state.
+        ValueError: a file isn't there, isn't one of a result, or holds another model's state.
     """
     from alpa_dejavu.training.initialization.result_format import ResultData
 

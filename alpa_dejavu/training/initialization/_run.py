@@ -23,10 +23,10 @@ _log = logging.getLogger("alpa_dejavu")
 @final
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The progress of a run: how far it is.
+    """The progress of a run of `parallel_initialize`: how many steps and candidates it is at.
 
     Attributes:
-        step: that of the candidate that is farthest.
+        step: the step of the candidate that has come farthest.
         living: how many candidates aren't dropped.
         begun: how many candidates, children and means there are.
         total_steps: the steps of all candidates so far.
@@ -40,7 +40,7 @@ class Progress:
 
 @final
 class Run:
-    """A run of one field of candidates: the race, and the training of the one that is chosen."""
+    """A run of `parallel_initialize` on its candidates: the race between them, and the training of the chosen one."""
 
     def __init__(self, field: Field, begun_s: float, save: pathlib.Path | None, notes: list[str]) -> None:
         self._field, self._begun_s, self._save, self._notes = field, begun_s, save, notes
@@ -144,10 +144,11 @@ class Run:
 
 
 def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
-    """The candidates that have come farthest, the best first.
+    """Trains candidates from rung to rung without waiting for all of them at a rung, and returns those that came
+    farthest, the best first.
 
     Raises:
-        RuntimeError: none is left.
+        RuntimeError: no candidate is left.
     """
     order = _Order(field)
     for outcome in runner.outcomes(order.next_task):

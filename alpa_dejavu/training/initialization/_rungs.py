@@ -16,12 +16,13 @@ BUDGETS = ("full", "small")
 
 
 def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> tuple[int, ...]:
-    """Returns rungs: ascending steps, each about eta times the one before; at the last, one candidate is left.
+    """Returns the rungs, the steps at which candidates are judged: each is about eta times the one before; at the last,
+    one candidate is left.
 
     Args:
         num_candidates: how many begin.
-        budget_steps: of the whole training.
-        eta: about one in so many goes on from a rung.
+        budget_steps: the steps of the whole training.
+        eta: about one candidate in so many goes on from a rung.
         budget: "full": the race is a quarter of the training. "small": the steps of all but the best candidate are a
             quarter of the training at most.
 
@@ -54,10 +55,10 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
 
 
 def checked_rungs(rungs: Sequence[int], num_candidates: int, budget_steps: int, budget: str) -> tuple[int, ...]:
-    """Returns the rungs that the user gave, once they are checked.
+    """Returns the rungs (steps at which candidates are judged) that the user gave, after checking them.
 
     Raises:
-        ValueError: they don't ascend, or end after the training, or the first is more than the budget allows.
+        ValueError: the rungs don't ascend, or end after the training, or the first is more than the budget allows.
     """
     given = tuple(rungs)
     ascend = all(a < b for a, b in itertools.pairwise(given))
@@ -73,7 +74,9 @@ def checked_rungs(rungs: Sequence[int], num_candidates: int, budget_steps: int, 
 
 
 def extra_allowed(budget_steps: int, budget: str) -> float:
-    """Returns the steps that all candidates may take besides the one that is trained on."""
+    """Returns how many training steps a budget allows all candidates together besides those of the one that is trained
+    on.
+    """
     return EXTRA * budget_steps if budget == "small" else math.inf
 
 

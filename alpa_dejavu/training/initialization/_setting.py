@@ -14,21 +14,21 @@ from alpa_dejavu.training.initialization.starts import Start
 @final
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The setting of one run.
+    """The checked options of one run of `parallel_initialize`.
 
     Attributes:
         num_candidates: how many begin.
-        budget_steps: the steps of the one that is chosen, from its beginning.
+        budget_steps: the steps of the candidate that is chosen, from its beginning.
         rungs: the steps at which candidates are judged.
-        extra_steps: how many steps all the others may take.
-        start, rule, judge: who says where, whom and by what.
-        seed: of all that is random.
+        extra_steps: how many steps all the other candidates may take together.
+        start, rule, judge: the objects that choose candidates' first weights, which of them go on, and their order.
+        seed: the seed of all random numbers.
         batch_rows: candidates take so many rows of each batch, in turn; (): all.
-        lanes: so many are trained side by side at most.
-        checkpoint_steps: a state isn't older than that.
+        lanes: so many candidates are trained side by side at most.
+        checkpoint_steps: a checkpoint is written every so many steps.
         groups: units that may be permuted for averaging; (): none are known.
         average: whether means of finalists are tried.
-        keep_weights: whether curves keep where candidates began and ended.
+        keep_weights: whether curves keep candidates' first and last weights.
     """
 
     num_candidates: int

@@ -14,7 +14,7 @@ from alpa_dejavu.training.initialization._npz import read_leaves, write_leaves
 
 @final
 class Store:
-    """Keeps the last state of each candidate; with a folder, as one NPZ file each, and none in memory."""
+    """A store of the last training state of each candidate: in memory or, if a folder is given, in an NPZ file each."""
 
     def __init__(self, layout: Layout, folder: pathlib.Path | None) -> None:
         if folder is not None:
@@ -26,7 +26,7 @@ class Store:
         self._kept: dict[int, Leaves | None] = {}
 
     def put(self, number: int, leaves: Leaves) -> None:
-        """Replaces what was kept of a candidate."""
+        """Stores a candidate's training state in place of its last one."""
         if self._folder is None:
             self._kept[number] = leaves
         else:
@@ -34,7 +34,7 @@ class Store:
             self._kept[number] = None
 
     def get(self, number: int) -> Leaves:
-        """A candidate's leaves."""
+        """Returns the arrays of a candidate's last training state."""
         kept = self._kept[number]
         if kept is not None:
             return kept
@@ -42,11 +42,11 @@ class Store:
         return read_leaves(self._path(self._folder, number), self._layout)
 
     def side_by_side(self, numbers: Sequence[int]) -> Leaves:
-        """Leaves of shape (N, ...)."""
+        """Returns the training states of N candidates stacked: each array of shape (N, ...)."""
         return tuple(np.stack(leaf) for leaf in zip(*(self.get(number) for number in numbers), strict=True))
 
     def drop(self, number: int) -> None:
-        """Forgets a candidate."""
+        """Removes a candidate's training state from the store."""
         if number in self._kept:
             del self._kept[number]
             if self._folder is not None:

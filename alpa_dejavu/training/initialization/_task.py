@@ -15,15 +15,15 @@ from alpa_dejavu.training.initialization._layout import FloatArray, Leaves
 @final
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task for a worker: some steps of a few candidates, side by side.
+    """A task for a worker: to train (or measure) a few candidates side by side for some steps.
 
     Attributes:
-        numbers: of the candidates, at most as many as there are lanes.
-        width: so many lanes the program has; the rest of them repeat the last candidate.
-        first_step: where they are, counted from 0.
+        numbers: the candidates' numbers, at most as many as there are lanes.
+        width: how many lanes the program has; those left over repeat the last candidate.
+        first_step: the step that the candidates are at, counted from 0.
         num_steps: how many steps they take.
-        batch_rows: so many rows of each batch they take; None: all.
-        is_measure: nothing is trained: each step's loss is that of the states as they are.
+        batch_rows: how many rows of each batch they take; None: all.
+        is_measure: whether nothing is trained: each step's loss is then that of the states as they are.
     """
 
     numbers: tuple[int, ...]
@@ -37,12 +37,12 @@ class Task:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """The outcome of a task: the candidates' new states, and the losses and norms of its steps.
+    """The outcome of a training task: the candidates' new states, and the losses and norms of each step.
 
     Attributes:
-        task: the one that was done.
-        states: leaves of shape (N, ...), N the task's candidates; () if they were lost.
-        losses: shape (N, steps).
+        task: the task that was done.
+        states: leaves of shape (N, ...), for the task's N candidates; () if they were lost.
+        losses: shape (N, steps), the loss of each step.
         gradients: shape (N, steps), norms of gradients; NaN where the training step doesn't say them.
         weights: shape (N, steps), norms of the parameters after each step.
         lost: why there is no outcome, or "".
@@ -57,25 +57,28 @@ class Outcome:
 
     @classmethod
     def of_nothing(cls, task: Task, why: str) -> Outcome:
-        """Returns the outcome of a task that is lost."""
+        """Returns the empty outcome of a training task that was lost, with the reason."""
         nothing = np.zeros((len(task.numbers), 0))
         return cls(task, (), nothing, nothing, nothing, why)
 
 
 class Runner(abc.ABC):
-    """A runner, which has workers do tasks."""
+    """An interface of runners, which have the tasks of training candidates done, by workers or in this process."""
 
     restarts: int = 0
     """So many tasks were begun again, because their worker had died."""
 
     def fitting(self, lanes: int, memory_bytes: float | None) -> tuple[int, str]:
-        """Returns how many candidates fit side by side wherever tasks are done, and a note: see `fitting_lanes`."""
+        """Returns how many candidates (`lanes` at most) fit into memory side by side wherever tasks are done, and a
+        note if it is fewer.
+        """
         return lanes, ""
 
     @abc.abstractmethod
     def outcomes(self, next_task: Callable[[], Task | None]) -> Iterator[Outcome]:
-        """Asks for a task whenever a worker is free, and yields outcomes as they come.
+        """Asks `next_task` for a training task whenever a worker is free, and yields each task's outcome as it
+        comes.
 
-        What an outcome is followed by may be known only once it was given, so a free worker asks again after each. It
-        ends when nothing is being done and there is no task.
+        Which task is next may be known only after an outcome was yielded, so a free worker asks again after each one.
+        The iteration ends when no task is being done and there is no other.
         """

@@ -21,9 +21,10 @@ PROGRAMS = 4
 
 @final
 class Trainer:
-    """A trainer of candidates. It compiles when it first needs to, once for each width and shape of batches.
+    """A trainer, which trains candidates side by side on one device by a compiled, vectorised (`jax.vmap`) training
+    step.
 
-    Trainers of the same functions share what is compiled.
+    It compiles once for each width and shape of batches; trainers of the same functions share what is compiled.
     """
 
     def __init__(self, model: Model) -> None:
@@ -33,14 +34,16 @@ class Trainer:
         self.layout, self._start, self._program = programs(*given)
 
     def start(self, seed: int, number: int) -> Leaves:
-        """Returns the model's own start of a candidate: its key is folded from the seed and its number."""
+        """Returns the arrays of the training state in which the model itself begins, for a candidate's number and a
+        seed.
+        """
         import jax
 
         leaves = self._start(jax.random.fold_in(jax.random.PRNGKey(seed), number))
         return tuple(np.asarray(leaf) for leaf in leaves)
 
     def train(self, task: Task, states: Leaves) -> Outcome:
-        """Does a task from states of shape (N, ...), and returns its outcome."""
+        """Trains the candidates of a task from states of shape (N, ...), and returns the outcome."""
         import jax
 
         count = len(task.numbers)
@@ -55,7 +58,9 @@ class Trainer:
         return Outcome(task, tuple(np.array(leaf)[:count] for leaf in leaves), losses, gradients, weights)
 
     def memory_bytes(self, width: int) -> int:
-        """Returns a device's bytes for the program of a width, by its compiler; an estimate where that doesn't say."""
+        """Returns how many bytes of a device's memory training `width` candidates side by side takes, by the compiler's
+        figures, else an estimate.
+        """
         import jax
 
         leaves = [jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype) for leaf in self.layout.leaves]
@@ -94,7 +99,8 @@ def _step(
 
 
 def width_of(count: int, lanes: int) -> int:
-    """Returns the lanes for so many candidates: a power of two, so that few programs are compiled, or all there are.
+    """Returns how many lanes to compile for `count` candidates: the next power of two, so that few programs are
+    compiled, or all lanes.
 
     >>> [width_of(count, 6) for count in range(1, 7)]
     [1, 2, 4, 4, 6, 6]

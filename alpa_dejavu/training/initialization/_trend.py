@@ -29,14 +29,15 @@ CLEARLY = 2.0
 @final
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A measure of a candidate's curve: its trend, and the loss that this promises.
+    """A measure of a candidate's loss curve: its fitted trend, and the loss that this promises for the end of the
+    training.
 
     Attributes:
-        steps: steps that the curve has.
+        steps: how many steps the curve has.
         last: the last loss.
         loss: the trend's loss at the last step.
         promised: the trend's loss at the end of the training.
-        on_plateau: whether no fall stands out of the noise.
+        on_plateau: whether the trend falls by no more than the noise might explain.
         relative_gradient: the median over the trend of the gradient's norm over the weights'; NaN: unknown.
     """
 
@@ -49,11 +50,12 @@ class Measure:
 
 
 def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int, horizon: int) -> Measure:
-    """Returns the measure of a curve.
+    """Fits the trend of a loss curve, and returns the measure of it with the loss that it promises for the end of the
+    training.
 
     Args:
         losses: shape (T,), one at least, finite.
-        relative_gradients: shape (T,); NaN where unknown.
+        relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where unknown.
         first_step: where the curve begins, counted from 0.
         horizon: the steps of the whole training.
     """
@@ -77,7 +79,8 @@ def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int
 
 
 def end_of_drop(at: FloatArray, values: FloatArray) -> int:
-    """Returns where a curve's steep first part ends: the knee of the two lines that fit best; 0 if it has none.
+    """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best; 0 if it
+    has none.
 
     A short curve has too few points for two lines: its second half is taken.
     """

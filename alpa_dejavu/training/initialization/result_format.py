@@ -10,7 +10,7 @@ from alpa_dejavu._util.format_fields import WHOLE, Index, Text, Words, file_form
 
 
 class CandidateData(TypedDict):
-    """A candidate and its curve, as `Curve` has it."""
+    """A candidate of a run of `parallel_initialize`, with its loss curve, as `Curve` has it."""
 
     number: Index
     parents: Annotated[list[Index], listed("a list of numbers")]
@@ -27,7 +27,7 @@ class CandidateData(TypedDict):
 
 @file_format
 class ResultData(TypedDict):
-    """A result, as `Initialized` has it; its state is in a file beside it."""
+    """A result of `parallel_initialize`, as `Initialized` has it; its training state is in a file beside it."""
 
     version: Annotated[Literal[1], said("1, the version of results that this release reads"), WHOLE]
     state_file: Annotated[Text, said("the name of an NPZ file beside this one")]

@@ -20,7 +20,9 @@ _SHAPES = {"bias": (5,), "kernel": (4, 5), "window": (3, 3, 2, 4)}
 
 
 def check_start(start: Start) -> None:
-    """One start for each number, of the asked shapes and dtypes, finite, the same each time."""
+    """Checks that a start keeps its contract: it gives each candidate finite weights of the asked shapes and dtypes,
+    the same each time.
+    """
     assert start.waves, "there is no wave"
     assert all(fraction > 0 for fraction in start.waves), f"waves are {start.waves}"
     tensors = tuple(Tensor(name, shape, np.dtype(np.float32), True) for name, shape in _SHAPES.items())
@@ -42,7 +44,9 @@ def check_start(start: Start) -> None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Whom it keeps was waiting, parents are kept, and the same standing gets the same decision."""
+    """Checks that a rule keeps its contract: it keeps only waiting candidates, children have kept parents, and the same
+    standing gets the same decision.
+    """
     assert rule.eta >= 2, f"eta is {rule.eta}: candidates don't become fewer"
     for seed in range(5):
         standing = _standing(seed)
@@ -58,7 +62,9 @@ def check_rule(rule: Rule) -> None:
 
 
 def check_judge(judge: Judge) -> None:
-    """All are ordered, the same each time, whatever their order was, and better in everything is better."""
+    """Checks that a judge keeps its contract: it orders all candidates, the same each time, and prefers one that is
+    better in everything.
+    """
     assert judge.order({}) == (), "nobody is in no order"
     measures = _standing(3).reached
     first = {number: reached[0] for number, reached in measures.items()}

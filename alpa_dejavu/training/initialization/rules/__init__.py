@@ -17,7 +17,8 @@ KNOWN: dict[str, type[Rule]] = {"asha": Asha, "evolution": Evolution, "halving":
 
 
 def rule(choice: str | Rule) -> Rule:
-    """The rule of a name ("asha", "evolution", "halving", "optuna"), or the given one.
+    """Returns the rule (of which candidates go on) that a name stands for ("asha", "evolution", "halving", "optuna"),
+    or the given rule itself.
 
     >>> rule("halving")
     Halving(eta=2)

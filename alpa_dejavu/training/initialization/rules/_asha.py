@@ -11,10 +11,13 @@ from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Stan
 @final
 @dataclasses.dataclass(frozen=True)
 class Halving(Rule):
-    """Waits for all at each rung; results are the same however many workers there are.
+    """A rule of successive halving: waits for all candidates at each rung (step of judging), and lets the best one in
+    eta go on.
+
+    Results are the same however many workers there are.
 
     Attributes:
-        eta: one in so many goes on.
+        eta: one candidate in so many goes on from a rung.
 
     Raises ValueError for an eta below 2.
 
@@ -36,13 +39,14 @@ class Halving(Rule):
 @final
 @dataclasses.dataclass(frozen=True)
 class Asha(Rule):
-    """A candidate goes on as soon as it is among the best of those that have arrived at its rung so far.
+    """A rule of asynchronous successive halving: a candidate goes on once it is among the best one in eta that have
+    arrived at its rung (step of judging) so far.
 
     No worker is ever idle, but who goes on depends on who arrived first: with several workers a run can't be repeated
     exactly, and its result isn't that of another number of workers.
 
     Attributes:
-        eta: one in so many goes on.
+        eta: one candidate in so many goes on from a rung.
 
     Raises ValueError for an eta below 2.
 

@@ -14,15 +14,15 @@ from alpa_dejavu.training.initialization._trend import Measure
 @final
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """How things stand when a rule is asked.
+    """The state of a race between candidate initializations, by which a rule decides which of them go on.
 
     Attributes:
         rungs: the steps at which candidates are judged, ascending.
-        reached: by candidate, also those that were dropped, what it measured at each rung that it has reached.
-        skipped: by candidate, the rungs that were over before it began, as a child's.
+        reached: for each candidate, dropped ones too, its measures at the rungs that it has reached.
+        skipped: for each candidate, how many rungs were over before it began, as for a child.
         waiting: the candidates that can go on: neither dropped, nor being trained, nor at the last rung.
-        judge: says what is good.
-        seed: for rules that take chances.
+        judge: the judge that orders candidates by their measures.
+        seed: the seed for rules that draw random numbers.
     """
 
     rungs: tuple[int, ...]
@@ -33,34 +33,42 @@ class Standing:
     seed: int
 
     def rung(self, number: int) -> int:
-        """The last rung that a candidate has reached; -1: none."""
+        """Returns the index of the last rung (step of judging) that a candidate has reached; -1: none."""
         return self.skipped.get(number, 0) + len(self.reached[number]) - 1
 
     def at(self, rung: int) -> tuple[int, ...]:
-        """The candidates that have been measured at a rung, whatever became of them."""
+        """Returns the numbers of the candidates that were measured at a rung (step of judging), those dropped since
+        included.
+        """
         return tuple(n for n in sorted(self.reached) if self.skipped.get(n, 0) <= rung <= self.rung(n))
 
     @property
     def last_rung(self) -> int:
-        """The last rung that any of those waiting has reached; -1: none, or nobody waits."""
+        """Returns the index of the last rung (step of judging) that any waiting candidate has reached; -1: none, or
+        nobody waits.
+        """
         return max(map(self.rung, self.waiting), default=-1)
 
     def waiting_best_first(self) -> tuple[int, ...]:
-        """Returns the waiting candidates, all of which must have reached the last rung, in the judge's order."""
+        """Returns the waiting candidates in the judge's order, the best first; all must have reached the same last
+        rung.
+        """
         return self.best_first(self.last_rung, self.waiting)
 
     def best_first(self, rung: int, among: Iterable[int]) -> tuple[int, ...]:
-        """Some candidates that were measured at a rung, in the judge's order."""
+        """Returns some candidates, which were measured at a rung (step of judging), in the judge's order, the best
+        first.
+        """
         return self.judge.order({n: self.reached[n][rung - self.skipped.get(n, 0)] for n in among})
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Child:
-    """A candidate that begins where its parents are.
+    """A new candidate that begins at its parents' step, with weights made from theirs.
 
     Attributes:
-        parents: one, whose weights are changed a little, or two, whose weights are crossed.
+        parents: one number of a candidate, whose weights are changed a little, or two, whose weights are crossed.
         strength: how far weights are moved at random, in standard deviations of each tensor.
     """
 
@@ -71,11 +79,11 @@ class Child:
 @final
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """A rule's decision: which candidates go on.
+    """A rule's decision on which of the waiting candidates go on.
 
     Attributes:
-        kept: of those waiting, the best first.
-        children: who begins besides.
+        kept: the waiting candidates that go on, the best first.
+        children: the new candidates that begin besides.
         why: how the rule chose, for people.
     """
 
@@ -85,12 +93,12 @@ class Decision:
 
 
 class Rule(abc.ABC):
-    """Decides who goes on.
+    """An interface of rules, which decide at each rung (step of judging) which candidates go on.
 
     Attributes:
-        eta: about one in so many goes on from a rung; rungs are so many times farther each.
-        waits: whether it is asked when all candidates have reached a rung, and who isn't kept is dropped. If not, it is
-            asked whenever some have arrived, who isn't kept waits, and results depend on the order of arrival.
+        eta: about one candidate in so many goes on from a rung; each rung is so many times farther than the last.
+        waits: whether the rule is asked when all candidates have reached a rung, and those not kept are dropped.
+            If not, it is asked whenever some have arrived, the others wait, and results depend on the order of arrival.
     """
 
     eta: int = 2
@@ -98,10 +106,10 @@ class Rule(abc.ABC):
 
     @abc.abstractmethod
     def decide(self, standing: Standing) -> Decision:
-        """The same standing always gets the same decision."""
+        """Returns which of the waiting candidates go on; the same standing of a race always gets the same decision."""
 
 
 def at_least_two(owner: str, eta: int) -> None:
-    """Raises ValueError unless candidates become fewer."""
+    """Raises ValueError unless eta is a whole number of at least 2, so that one candidate in eta goes on."""
     if not (isinstance(eta, int) and eta >= 2):
         raise ValueError(f"{owner}: eta is {eta!r}, but must be a whole number of at least 2: one in eta goes on")

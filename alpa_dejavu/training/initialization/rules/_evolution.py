@@ -14,14 +14,15 @@ from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rul
 @final
 @dataclasses.dataclass(frozen=True)
 class Evolution(Rule):
-    """A rule by which one in eta goes on at each rung, and has a child, which is trained on from where its parents are.
+    """A rule by which one candidate in eta goes on at each rung (step of judging), and has a child with mutated or
+    crossed weights, which begins at its parents' step.
 
-    At the last rung but one there are no more children. Waits for all at each rung.
+    At the last rung but one there are no more children. The rule waits for all candidates at each rung.
 
     Attributes:
-        eta: one in so many goes on.
+        eta: one candidate in so many goes on from a rung.
         strength: how far a mutation moves weights, in standard deviations of each tensor.
-        crossing: the fraction of children that two parents have; the others are mutated.
+        crossing: the fraction of children that have two parents; the others are mutated.
 
     Raises ValueError for an eta below 2, a strength that isn't positive or a fraction that is none.
 

@@ -12,14 +12,15 @@ from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Stan
 @final
 @dataclasses.dataclass(frozen=True)
 class OptunaPruner(Rule):
-    """Asks a pruner of Optuna at each rung about each candidate, as if all the others were complete.
+    """A rule by which a pruner of Optuna decides at each rung (step of judging) about each candidate, as if all others
+    were complete.
 
-    What a pruner is told is the loss that a candidate's trend promises. It is told everything again each time, so it
-    need not remember; if it would prune all candidates, the one that is the judge's best stays.
+    The pruner is told the losses that candidates' trends promise. It is told all of them again each time, so it need
+    not remember; if it would prune all candidates, the judge's best one stays.
 
     Attributes:
         pruner: such as `optuna.pruners.MedianPruner()`; None: that one, with no trials to warm up.
-        eta: rungs are so many times farther each.
+        eta: each rung is so many times farther than the one before.
 
     Raises ValueError for an eta below 2.
 

@@ -53,7 +53,7 @@ KNOWN: dict[str, type[Start]] = {
 
 
 def start(choice: str | Start) -> Start:
-    """The start of a name (`KNOWN` has them), or the given one.
+    """Returns the start (of candidates' first weights) that a name in `KNOWN` stands for, or the given start itself.
 
     >>> start("sobol")
     Sobol(lowest=0.25, highest=4.0)

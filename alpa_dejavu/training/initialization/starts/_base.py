@@ -13,11 +13,11 @@ from alpa_dejavu.training.initialization._layout import Leaves, Tensor
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Started:
-    """The weights with which a candidate begins.
+    """The first weights of a candidate.
 
     Attributes:
-        weights: its parameters, in the order and shapes of the tensors that were asked for.
-        point: the coordinates that these were made of, where there are such.
+        weights: the values of the parameters, in the order and shapes of the tensors that were asked for.
+        point: the coordinates that the weights were made of, where there are such.
     """
 
     weights: Leaves
@@ -27,7 +27,7 @@ class Started:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tried:
-    """An earlier candidate: where it began, and the loss that its curve promises."""
+    """An earlier candidate: its first weights, and the loss that its curve promises for the end of the training."""
 
     started: Started
     promised: float
@@ -36,13 +36,13 @@ class Tried:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ask:
-    """The question to a start: which candidates are to begin, and what is known of earlier ones.
+    """A request for the first weights of candidates, with what is known of earlier candidates.
 
     Attributes:
-        tensors: the model's parameters.
+        tensors: name, shape and dtype of the model's parameters.
         own: gives the weights with which the model itself begins, for a candidate's number.
         numbers: the candidates to begin, ascending.
-        seed: of the run.
+        seed: the seed of the run.
         tried: the candidates of earlier waves, the best first; those that diverged aren't among them.
     """
 
@@ -54,24 +54,26 @@ class Ask:
 
 
 class Start(abc.ABC):
-    """A start, which says where candidates begin.
+    """An interface of starts, which give candidates their first weights: initializations to be trained side by side.
 
     Attributes:
-        waves: the fractions of all candidates that begin together. Who learns from earlier candidates needs several:
-            a wave begins when the one before has reached the first rung.
+        waves: the fractions of all candidates that begin together. A start that learns from earlier candidates needs
+            several: a wave begins when the one before has reached the first rung.
     """
 
     waves: tuple[float, ...] = (1.0,)
 
     @abc.abstractmethod
     def start(self, ask: Ask) -> tuple[Started, ...]:
-        """Returns the weights of each asked candidate; the same question always gets the same answer."""
+        """Returns the first weights of each candidate that was asked for; the same request always gets the same
+        answer.
+        """
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Own(Start):
-    """A start with the weights with which the model begins by itself."""
+    """A start that gives each candidate the weights with which the model begins by itself."""
 
     def start(self, ask: Ask) -> tuple[Started, ...]:
         return tuple(Started(ask.own(number)) for number in ask.numbers)

@@ -16,7 +16,8 @@ _SALT = 0x57A27
 
 
 class ByShape(Start):
-    """Draws each tensor of two axes or more anew; others, as biases and scales, stay the model's own.
+    """A start that draws each tensor of two axes or more anew by its shape; others, as biases and scales, stay the
+    model's own.
 
     Like jax, it takes the last axis for the outputs and the one before for the inputs, and the rest for a window. Where
     a model splits an axis, as attention does its heads, that isn't what its own initialization has.
@@ -47,7 +48,11 @@ class ByShape(Start):
 @final
 @dataclasses.dataclass(frozen=True)
 class XavierNormal(ByShape):
-    """References: Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010."""
+    """A start that draws weights by Xavier (Glorot) initialization from a normal distribution.
+
+    References:
+        Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.xavier_normal()
@@ -56,7 +61,10 @@ class XavierNormal(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class XavierUniform(ByShape):
-    """References: as `XavierNormal`."""
+    """A start that draws weights by Xavier (Glorot) initialization from a uniform distribution.
+
+    References: as `XavierNormal`.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.xavier_uniform()
@@ -65,7 +73,11 @@ class XavierUniform(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class KaimingNormal(ByShape):
-    """References: He et al., Delving Deep into Rectifiers, ICCV 2015."""
+    """A start that draws weights by Kaiming (He) initialization from a normal distribution.
+
+    References:
+        He et al., Delving Deep into Rectifiers, ICCV 2015.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.kaiming_normal()
@@ -74,7 +86,10 @@ class KaimingNormal(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class KaimingUniform(ByShape):
-    """References: as `KaimingNormal`."""
+    """A start that draws weights by Kaiming (He) initialization from a uniform distribution.
+
+    References: as `KaimingNormal`.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.kaiming_uniform()
@@ -83,7 +98,11 @@ class KaimingUniform(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class Lecun(ByShape):
-    """References: LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998."""
+    """A start that draws weights by LeCun initialization from a normal distribution.
+
+    References:
+        LeCun et al., Efficient BackProp, Neural Networks: Tricks of the Trade, 1998.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.lecun_normal()
@@ -92,7 +111,11 @@ class Lecun(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class Orthogonal(ByShape):
-    """References: Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014."""
+    """A start that draws each tensor's weights as a random orthogonal matrix.
+
+    References:
+        Saxe et al., Exact Solutions to the Nonlinear Dynamics of Learning in Deep Linear Networks, 2014.
+    """
 
     def _initializer(self, known: Any) -> Any:
         return known.orthogonal()
@@ -101,7 +124,7 @@ class Orthogonal(ByShape):
 @final
 @dataclasses.dataclass(frozen=True)
 class TruncatedNormal(ByShape):
-    """Normal numbers up to two standard deviations.
+    """A start that draws weights from a normal distribution truncated at two standard deviations.
 
     Attributes:
         stddev: of the normal numbers before they are truncated.

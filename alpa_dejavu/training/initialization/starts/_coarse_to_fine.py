@@ -19,18 +19,19 @@ _SALT = 0xF17E
 @final
 @dataclasses.dataclass(frozen=True)
 class CoarseToFine(Start):
-    """Half of the candidates begin widely; the others, once those have reached the first rung, around the best of them.
+    """A start by which half of the candidates begin with widely spread weights, and the others, once those have reached
+    the first rung (step of judging), near the best of them.
 
-    Around one of the best is, in the parameters: its start and random numbers of `closeness` times each tensor's
-    standard deviation. In a picture: its point, moved by `closeness` times how far points are spread, and brought back
-    to weights, whose tensors get the norms that they have at the best: between random points, weights are smaller.
+    Near one of the best is, in the parameters: its first weights plus noise of `closeness` times each tensor's standard
+    deviation. In a picture (projection): its point, moved by `closeness` times the points' spread, and brought back to
+    weights, whose tensors get the norms that they have at the best: between random points, weights are smaller.
 
     Attributes:
-        coarse: where the first half begins.
-        picture: None: in the parameters. "pca", "umap" (by umap-learn), or what has `fit_transform` and
-            `inverse_transform`: in its picture of the coarse starts, if there are enough for one.
-        closeness: how far from the best the second half begins, against the spread of the first.
-        best: so many of the first half have others around them.
+        coarse: the start of the first half.
+        picture: where to be near the best. None: in the parameters. "pca", "umap" (by umap-learn), or an object with
+            `fit_transform` and `inverse_transform`: in its picture of the coarse starts, if they are enough for one.
+        closeness: how far from the best the second half begins, as a fraction of the spread of the first.
+        best: how many of the first half the others begin near to.
 
     Raises ValueError for a closeness that isn't positive, a `best` below 1, or an unknown picture, and RuntimeError for
     "umap" where it isn't installed.

@@ -15,14 +15,15 @@ from alpa_dejavu.training.initialization.starts._scales import check_range, num_
 @final
 @dataclasses.dataclass(frozen=True)
 class OptunaSampler(Start):
-    """The model's own start, each tensor of two axes or more multiplied by what the sampler suggests.
+    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale that a sampler of
+    Optuna suggests.
 
-    In four waves: the sampler is told what the candidates of the waves before promise at the first rung.
+    Candidates begin in four waves: the sampler is told the losses that earlier waves promise at the first rung.
 
     Attributes:
         sampler: such as `optuna.samplers.GPSampler(seed=1)`; None: a TPE sampler with the run's seed. One that keeps
             its own random numbers gives others when it is used again.
-        lowest, highest: what tensors are multiplied by.
+        lowest, highest: the range of the scales.
 
     Raises ValueError unless 0 < lowest < highest.
 

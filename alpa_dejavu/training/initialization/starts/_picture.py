@@ -16,17 +16,17 @@ PICTURES = {"pca": 3, "umap": 4}
 
 
 def flat(weights: Leaves, tensors: Sequence[Tensor]) -> FloatArray:
-    """All real numbers of some weights in one row."""
+    """Returns all real numbers of a model's weights as one vector."""
     parts = [w.astype(np.float64).ravel() for w, tensor in zip(weights, tensors, strict=True) if tensor.is_float]
     return np.concatenate(parts)
 
 
 @final
 class Picture:
-    """A projection of candidates.
+    """A projection of candidates' weights to points of few coordinates, which can be inverted.
 
     Attributes:
-        points: shape (N, coordinates), of the N candidates.
+        points: shape (N, coordinates), the points of the N candidates.
     """
 
     points: FloatArray
@@ -50,7 +50,9 @@ class Picture:
         self.points = np.asarray(kind.fit_transform(rows), np.float64)
 
     def weights(self, point: FloatArray, like: Leaves) -> Leaves:
-        """The weights of a point, each tensor as large as in others."""
+        """Returns the weights that a point of the projection stands for, each tensor scaled to the norm that it has in
+        the weights `like`.
+        """
         row = np.asarray(self._projection.inverse_transform(point[None]), np.float64)[0]
         made, begin = [], 0
         for tensor, example in zip(self._tensors, like, strict=True):
@@ -66,7 +68,7 @@ class Picture:
 
 
 def check_installed(kind: Any) -> None:
-    """Raises RuntimeError if UMAP is asked for by name and isn't installed; nothing is imported."""
+    """Raises RuntimeError if the projection "umap" is asked for and umap-learn isn't installed; imports nothing."""
     if isinstance(kind, str) and kind == "umap" and importlib.util.find_spec("umap") is None:
         raise RuntimeError("UMAP is not installed: pip install \"alpa-dejavu[umap]\", or take picture='pca'")
 

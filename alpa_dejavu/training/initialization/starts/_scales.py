@@ -18,10 +18,11 @@ _SALT = 0x5CA1E
 
 @dataclasses.dataclass(frozen=True)
 class Scales(Start):
-    """Multiplies each tensor of two axes or more by a number between two, even in its logarithm.
+    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale, spread evenly in
+    its logarithm.
 
     Attributes:
-        lowest, highest: what tensors are multiplied by.
+        lowest, highest: the range of the scales.
 
     Raises ValueError unless 0 < lowest < highest.
     """
@@ -52,7 +53,8 @@ class Scales(Start):
 @final
 @dataclasses.dataclass(frozen=True)
 class LatinHypercube(Scales):
-    """Each scale is in another of N equal parts for each of N candidates.
+    """A start that scales each tensor by a Latin hypercube: N candidates have their scales in N different equal parts
+    of the range.
 
     References:
         McKay, Beckman and Conover, A Comparison of Three Methods for Selecting Values of Input Variables, 1979.
@@ -70,7 +72,8 @@ class LatinHypercube(Scales):
 @final
 @dataclasses.dataclass(frozen=True)
 class Sobol(Scales):
-    """The first N points of a scrambled Sobol sequence.
+    """A start that scales the model's own tensors by the points of a scrambled Sobol sequence, one point for each
+    candidate.
 
     References:
         Sobol, On the Distribution of Points in a Cube and the Approximate Evaluation of Integrals, 1967.
@@ -88,13 +91,15 @@ class Sobol(Scales):
 
 
 def check_range(owner: str, lowest: float, highest: float) -> None:
-    """Raises ValueError unless 0 < lowest < highest."""
+    """Raises ValueError unless the range of scales has 0 < lowest < highest."""
     if not (0 < lowest < highest < math.inf):
         raise ValueError(f"{owner}: scales from {lowest!r} to {highest!r}, but must be from above 0 to more")
 
 
 def num_scales(tensors: Sequence[Tensor]) -> int:
-    """Returns how many tensors of the model are scaled; raises ValueError if there is none."""
+    """Returns how many tensors of a model are scaled (those of two axes or more); raises ValueError if there is
+    none.
+    """
     count = sum(tensor.is_matrix for tensor in tensors)
     if count == 0:
         raise ValueError("none of the model's parameters has two axes, so there is nothing to scale; use init='model'")
@@ -102,7 +107,7 @@ def num_scales(tensors: Sequence[Tensor]) -> int:
 
 
 def scaled(own: Leaves, tensors: Sequence[Tensor], scales: FloatArray) -> Leaves:
-    """Returns the weights, each tensor of two axes or more multiplied by its scale; each of these has one scale."""
+    """Returns a model's weights with each tensor of two axes or more multiplied by its own scale."""
     left = iter(scales.tolist())
     return tuple(
         (weight.astype(np.float64) * next(left)).astype(tensor.dtype) if tensor.is_matrix else weight
