@@ -28,7 +28,7 @@ class CostModels:
     def named(
         cls, latency: str | LatencyModel = "analytic", communication: str | CommunicationModel = "alpha-beta"
     ) -> CostModels:
-        """The models of these names, or the given ones.
+        """Returns the latency and communication models of these names, or the given ones.
 
         Raises:
             ValueError: a name is unknown.
@@ -38,5 +38,7 @@ class CostModels:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The models' types, by which files say what they were made with."""
+        """Returns the names of the latency and communication models' classes, by which files say what they were made
+        with.
+        """
         return type(self.latency).__name__, type(self.communication).__name__
