@@ -14,7 +14,7 @@ __all__ = ["CostModels"]
 @final
 @dataclasses.dataclass(frozen=True)
 class CostModels:
-    """A latency model and a communication model, which always go together.
+    """A pair of a latency model of operators and a communication model of collectives, which always go together.
 
     Attributes:
         latency: of operators on a device.

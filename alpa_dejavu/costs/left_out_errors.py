@@ -55,7 +55,7 @@ class _Point(Protocol[_Given]):
     """A fitted model of means."""
 
     def log_seconds(self, rows: _Given, /) -> Array:
-        """Returns the logarithms of the predicted seconds."""
+        """Returns the logarithms of the predicted seconds of some measured rows, such as kernels."""
         ...
 
 

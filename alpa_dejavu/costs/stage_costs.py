@@ -129,7 +129,7 @@ class StageCostModel:
 
     @property
     def gradient_bytes(self) -> FloatArray:
-        """Returns the bytes of the gradients of all trained parameters of layers i..j, shape (L, L)."""
+        """Returns the bytes of the gradients of all trained parameters of each range of layers i..j, shape (L, L)."""
         return self._whole.gradients
 
     def division(self, config: MeshConfig) -> Division:

@@ -78,8 +78,8 @@ class StagePlaces:
         return self._like[key]
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
-        """Returns the groups of devices that communicate along an axis of a stage's mesh (0: data-, 1: tensor-
-        parallel).
+        """Returns the groups of devices that communicate along an axis of a stage's mesh: 0 is data-, 1
+        tensor-parallel.
 
         Of groups on hosts of the same kinds, which take equally long, one is returned.
         """

@@ -184,7 +184,9 @@ class Timeline:
 
     @functools.cached_property
     def peak_in_flight(self) -> IntArray:
-        """Returns the most micro-batches that each stage keeps between forward and backward, (S,); 0 in inference."""
+        """Returns the most micro-batches that each stage has in flight between forward and backward, (S,); 0 in
+        inference.
+        """
         if self.schedule == "inference":
             return np.zeros(self.num_stages, dtype=np.int64)
         return np.array([int(self._in_flight(i)[1].max()) for i in range(self.num_stages)])

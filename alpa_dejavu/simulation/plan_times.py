@@ -41,8 +41,8 @@ class PlanStep:
         self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
 
     def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:
-        """Returns the seconds of the plan's step if its stages took other times, and with another number of micro-
-        batches if given.
+        """Returns the seconds of the plan's step if its stages took other times (with another number of micro-batches,
+        if given).
         """
         count, step_s = num_micro_batches or self._plan.num_micro_batches, self._plan.step_s
         if self._shared or self._now <= 0:

@@ -8,14 +8,14 @@ from alpa_dejavu.problem import Objective, Slicing, SlicingProblem
 
 
 class Slicer(abc.ABC):
-    """An algorithm that cuts a model's layers into pipeline stages; `alpa_dejavu.testing.check_slicer` says if one is
-    sound.
+    """An algorithm that cuts a model's layers into pipeline stages, each with its devices.
+
+    `alpa_dejavu.testing.check_slicer` says if one is sound.
     """
 
     @abc.abstractmethod
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Returns the best slicing that it finds of a problem; one without stages and of infinite cost if it finds
-        none.
+        """Returns the best slicing that it finds; one without stages and of infinite cost if none is found.
 
         The same problem always gets the same stages. `Slicing.of` makes the answer of stages.
         """

@@ -78,10 +78,10 @@ class BoundedSearch:
 
     def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
         """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, by a price on each
-        device. It is as good as prices find it, up to about `enough`. If memory or what crosses has been in the way,
-        it counts here too, as far as sums below `below` go.
+        device.
 
-        If memory or what crosses has been in the way, it counts here too, as far as sums below `below` go.
+        It is as good as prices find it, up to about `enough`. If memory or what crosses has been in the way, it counts
+        here too, as far as sums below `below` go.
         """
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
@@ -96,7 +96,7 @@ class BoundedSearch:
         """Returns the least sum of weights of slicings whose stages cost at most `bound`, with its slicing, if it is
         below `below`; if not, a lower bound and no slicing.
 
-        The bound is less than `below` only where a graph with all details or a table would be too large.
+        The lower bound is less than `below` only where a graph with all details or a table would be too large.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:

@@ -15,8 +15,7 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_l
 @final
 class Choices:
     """A problem's stage costs, grouped by Q classes of equal sites, with P ways (a site and a config) to run layers on
-    each. Sites of a class take the same devices and have the same links to and from all others. Classes with equal
-    links to what follows are of one of G groups: only the group matters to the next stage.
+    each.
 
     Sites of a class take the same devices and have the same links to and from all others. Classes with equal links to
     what follows are of one of G groups: only the group matters to the next stage.

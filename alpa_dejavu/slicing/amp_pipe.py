@@ -33,7 +33,8 @@ VARIANTS = ("paper", "released")
 @final
 @dataclasses.dataclass(frozen=True)
 class AmpPipe(Slicer):
-    """A slicer that takes, of all pipelines of equal submeshes with one config, the one that AMP's program cuts best.
+    """A slicer that returns the best plan of AMP's dynamic program, which cuts layers over equal submeshes with one
+    config.
 
     On hosts of unlike kinds the stages take the devices kind after kind, as AMP numbers its ranks. AMP knows no limit
     of memory; here a stage that doesn't fit where it stands is left out. What comes once a step isn't looked at, but

@@ -61,7 +61,7 @@ class Collectives:
 
     @property
     def hops(self) -> tuple[Array, Array]:
-        """Returns how many messages each collective sends one after the other: between hosts, and within them.
+        """Returns how many messages each measured collective sends one after the other: between hosts, and within them.
 
         What goes around a ring passes from host to host once for each host; an all-reduce goes around twice. In an
         all-to-all a device sends to all others in turn.

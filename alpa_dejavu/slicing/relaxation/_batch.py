@@ -167,7 +167,7 @@ class Table:
         return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
-        """Returns by how many stages each stage has more behind it than its memory allows; shape (N, K)."""
+        """Returns by how many stages too many follow each stage of each plan for its memory's sake; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
@@ -187,7 +187,9 @@ class Table:
         return np.asarray(fits & whole & finite & (self.risk(batch) <= 0).all(axis=1))
 
     def totals_s(self, batch: Batch) -> FloatArray:
-        """Returns the cost of each plan by a named objective; shape (N,), infinite where a plan isn't allowed."""
+        """Returns the seconds of a step of each plan by the problem's named objective; shape (N,), infinite where not
+        allowed.
+        """
         problem, allowed = self.problem, self.allowed(batch)
         costs = np.where(allowed[:, None], self.costs_s(batch) + self.crossing_s(batch), 0.0)
         once = np.where(allowed[:, None], self.once_s(batch), 0.0).sum(axis=1)

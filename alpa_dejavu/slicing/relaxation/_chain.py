@@ -31,7 +31,7 @@ FIRST_STEPS, LAST_STEPS = (0.05, 0.4), (0.01, 0.02)
 
 
 class Chain(NamedTuple):
-    """The variables of the differentiable dynamic program that the anneal moves, for each start.
+    """The variables of the relaxation that the anneal moves, for each start: a bound on the largest stage, and prices.
 
     Attributes:
         log_bound: the bound on the largest stage, in units.
@@ -101,7 +101,7 @@ def _lagrangian(chain: Chain, arrays: Arrays, temperature: Any, limited: bool) -
 
 @functools.partial(jax.jit, static_argnames=("limited",))
 def annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -> tuple[Chain, Chain, Any, Soft]:
-    """Anneals P problems of the same shapes, from N starts each.
+    """Anneals the relaxations of P slicing problems of the same shapes, from N starts each.
 
     Args:
         arrays: of the problems, with a first axis P.

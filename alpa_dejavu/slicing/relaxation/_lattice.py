@@ -117,7 +117,9 @@ class Lattice:
         return np.stack(picked, axis=-1)
 
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns an array by all ways, (L, L, Q, P), for the ways that thinning left alone, as (L, L, Z)."""
+        """Returns an array over all ways to run stages, (L, L, Q, P), for those ways alone that thinning out kept, as
+        (L, L, Z).
+        """
         found = np.take_along_axis(table, self.way, axis=3)
         return found.reshape(*found.shape[:2], -1)
 

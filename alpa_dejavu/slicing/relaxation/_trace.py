@@ -41,7 +41,7 @@ class Trace:
 
 
 def trace(problem: SlicingProblem, relaxed: Relaxed, cost_s: float) -> Trace:
-    """Returns the history, round by round, of the start whose end is nearest to the plan that a problem's anneal found.
+    """Returns the history, round by round, of the best start that ended near the plan that a problem's anneal found.
 
     Args:
         problem: as it was relaxed.
