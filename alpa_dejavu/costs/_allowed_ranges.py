@@ -15,7 +15,7 @@ __all__ = ["allowed_ranges"]
 def allowed_ranges(
     model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
 ) -> NDArray[np.bool_]:
-    """Returns which ranges of layers may be a stage on a submesh, by Alpa's rules.
+    """Returns which ranges of layers may be a stage on a submesh by Alpa's rules, as booleans.
 
     The whole cluster is for all layers alone; shares of work and devices may differ only so much.
 

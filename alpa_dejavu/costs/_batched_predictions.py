@@ -21,7 +21,7 @@ _Key = tuple[str, tuple[int, ...], int]
 def latencies(
     model: LatencyModel, many: Sequence[Operators], device: Device, at_a_time: int = 1 << 16
 ) -> list[Latency]:
-    """Returns a model's latency of each of some sets of operators, asked for a great many operators at a time."""
+    """Returns a latency model's prediction for each of many sets of operators, asking it for a great many at a time."""
     found: list[Latency] = []
     for part in _parts(many, at_a_time):
         whole = model.predict(Operators.joined(part), device)
@@ -48,14 +48,18 @@ def _parts(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
 
 @final
 class SentSeconds:
-    """A model's seconds of collectives on one cluster, kept: each size of a collective in a group is asked for once."""
+    """A cache of a communication model's seconds of collectives on one cluster: each size in a group is
+    asked for once.
+    """
 
     def __init__(self, model: CommunicationModel) -> None:
         self._model = model
         self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
 
     def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
-        """Asks the model for all that is wanted and isn't known, one call for each collective in a group."""
+        """Asks the communication model for those wanted collectives that aren't cached yet, in one call per kind and
+        group.
+        """
         sizes: dict[_Key, list[FloatArray]] = {}
         groups: dict[_Key, Group] = {}
         for collective, num_bytes, group in wanted:
@@ -72,7 +76,7 @@ class SentSeconds:
                 self._known[key] = whole[order], all_seconds[order]
 
     def seconds(self, collective: str, num_bytes: FloatArray, group: Group) -> FloatArray:
-        """Returns the seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         key = collective, group.hosts, group.concurrent
         found = self._looked_up(key, num_bytes)
         if found is None:

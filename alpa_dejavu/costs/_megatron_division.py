@@ -20,7 +20,9 @@ al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class EvenDivision:
-    """Data-parallel devices divide the batch, tensor-parallel ones each operator, as Megatron-LM does.
+    """A division of layers among a stage's devices as in Megatron-LM, where the layers' jaxprs aren't at hand.
+
+    Data-parallel devices divide the batch, tensor-parallel ones each operator.
 
     References:
         Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism, 2019.
@@ -34,16 +36,20 @@ class EvenDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """One of each layer."""
+        """Returns the layer of each sharding variant; each layer is sharded in one way, so these are all layers in
+        order.
+        """
         return range(self.model.num_layers)
 
     @property
     def of_stages(self) -> None:
-        """A layer does the same in all stages."""
+        """Returns None: a layer is divided in the same way in whatever stage it is, so it has one variant."""
         return None
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Each layer's, divided by all devices; the update by those that share the optimizer's state."""
+        """Returns each layer's operators on one device in a phase: forward and backward are divided by all devices, the
+        optimizer step by those that share its state.
+        """
         return self._operators[phase]
 
     @cached_property
@@ -54,14 +60,19 @@ class EvenDivision:
         return {phase: _divided(self.model.layers, phase, way) for phase, way in ways.items()}
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Half of a layer's all-reduces among tensor-parallel devices forward, half backward."""
+        """Returns a layer's all-reduces among tensor-parallel devices in a pass: half of them forward, half
+        backward.
+        """
         whole = np.array(self.model.layers[variant].exchanged_bytes, dtype=np.float64)
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):
             return ()
         return (AxisCollectives("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Gradients are summed once a step; with ZeRO-3 parameters are gathered for each pass, gradients scattered."""
+        """Returns the data-parallel collectives of a phase, such as the gradients' all-reduce once a step.
+
+        With ZeRO-3 parameters are gathered for each pass, and gradients scattered.
+        """
         if not self.model.training and (phase != "forward" or self.zero < 3):
             return ()
         parameters = self.whole.parameters / self.tensor_parallel
@@ -76,8 +87,9 @@ class EvenDivision:
         return [AxisCollectives(kind, 0, num_bytes, np.ones_like(num_bytes)) for kind, num_bytes in found]
 
     def memory(self) -> MemoryShares:
-        """Parameters and gradients are divided among tensor-parallel devices, activations all but for what stays whole,
-        and among data-parallel devices what the ZeRO level says.
+        """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.
+
+        Tensor parallelism divides all but some activations; data parallelism what the ZeRO level says.
         """
         along, across = self.tensor_parallel, self.data_parallel
         keeping = 1 / (along * (across if self.zero == 3 else 1))

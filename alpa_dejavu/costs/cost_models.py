@@ -14,7 +14,7 @@ __all__ = ["CostModels"]
 @final
 @dataclasses.dataclass(frozen=True)
 class CostModels:
-    """A latency model and a communication model, which always go together.
+    """A pair of a latency model of operators and a communication model of collectives, which always go together.
 
     Attributes:
         latency: of operators on a device.
@@ -28,7 +28,7 @@ class CostModels:
     def named(
         cls, latency: str | LatencyModel = "analytic", communication: str | CommunicationModel = "alpha-beta"
     ) -> CostModels:
-        """The models of these names, or the given ones.
+        """Returns the latency and communication models of these names, or the given ones.
 
         Raises:
             ValueError: a name is unknown.
@@ -38,5 +38,7 @@ class CostModels:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The models' types, by which files say what they were made with."""
+        """Returns the names of the latency and communication models' classes, by which files say what they were made
+        with.
+        """
         return type(self.latency).__name__, type(self.communication).__name__

@@ -50,7 +50,7 @@ FloorsData: TypeAlias = Annotated[
 
 
 class StreamsData(TypedDict):
-    """Kernels that stream, as `Streams` has them: after `ops` each list has a number for each kind."""
+    """The JSON form of `Streams`, a model of kernels that stream: after `ops` each list has a number for each kind."""
 
     ops: _Kinds
     starts: Annotated[list[_LogSeconds], listed("a list of logarithms of seconds")]
@@ -61,7 +61,7 @@ class StreamsData(TypedDict):
 
 
 class TilesData(TypedDict):
-    """The parameters of one kind of product, as `Tiles` has them."""
+    """The JSON form of `Tiles`: the parameters of one kind of matrix product."""
 
     start: _LogSeconds
     sharpness: _Number
@@ -83,7 +83,7 @@ class TilesData(TypedDict):
 
 
 class ForestData(TypedDict):
-    """Trees, as `Forest` has them: after `roots` each list has a number for each node."""
+    """The JSON form of `Forest`, a sum of decision trees: after `roots` each list has a number for each node."""
 
     base: _LogRatio
     roots: _Places
@@ -95,14 +95,14 @@ class ForestData(TypedDict):
 
 
 class ShapesData(TypedDict):
-    """Products by their shapes, as `ShapeTrees` has them."""
+    """The JSON form of `ShapeTrees`, a model of matrix products by their shapes."""
 
     offsets: Annotated[dict[str, _LogRatio], said("an object of logarithms of ratios by product", min_length=1)]
     trees: ForestData
 
 
 class KernelPartsData(TypedDict):
-    """The models of all classes of kernels; of products there are tiles and shapes, or neither."""
+    """The JSON form of the models of all classes of kernels; of products there are tiles and shapes, or neither."""
 
     ops: _Kinds
     floors: FloorsData
@@ -112,7 +112,7 @@ class KernelPartsData(TypedDict):
 
 
 class KernelsData(TypedDict):
-    """Kernels, as `KernelModel` has them."""
+    """The JSON form of `KernelModel`, a fitted model of kernels' latencies."""
 
     models: KernelPartsData
     ends: Annotated[dict[str, _Interval], said("an object of intervals by class of kernel and what decides")]
@@ -122,7 +122,7 @@ class KernelsData(TypedDict):
 
 
 class SharedLayersData(TypedDict):
-    """The parameters that layers have in common on all GPUs."""
+    """The JSON form of the parameters of `BlockModel` that transformer layers have in common on all GPUs."""
 
     floor_s: _LogSeconds
     block_products: _LogRatio
@@ -137,7 +137,7 @@ class SharedLayersData(TypedDict):
 
 
 class LayersData(TypedDict):
-    """Layers of transformers, as `BlockModel` has them."""
+    """The JSON form of `BlockModel`, a fitted model of transformer layers' latencies."""
 
     shared: SharedLayersData
     deviations: Annotated[dict[str, _Deviations], said("an object of deviations by GPU")]
@@ -148,7 +148,7 @@ CollectiveEndsData = TypedDict("CollectiveEndsData", {"seen sizes": _Interval, "
 
 
 class CollectivesData(TypedDict):
-    """Collectives, as `FittedCollectives` has them."""
+    """The JSON form of `FittedCollectives`, a fitted model of collectives."""
 
     collectives: Annotated[list[_Collective], listed("a list of the names of collectives, at least one", min_length=1)]
     values: _Numbers

@@ -31,9 +31,10 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
-    """Bytes and number of tensors that one micro-batch sends across the cut before each layer, each of shape (L,).
+    """The bytes and number of tensors that one micro-batch sends across the cut before each layer, each of shape (L,).
 
-    That is all that was made before the cut and is used behind it, forward and backward; nothing before layer 0.
+    Those are all tensors that were made before the cut and are used behind it, forward and backward; none before layer
+    0.
     """
 
     forward_bytes: FloatArray
@@ -43,7 +44,7 @@ class CutBytes:
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
-        """Returns what crosses each cut of a model, by its tensors."""
+        """Returns the bytes and tensors that cross each cut of a model's layers."""
         num_layers = model.num_layers
         steps = np.zeros((4, num_layers + 1))
         for tensor in model.tensors:
@@ -63,7 +64,9 @@ class CutBytes:
 
     @property
     def largest(self) -> float:
-        """Returns the largest bytes of a tensor that crosses a cut; tensors that cross together have their mean."""
+        """Returns the largest bytes of a tensor that crosses a cut; tensors that cross a cut together count with their
+        mean.
+        """
         ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
         return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
 
@@ -71,7 +74,7 @@ class CutBytes:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class InterstageTable:
-    """Seconds of one micro-batch from a stage on each of S submeshes to the next on each other, by D kinds of links.
+    """The seconds of one micro-batch's transfer between stages on any two of S submeshes, by D kinds of links.
 
     Attributes:
         links: shape (S, S), the kind of link from a stage on one submesh to the next stage on another.
@@ -87,18 +90,23 @@ class InterstageTable:
     shares: NDArray[np.int64]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
-        """Forward and backward across the cut before a layer, between stages on two submeshes."""
+        """Returns the forward and backward seconds of a micro-batch's transfer between stages on two submeshes.
+
+        The second stage begins with the given layer.
+        """
         link = self.links[before, after]
         return float(self.forward_s[layer, link]), float(self.backward_s[layer, link])
 
     def of(self, submeshes: Sequence[int]) -> InterstageTable:
-        """Returns the table of some of the submeshes."""
+        """Returns the table of transfers for some of the submeshes, by their indices."""
         return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
 
     def sites(
         self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
     ) -> Sites:
-        """Returns where the submeshes are; on a shared CPU what crosses counts as `CostTable.slicing_problem` says.
+        """Returns the transfers and the submeshes' use of devices as `Sites`, the form that slicers take.
+
+        On a shared CPU what crosses counts as `CostTable.slicing_problem` says.
 
         Args:
             cluster: that the submeshes are of.
@@ -119,7 +127,7 @@ class InterstageTable:
 
 @final
 class InterstageTransfer:
-    """Prices of what crosses between the stages of a model on a cluster.
+    """A model of the seconds that activations and gradients take between the pipeline stages of a model on a cluster.
 
     Args:
         model: whose tensors cross.
@@ -140,13 +148,17 @@ class InterstageTransfer:
         self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
-        """The prices where all sends within a host, and between hosts, take so many times what is predicted."""
+        """Returns the model of transfers in which sends within a host, and between hosts, take so many times what is
+        predicted.
+        """
         return InterstageTransfer(self.model, self._cluster, self._communication, (within, between))
 
     def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
-        """One way and across each cut, where so many shares go at a time, and so many pipelines send; shape (2, L).
+        """Returns the seconds of one micro-batch's transfer across each cut of the layers, forward and backward; shape
+        (2, L).
 
-        The first row is forward, over the link between the ends, the second backward, over the one that leads back.
+        So many shares of a tensor go at a time, and so many pipelines send. The first row is forward, over the link
+        between the ends, the second backward, over the one that leads back.
         """
         key = ends, shares, at_a_time
         if key not in self._known:
@@ -163,10 +175,11 @@ class InterstageTransfer:
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE
     ) -> tuple[float, float]:
-        """Forward and backward across the cut before a layer, between stages whose devices' hosts are known.
+        """Returns the forward and backward seconds of a micro-batch's transfer between two stages whose hosts are
+        known.
 
-        All pairs of hosts take part; each way the slowest of them is waited for. `at_a_time` says how many pipelines
-        send from one host to another, where there are several.
+        The second stage begins with the given layer. All pairs of hosts take part; each way the slowest of them is
+        waited for. `at_a_time` says how many pipelines send from one host to another, where there are several.
         """
         kinds, sending, receiving = kinds_of(self._cluster), set(before), set(after)
         inside = len(sending | receiving) == 1
@@ -180,7 +193,7 @@ class InterstageTransfer:
         return forward, backward
 
     def table(self, space: SearchSpace) -> InterstageTable:
-        """Returns the interstage transfers between stages on any two submeshes of a search space.
+        """Returns the seconds of transfers between stages on any two submeshes of a search space, across any cut.
 
         Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
         that the space names.

@@ -20,7 +20,9 @@ _ENDS = (0.05, 0.95)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """Means, and the ends of 90 % intervals, in seconds; `in_domain`: whether the like of it was fitted."""
+    """Predicted means and ends of 90 % intervals, in seconds; `in_domain` says whether the model was fitted to the
+    like.
+    """
 
     mean: Array
     lower: Array
@@ -29,7 +31,9 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """Returns the seconds of logarithms and of the ends of their errors, of shape (2,), or (rows, 2)."""
+        """Returns the seconds of predictions given as logarithms, and of the ends of their errors, of shape (2,), or
+        (rows, 2).
+        """
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 
 
@@ -37,7 +41,7 @@ class _Rows(Protocol):
     """Rows of what is measured, such as kernels or collectives."""
 
     def take(self: Rows, index: NDArray[np.bool_]) -> Rows:
-        """Returns some of the rows, by a mask."""
+        """Returns some of the measured rows, by a mask."""
         ...
 
     def __len__(self) -> int: ...
@@ -51,7 +55,7 @@ class _Point(Protocol[_Given]):
     """A fitted model of means."""
 
     def log_seconds(self, rows: _Given, /) -> Array:
-        """Returns the logarithms of the predicted seconds."""
+        """Returns the logarithms of the predicted seconds of some measured rows, such as kernels."""
         ...
 
 
@@ -62,9 +66,10 @@ def left_out_errors(
     folds: NDArray[np.int64],
     whole: _Point[Rows] | None = None,
 ) -> Array:
-    """Returns for each row the error (of logarithms) of a fit that didn't see the row's fold.
+    """Returns for each measured row its cross-validated error: the log of measured over predicted seconds.
 
-    With one fold alone nothing can be left out: then the errors are those of `whole`, or zero without it.
+    The prediction is by a fit that didn't see the row's fold. With one fold alone nothing can be left out: then the
+    errors are those of `whole`, or zero without it.
     """
     errors = np.zeros(len(rows))
     for held in np.unique(folds):
@@ -76,6 +81,6 @@ def left_out_errors(
 
 
 def interval_ends(errors: Array) -> Array:
-    """Returns the ends of a 90 % interval around a mean, which is inside; shape (2,)."""
+    """Returns the ends of a 90 % interval of errors, which always holds zero; shape (2,)."""
     low, high = np.quantile(errors, _ENDS)
     return np.array([min(float(low), 0.0), max(float(high), 0.0)])

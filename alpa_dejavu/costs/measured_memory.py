@@ -21,7 +21,7 @@ _FEWEST = 3
 @final
 @dataclasses.dataclass(frozen=True)
 class StageMeasurement:
-    """A stage measured alone on its submesh.
+    """A measurement of a stage that ran alone on its submesh: its time and its peak memory.
 
     Attributes:
         seconds: of its forward and backward for one micro-batch.
@@ -40,10 +40,10 @@ class StageMeasurement:
 
 
 def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float) -> float | None:
-    """The logarithm of a stage's measured over its counted bytes; None where nothing is counted.
+    """Returns the logarithm of a stage's measured peak memory over its analytic count; None where nothing is counted.
 
     Args:
-        table: by the count alone.
+        table: of costs, with the memory by the count alone.
         run: that it was made for.
         stage: that was measured.
         peak_bytes: as `StageMeasurement` has it.
@@ -55,9 +55,10 @@ def log_ratio(table: CostTable, run: Run, stage: StageChoice, peak_bytes: float)
 
 
 def with_peaks(table: CostTable, run: Run, log_ratios: Mapping[StageChoice, float], margin: MemoryMargin) -> CostTable:
-    """The table with what measured stages keep, and how many may follow them; others go by the count and the margin.
+    """Returns the cost table in which measured peaks replace the analytic memory of the measured stages.
 
-    A measured stage's kinds of bytes are off alike: its peak is known, not what it is made of.
+    How many stages may follow is found anew; others go by the count and the margin. A measured stage's kinds of bytes
+    are off alike: its peak is known, not what it is made of.
 
     Args:
         table: by the count alone.
@@ -89,7 +90,7 @@ def _with_own(counted: StageMemory, log_ratios: Mapping[StageChoice, float]) -> 
 
 
 def margin_with(margin: MemoryMargin, log_ratios: Sequence[float]) -> MemoryMargin:
-    """The margin by the residuals that were given and those of stages that were measured now.
+    """Returns the memory margin whose residuals also hold those of the stages that were measured while planning.
 
     Without given ones, three are needed for a spread; each of them then stands for a group, since what they are to tell
     is how far other stages of the same model are off.

@@ -18,7 +18,7 @@ __all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelMemory:
-    """Bytes of the whole (unsharded) tensors for layers i..j, each of shape (L, L).
+    """The bytes of a model's whole (unsharded) tensors for each range of layers i..j, each of shape (L, L).
 
     `activations` are those of one micro-batch that wait for its backward; `layer_inputs` what its layers alone take in
     from others; `temporaries` the largest layer's while it computes, `remat_temporaries` the same where its backward
@@ -35,7 +35,10 @@ class ModelMemory:
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
-        """Counts each tensor once for each range of layers, however many of its layers use it."""
+        """Returns the bytes of a model's tensors for each range of layers.
+
+        Each tensor counts once in a range, however many of its layers use it.
+        """
         num_layers = model.num_layers
 
         def held(*roles: str) -> FloatArray:
@@ -81,7 +84,7 @@ def _users(model: Model, roles: tuple[str, ...], first_position: int) -> Iterabl
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageMemory:
-    """Bytes on each device for layers i..j, each of shape (L, L).
+    """The bytes that a stage takes on each of its devices, for each range of layers i..j, each of shape (L, L).
 
     `resident` is there all the time, `per_micro_batch` for each micro-batch in flight, `temporary` while computing.
     """
@@ -91,12 +94,14 @@ class StageMemory:
     temporary: FloatArray
 
     def peak(self, in_flight: int) -> FloatArray:
-        """Returns the bytes with so many micro-batches in flight."""
+        """Returns the peak bytes on each device of a stage with so many micro-batches in flight, for each range of
+        layers.
+        """
         return self.resident + self.temporary + self.per_micro_batch * in_flight
 
 
 def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
-    """Returns the bytes that each device keeps of a stage, given its share of the whole tensors.
+    """Returns the bytes that each device keeps of a stage, given the device's share of the unsharded tensors.
 
     With `remat` a layer keeps what it takes in alone, and computes the rest again before its backward.
     """
@@ -112,7 +117,8 @@ def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False)
 
 
 def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
-    """Returns how many stages may follow layers i..j in memory: Alpa's `max_n_succ_stages`, -1 if not even none.
+    """Returns how many stages may follow layers i..j so that they fit in memory: Alpa's `max_n_succ_stages`, or -1 if
+    they don't fit even as the last stage.
 
     Shape (L, L). A stage of a pipeline of S that is followed by n others keeps min(n+1, B) micro-batches in 1F1B,
     min(2n+1, B) in the overlap-friendly one, B in GPipe and none in inference.

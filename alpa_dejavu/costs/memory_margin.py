@@ -32,7 +32,7 @@ _STEEPEST, _LEAST = 50.0, 1e-6
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryResiduals:
-    """Measured peaks of memory against the count.
+    """The measured peaks of memory relative to the analytic count: log ratios from which a margin is estimated.
 
     Attributes:
         log_ratios: logarithms of measured over counted bytes, by `MEMORY_PARTS`; under "peak", of whole peaks, for the
@@ -70,18 +70,21 @@ class MemoryResiduals:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the residuals are of the framework that plans run under."""
+        """Whether the memory residuals were measured under the framework that plans run under, Alpa."""
         return self.framework == ALPA
 
     def of(self, kind: str) -> FloatArray:
-        """Returns the logarithms of measured over counted bytes of a kind, or of whole peaks where it has none."""
+        """Returns the logarithms of measured over counted bytes of a kind of memory, or of whole peaks where it has
+        none.
+        """
         return np.asarray(self.log_ratios.get(kind, self.log_ratios.get("peak", ())), dtype=np.float64)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryMargin:
-    """The correction of the analytic count, and what is left free for its spread.
+    """The safety margin for memory: how the analytic count of bytes is corrected, and how much is left free for its
+    errors.
 
     Errors of the kinds go together: a stage that needs more activations than counted needs more temporaries too.
 
@@ -103,23 +106,27 @@ class MemoryMargin:
             checks.share("memory", "memory_margin", self.free_share)
 
     def free_share_of(self, host: Host) -> float:
-        """Returns the share of a host's memory that stages leave free whose peaks weren't measured."""
+        """Returns the share of a host's device memory that stages whose peaks weren't measured must leave free."""
         if self.residuals is not None:
             return 0.0
         chosen = host.memory_margin if self.free_share is None else self.free_share
         return DEFAULT_MARGIN if chosen is None else chosen
 
     def usable_bytes(self, host: Host) -> float:
-        """Returns the bytes that stages may take of each of a host's devices: all but the share that is left free."""
+        """Returns the bytes of memory that stages may take of each of a host's devices: all but the share that is left
+        free.
+        """
         return host.device.memory_bytes * (1 - self.free_share_of(host))
 
     @property
     def is_known(self) -> bool:
-        """Whether enough was measured, under Alpa, to know a risk as small as the chosen one."""
+        """Whether enough memory peaks were measured, under Alpa, to know a risk as small as the chosen one."""
         return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
     def note(self, hosts: Iterable[Host] = ()) -> str:
-        """Returns a sentence for a report on a plan on some hosts: the risk, what is known of it, and what was done."""
+        """Returns a sentence for a report on a plan: the risk of running out of memory, and how it is known or guarded
+        against.
+        """
         if self.residuals is None:
             free = sorted({f"{100 * self.free_share_of(host):.3g} %" for host in hosts} - {"0 %"})
             left = f"{' or '.join(free)} of each device's memory is left free for that" if free else "none is left free"
@@ -145,7 +152,7 @@ class MemoryMargin:
         )
 
     def needed(self, stage: StageMemory) -> StageMemory:
-        """Returns the bytes that stages stay below but for the chosen risk, in place of the analytic bytes."""
+        """Returns a stage's bytes raised from the analytic count to what it stays below except for the chosen risk."""
         if self.residuals is None:
             return stage
         points, more = self._tails
@@ -153,12 +160,16 @@ class MemoryMargin:
         return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in MEMORY_PARTS})
 
     def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
-        """Whether a stage of so many analytic bytes by `MEMORY_PARTS` may be on each device of some hosts."""
+        """Whether a stage of so many analytic bytes by `MEMORY_PARTS` fits on devices of all these hosts, margin
+        included.
+        """
         needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS}))
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Returns the risk of running out with so many bytes by `MEMORY_PARTS`; None where nothing was measured."""
+        """Returns the probability that a stage of so many analytic bytes by `MEMORY_PARTS` exceeds a memory limit; None
+        where nothing was measured.
+        """
         if self.residuals is None:
             return None
         points, more = self._tails
@@ -214,7 +225,7 @@ UNMEASURED = MemoryMargin()
 
 
 def counted_bytes(stage: StagePlan) -> dict[str, float]:
-    """Returns the analytic bytes of a plan's stage, by `MEMORY_PARTS`."""
+    """Returns the analytic bytes of memory on each device of a plan's stage, by `MEMORY_PARTS`."""
     return {
         "resident": stage.resident_bytes,
         "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
@@ -223,7 +234,7 @@ def counted_bytes(stage: StagePlan) -> dict[str, float]:
 
 
 def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measured: Collection[int] = ()) -> Plan:
-    """Returns the plan with what is known of its risk of running out of memory.
+    """Returns the plan with a note on what is known of its risk of running out of memory.
 
     Args:
         plan: the plan.

@@ -44,7 +44,8 @@ _Predicted = dict[int, tuple[Operators, Latency, float]]
 
 @final
 class StageCostModel:
-    """A model of what stages take on a cluster: what they compute, send among their devices, and do once a step.
+    """A model of the seconds and bytes of stages on a cluster: what they compute, send among their devices, and do once
+    a step.
 
     What crosses from stage to stage is priced by `interstage`; `places` knows the devices of stages. A stage takes as
     long as its slowest device and its slowest group of devices. What doesn't depend on the mesh is computed once.
@@ -63,7 +64,9 @@ class StageCostModel:
         self._sent_s = SentSeconds(models.communication)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
-        """Predicts together what the prices of some stages need; without it they come one by one."""
+        """Predicts in a few large calls the operators and collectives of some stages; without it they are predicted one
+        by one.
+        """
         meshes = {(devices, _mesh(config)): config for devices, config in choices}
         wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
         for (devices, mesh), config in meshes.items():
@@ -97,7 +100,8 @@ class StageCostModel:
         return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns seconds by `COST_KINDS`, shape (len(COST_KINDS), L, L).
+        """Returns the seconds of all stages on some devices with a config, by `COST_KINDS`; shape (len(COST_KINDS), L,
+        L).
 
         They are rounded, so that layers alike make entries alike wherever they are.
         """
@@ -107,7 +111,9 @@ class StageCostModel:
         return rounded(np.stack([forward, backward, ahead, back, once, update]))
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds that the slowest device computes forward, backward and once a step, shape (3, L, L)."""
+        """Returns the seconds that a stage's slowest device computes forward, backward and once a step, shape (3, L,
+        L).
+        """
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
     def _computed_on(self, device: Device, config: MeshConfig) -> FloatArray:
@@ -118,16 +124,16 @@ class StageCostModel:
         return self._computed[key]
 
     def memory(self, config: MeshConfig) -> StageMemory:
-        """Returns the bytes that each device keeps of layers i..j."""
+        """Returns the bytes that each device of a stage with this config keeps, for each range of layers i..j."""
         return stage_memory(self._whole, self.division(config).memory(), config.remat == "layer")
 
     @property
     def gradient_bytes(self) -> FloatArray:
-        """Returns the bytes of the gradients of all trained parameters of layers i..j, shape (L, L)."""
+        """Returns the bytes of the gradients of all trained parameters of each range of layers i..j, shape (L, L)."""
         return self._whole.gradients
 
     def division(self, config: MeshConfig) -> Division:
-        """Returns how a config divides the layers: what each device computes, sends and keeps."""
+        """Returns how a config divides the layers among a stage's devices: what each computes, sends and keeps."""
         key = _mesh(config)
         if key not in self._divisions:
             sharding = self.model.sharding
@@ -145,7 +151,7 @@ class StageCostModel:
         return alone * self.crowding(device, config)
 
     def crowding(self, device: Device, config: MeshConfig) -> float:
-        """Returns how many times as long operators take as on a device alone."""
+        """Returns the factor by which operators take longer on a device of a stage with several devices than alone."""
         return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
     def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
@@ -156,7 +162,7 @@ class StageCostModel:
         return known[id(operators)]
 
     def latency_of(self, operators: Operators, device: Device) -> Latency:
-        """Returns the latency of operators that a division has, on a device."""
+        """Returns the latency of a division's operators on a device, which is predicted once."""
         return self._priced(self._predicted.setdefault(device, {}), operators, device)[1]
 
     def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
@@ -174,7 +180,7 @@ class StageCostModel:
         return backward + forward * self.trains(config)
 
     def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
-        """Whether each variant has a backward pass."""
+        """Returns whether each sharding variant of a layer has a backward pass."""
         layers = self.model.layers
         return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
 
@@ -213,7 +219,9 @@ class StageCostModel:
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str
     ) -> list[tuple[AxisCollectives, FloatArray]]:
-        """Returns the collectives that each range of layers has as one, each with its seconds, of shape (L, L)."""
+        """Returns the collectives that a range of layers sends as one, such as the sum of gradients, with their
+        seconds, of shape (L, L).
+        """
         key = devices, _mesh(config), phase
         if key not in self._sent:
             exchanges = self._combined_of(config, phase)
@@ -227,9 +235,10 @@ class StageCostModel:
         return self._together[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives) -> FloatArray:
-        """Returns the seconds of each of some collectives in the slowest group along an axis.
+        """Returns the seconds of a collective, for each size, in the slowest group of a stage's devices along its mesh
+        axis.
 
-        All groups are at it at a time.
+        All groups send at the same time.
         """
         groups = self.places.groups(devices, config, exchange.axis)
         return functools.reduce(

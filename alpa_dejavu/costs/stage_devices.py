@@ -15,14 +15,14 @@ __all__ = ["StageDevices", "StagePlaces", "slowest_device"]
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
-    """The device that a stage on all of these hosts waits for: of the lowest rate."""
+    """Returns the device with the lowest rate of all on these hosts, for which a stage on them waits."""
     return min((host.device for host in hosts), key=lambda device: device.rate(dtype))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageDevices:
-    """The devices of a stage, or others for which all takes the same.
+    """The devices that a stage is on, or others on which everything takes the same time.
 
     Attributes:
         hosts: of each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
@@ -35,7 +35,10 @@ class StageDevices:
 
 @final
 class StagePlaces:
-    """The places of a model's stages on a cluster; those where all takes the same are one object."""
+    """A factory of the `StageDevices` of a model's stages on a cluster.
+
+    Places on which everything takes the same time are one object.
+    """
 
     def __init__(self, model: Model, cluster: Cluster) -> None:
         self._cluster, self._dtype = cluster, _usual_dtype(model)
@@ -43,7 +46,10 @@ class StagePlaces:
         self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
-        """Devices on these hosts, each device's named; the same object for hosts on which all takes the same."""
+        """Returns the devices of a stage, given the host of each device.
+
+        It is the same object for hosts on which everything takes the same time.
+        """
         kinds, hosts = kinds_of(self._cluster), tuple(hosts)
         places = list(dict.fromkeys(hosts))
         first = {kinds[host]: host for host in reversed(places)}
@@ -60,7 +66,7 @@ class StagePlaces:
         return self._known(key, hosts, places)
 
     def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
-        """The devices of a submesh on these hosts; None: on any, so that every kind of device may be among them."""
+        """Returns the devices of a submesh on these hosts; without hosts, every kind of device may be among them."""
         chosen = range(submesh.num_hosts) if hosts is None else hosts
         each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
         return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self._cluster.hosts)))
@@ -72,9 +78,10 @@ class StagePlaces:
         return self._like[key]
 
     def groups(self, devices: StageDevices, config: MeshConfig, axis: int) -> list[Group]:
-        """The devices along an axis of a logical mesh (0: data-parallel, 1: tensor-parallel): a group of each kind.
+        """Returns the groups of devices that communicate along an axis of a stage's mesh: 0 is data-, 1
+        tensor-parallel.
 
-        Groups on hosts of the same kinds take equally long.
+        Of groups on hosts of the same kinds, which take equally long, one is returned.
         """
         key = devices, config.tensor_parallel, axis
         if key not in self._groups:

@@ -32,7 +32,8 @@ __all__ = ["CostTable", "cost_table"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostTable:
-    """Arrays of shape (L, L, S, C); entry (i, j, s, c) is about layers i..j on submesh s with config c.
+    """The costs of all stages, as arrays of shape (L, L, S, C): entry (i, j, s, c) is of layers i..j on submesh s,
+    config c.
 
     Attributes:
         compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
@@ -69,27 +70,35 @@ class CostTable:
 
     @property
     def compute_s(self) -> FloatArray:
-        """Returns the seconds of operators, forward and backward."""
+        """Returns the seconds of each stage's operators for one micro-batch, forward and backward together."""
         return self.compute_forward_s + self.compute_backward_s
 
     @property
     def collective_s(self) -> FloatArray:
-        """Returns the seconds of collectives, forward and backward."""
+        """Returns the seconds of each stage's collectives for one micro-batch, forward and backward together."""
         return self.collective_forward_s + self.collective_backward_s
 
     @property
     def per_step_s(self) -> FloatArray:
-        """Returns the seconds of what comes once a step."""
+        """Returns the seconds that each stage takes once a step: synchronising gradients, and the optimizer's
+        update.
+        """
         return self.synchronisation_s + self.update_s
 
     @property
     def costs_s(self) -> FloatArray:
-        """Computing and collectives of one micro-batch: infinite where not offered, or where memory doesn't do."""
+        """Returns each stage's seconds of computing and collectives for one micro-batch; infinite where it isn't
+        offered or doesn't fit in memory.
+        """
         return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
 
     @property
     def compute_costs_s(self) -> FloatArray:
-        """Alpa's `compute_cost`: `costs_s` with what a stage would take in from one on a submesh like its own."""
+        """Returns Alpa's `compute_cost`: each stage's seconds for one micro-batch, with the transfer from the stage
+        before.
+
+        That stage is taken to be on a submesh like its own.
+        """
         return self.costs_s + self._interstage_alike_s()[:-1, None, :, None]
 
     def _interstage_alike_s(self) -> FloatArray:
@@ -101,17 +110,21 @@ class CostTable:
         return crossing
 
     def with_transfer(self, transfer: InterstageTransfer, space: SearchSpace) -> CostTable:
-        """The table with other prices of what crosses from stage to stage; `space` is its own."""
+        """Returns the cost table with another model of transfers between stages; `space` is the table's search
+        space.
+        """
         return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
 
     def with_memory(self, factor: float, run: Run) -> CostTable:
-        """The table as if devices had `factor` times the memory; `run` is its own."""
+        """Returns the cost table as if devices had `factor` times the memory; `run` is the one that it was made for."""
         return dataclasses.replace(
             self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
         )
 
     def successors(self, run: Run, margin: MemoryMargin, usable_bytes: FloatArray) -> NDArray[np.int64]:
-        """Returns `max_n_succ_stages` with another margin, and other bytes that it leaves on each submesh."""
+        """Returns how many stages may follow each stage (`max_n_succ_stages`) with another margin and other usable
+        bytes.
+        """
         room = self.max_n_succ_stages.copy()
         for s, row in enumerate(self.memory):
             for c, stage in enumerate(row):
@@ -122,7 +135,8 @@ class CostTable:
     def interstage_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
     ) -> list[tuple[float, float]]:
-        """Seconds that each stage takes to take in what its neighbours send, forward and backward, for one micro-batch.
+        """Returns for each stage of a slicing the seconds of receiving one micro-batch from its neighbours, forward and
+        backward.
 
         Args:
             stages: of a slicing.
@@ -144,7 +158,7 @@ class CostTable:
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
     def part(self, submeshes: Sequence[int]) -> CostTable:
-        """The table of some of its submeshes, by their index."""
+        """Returns the cost table of some of its submeshes, by their indices."""
         chosen = list(submeshes)
         columns = {name: getattr(self, name)[:, :, chosen] for name in (*COST_KINDS, "offered", "max_n_succ_stages")}
         return dataclasses.replace(
@@ -165,7 +179,8 @@ class CostTable:
         hosts: Sequence[int] | None = None,
         senders_wait: bool = False,
     ) -> SlicingProblem:
-        """The problem that a slicer is asked.
+        """Returns the slicing problem that a slicer solves: the stages' costs, the devices, and what a plan must keep
+        to.
 
         On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
 
@@ -199,7 +214,7 @@ class CostTable:
 def cost_table(
     model: Model, cluster: Cluster, space: SearchSpace, run: Run, models: CostModels, margin: MemoryMargin = COUNTED
 ) -> CostTable:
-    """The table of a model on a cluster; see `CostTable`.
+    """Returns the costs of all stages of a model on a cluster, for each submesh and config of a search space.
 
     Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory: of the hosts of their
     submesh where the space names them, else of all.

@@ -14,7 +14,10 @@ FloatArray = NDArray[np.float64]
 
 
 def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns starts and ends, shape (N,), where nobody slows down anybody: a task starts when those before it ended.
+    """Returns when each task of a step starts and ends, in seconds, of shape (N,), where each device computes on its
+    own.
+
+    A task starts when those that it waits for have ended.
 
     Args:
         program: of N tasks.
@@ -25,7 +28,7 @@ def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, Floa
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """Returns the last end of `own_devices` alone."""
+    """Returns the seconds of a step where each device computes on its own: the last end of `own_devices`."""
     return float(_ends(program.waits, seconds).max())
 
 
@@ -41,11 +44,11 @@ def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
 def shared_cores(
     program: Program, seconds: FloatArray, devices: NDArray[np.int64], cores: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the same as `own_devices` where all computations share so many cores: each device gets an even part.
+    """Returns when each task of a step starts and ends, in seconds, where all computations share the cores of one CPU.
 
-    A stage of d devices counts d times, and goes at most at the speed that its seconds are for: with c cores and n
-    devices computing, at min(1, c / n). Transfers and starts take their time
-    whoever computes.
+    Each device gets an even part: a stage of d devices counts d times, and goes at most at the speed that its seconds
+    are for: with c cores and n devices computing, at min(1, c / n). Transfers and starts take their time whoever
+    computes.
 
     Args:
         program: of N tasks.

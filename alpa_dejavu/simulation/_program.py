@@ -38,7 +38,7 @@ _ARRIVES, _COMPUTES, _DEPARTS = range(3)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Tasks in an order that respects who waits for whom.
+    """The N tasks of a pipeline's step as arrays, in an order that respects which tasks wait for which.
 
     Attributes:
         kind, stage, micro_batch: of each task, shape (N,); of a transfer, the stage that sends.
@@ -64,7 +64,7 @@ def program(
     backward_sends: tuple[bool, ...],
     starts: tuple[bool, ...] = (),
 ) -> Program:
-    """The graph of a step of S stages and B micro-batches.
+    """Returns the graph of tasks of a step of S stages and B micro-batches: who waits for whom.
 
     Schedule and sends are as in `simulate`; the last three say for each stage whether its transfer to the next
     (previous) stage, and its start, takes time.

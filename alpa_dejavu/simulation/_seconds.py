@@ -17,7 +17,7 @@ _LAST_BACKWARD = POSTS[-1] + 1
 
 
 def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.float64]:
-    """Seconds of each kind of task of each stage, shape (10 S,).
+    """Returns how many seconds each kind of task takes on each stage, shape (10 S,).
 
     Receiving from a mailbox takes none, and inference synchronises nothing.
     """
@@ -41,6 +41,6 @@ def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.floa
 
 
 def task_entries(tasks: Program, num_micro_batches: int) -> NDArray[np.int64]:
-    """Returns which entry of `stage_seconds` each task takes, shape (N,)."""
+    """Returns for each task of a step the index of its seconds in `stage_seconds`, shape (N,)."""
     last = (tasks.kind == BACKWARD) & (tasks.micro_batch == num_micro_batches - 1)
     return np.asarray(tasks.stage * (_LAST_BACKWARD + 1) + np.where(last, _LAST_BACKWARD, tasks.kind), dtype=np.int64)

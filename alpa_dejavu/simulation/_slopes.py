@@ -18,10 +18,10 @@ _TIE = 1e-9
 def slopes(
     tasks: Program, entries: NDArray[np.int64], seconds: FloatArray, changes: FloatArray, at_a_time: int
 ) -> FloatArray:
-    """Returns how fast the end of all tasks moves along each of K directions, shape (K,).
+    """Returns the derivative of a step's seconds along each of K changes of the tasks' seconds, shape (K,).
 
-    The end is the length of the longest path through the graph. Where several are equally long, the one that grows
-    most, or shrinks least, decides: the derivative holds for going along the direction, not for going back.
+    The step is the length of the longest path through the graph of tasks. Where several are equally long, the one that
+    grows most, or shrinks least, decides: the derivative holds for going along the direction, not for going back.
 
     Args:
         tasks: of N tasks.

@@ -14,7 +14,7 @@ __all__ = ["StageTimes"]
 @final
 @dataclasses.dataclass(frozen=True)
 class StageTimes:
-    """Seconds and bytes of one stage.
+    """The seconds and bytes of one pipeline stage, as the simulation of a step takes them.
 
     A transfer of 0 s doesn't happen: its receiver goes on as soon as what it needs is computed.
 

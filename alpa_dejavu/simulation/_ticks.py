@@ -19,7 +19,9 @@ Ticks = NDArray[np.int64]
 
 
 def ticks(schedule: str, num_stages: int, num_micro_batches: int) -> tuple[Ticks, Ticks | None]:
-    """The tick of each forward and of each backward, both of shape (S, B); inference has no backward.
+    """Returns at which tick of a schedule each forward and each backward runs, both of shape (S, B).
+
+    Inference has no backward.
 
     Args:
         schedule: one of `problem.Run`'s.

@@ -24,7 +24,7 @@ IntArray = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One thing that a stage does, or that it waits ("bubble").
+    """One thing that a stage does during a simulated step, or that it waits ("bubble").
 
     Attributes:
         stage: who; for "send", who sends.
@@ -45,7 +45,9 @@ class Event:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Track:
-    """Events as columns of shape (number of events,), ordered by stage, then by start; `kind` indexes `KINDS`."""
+    """The events of a simulated step as columns of shape (number of events,), ordered by stage, then by start; `kind`
+    indexes `KINDS`.
+    """
 
     stage: IntArray
     kind: IntArray
@@ -61,7 +63,7 @@ class Track:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
-    """One step of a pipeline.
+    """The simulated timeline of one step of a pipeline: when each stage computes, sends and updates.
 
     Of forwards, backwards and transfers the columns have shape (S, B) and (S, B, 2): row i is stage i, the last axis is
     start and end in seconds. A transfer is in the row of its sender; start and end are NaN where there is none.
@@ -88,12 +90,12 @@ class Timeline:
 
     @property
     def num_stages(self) -> int:
-        """Returns the number of stages, S."""
+        """Returns the number of the pipeline's stages, S."""
         return len(self.stages)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """All events, bubbles included, by stage and start."""
+        """Returns all events of the simulated step, bubbles included, by stage and start."""
         track = self.track
         columns = (track.stage, track.kind, track.micro_batch, track.receiver, track.start_s, track.end_s)
         return tuple(
@@ -103,7 +105,10 @@ class Timeline:
 
     @functools.cached_property
     def track(self) -> Track:
-        """All events as columns. The collectives of a computation are drawn at its end, in one piece."""
+        """Returns all events of the simulated step, bubbles included, as columns.
+
+        The collectives of a computation are drawn at its end, in one piece.
+        """
         num_stages, size = self.num_stages, self.num_micro_batches
         stage = np.repeat(np.arange(num_stages), size)
         batch = np.tile(np.arange(size), num_stages)
@@ -124,7 +129,9 @@ class Timeline:
         return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
     def collective_shares(self, kind: str) -> FloatArray:
-        """Returns which part of each "forward" or "backward" is collectives, shape (S, B)."""
+        """Returns the share of each "forward" or "backward" computation's time that is spent in collectives, shape (S,
+        B).
+        """
         share = np.zeros((self.num_stages, self.num_micro_batches))
         for i, stage in enumerate(self.stages):
             whole, part = (
@@ -162,20 +169,24 @@ class Timeline:
 
     @functools.cached_property
     def busy_shares(self) -> FloatArray:
-        """The part of the step that each stage computes (collectives included), shape (S,)."""
+        """Returns the share of the step during which each stage computes (collectives included), shape (S,)."""
         spans = (self.forward_s, self.backward_s, self.update_s[:, None])
         seconds = np.sum([np.nansum(span[..., 1] - span[..., 0], axis=1) for span in spans], axis=0)
         return np.asarray(seconds / self.step_s if self.step_s > 0 else np.ones(self.num_stages))
 
     @functools.cached_property
     def bubble_shares(self) -> FloatArray:
-        """The part of the step that each stage waits, shape (S,); blocking transfers are neither busy nor bubble."""
+        """Returns the share of the step during which each stage waits, shape (S,); blocking transfers are neither busy
+        nor bubble.
+        """
         seconds = np.array([float((gaps[:, 1] - gaps[:, 0]).sum()) for gaps in self._idle()])
         return np.asarray(seconds / self.step_s if self.step_s > 0 else seconds)
 
     @functools.cached_property
     def peak_in_flight(self) -> IntArray:
-        """Returns the most micro-batches that each stage keeps between forward and backward, (S,); 0 in inference."""
+        """Returns the most micro-batches that each stage has in flight between forward and backward, (S,); 0 in
+        inference.
+        """
         if self.schedule == "inference":
             return np.zeros(self.num_stages, dtype=np.int64)
         return np.array([int(self._in_flight(i)[1].max()) for i in range(self.num_stages)])
@@ -198,9 +209,11 @@ class Timeline:
         return np.asarray(ticks(self.schedule, self.num_stages, self.num_micro_batches)[backward])[stage]
 
     def memory_over_time(self, stage: int) -> tuple[FloatArray, FloatArray]:
-        """Bytes on each device of a stage as steps: (times_s, bytes); bytes[n] hold from times_s[n] on.
+        """Returns the memory in use on each device of a stage over the step: (times_s, bytes); bytes[n] hold from
+        times_s[n] on.
 
-        What is resident, the activations of the micro-batches in flight, and what is temporary while it computes.
+        They are what is resident, the activations of the micro-batches in flight, and what is temporary while it
+        computes.
         """
         chosen = self.stages[stage]
         times, counts = self._in_flight(stage)

@@ -14,7 +14,9 @@ PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
 
 
 def breakdown(plan: Plan) -> Mapping[str, float]:
-    """Returns the seconds of each of `PARTS` for the average device of a plan."""
+    """Returns how many seconds of a step the average device of a plan spends on each of `PARTS`, such as computing or
+    idle.
+    """
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
         share = stage.submesh.num_devices / plan.num_devices

@@ -22,11 +22,11 @@ Times: TypeAlias = tuple[StageTimes, ...]
 
 @final
 class PlanStep:
-    """The seconds of a plan's step as a function of its stages' times.
+    """A function from the times of a plan's stages to the seconds of its step.
 
-    The file's seconds are right at the plan's own times, whatever they were predicted by; others follow by the ratio of
-    the simulations. Where all devices share one CPU nothing waits idly: a change saves what it takes out of the average
-    device's work.
+    The plan file's seconds are right at the plan's own times, whatever they were predicted by; others follow by the
+    ratio of the simulations. Where all devices share one CPU nothing waits idly: a change saves what it takes out of
+    the average device's work.
 
     Args:
         plan: whose step it is.
@@ -41,7 +41,9 @@ class PlanStep:
         self._now = 0.0 if self._shared else self._simulated(self.times, plan.num_micro_batches)
 
     def seconds(self, times: Times, num_micro_batches: int | None = None) -> float:
-        """Returns the seconds of a step with other times of its stages, and other numbers of micro-batches if given."""
+        """Returns the seconds of the plan's step if its stages took other times (with another number of micro-batches,
+        if given).
+        """
         count, step_s = num_micro_batches or self._plan.num_micro_batches, self._plan.step_s
         if self._shared or self._now <= 0:
             saved = self._work(self.times, self._plan.num_micro_batches) - self._work(times, count)
@@ -49,7 +51,9 @@ class PlanStep:
         return step_s * self._simulated(times, count) / self._now
 
     def slopes(self, changed: Sequence[Times]) -> FloatArray:
-        """Returns how the seconds begin to change on the way to each of K other times, (K,): see `step_slopes`."""
+        """Returns the derivatives of the step's seconds towards each of K other times of its stages, (K,): see
+        `step_slopes`.
+        """
         plan = self._plan
         if self._shared or self._now <= 0:
             return np.array([self.seconds(times) - plan.step_s for times in changed])
@@ -71,7 +75,9 @@ class PlanStep:
 
 
 def plan_times(plan: Plan) -> Times:
-    """Returns the times of each stage as the simulation needs them; a stage sends what its neighbours take in."""
+    """Returns the `StageTimes` of each of a plan's stages, for simulation; a stage sends what its
+    neighbours take in.
+    """
     return tuple(_times(plan.stages, n) for n in range(len(plan.stages)))
 
 
@@ -102,7 +108,7 @@ def scaled(
     sends: tuple[float, float] = (1.0, 1.0),
     once: float | None = None,
 ) -> StageTimes:
-    """Returns the stage with its parts taking these shares of their time.
+    """Returns a stage's times with its computing, collectives and transfers multiplied by these factors.
 
     Args:
         times: of the stage.
@@ -128,7 +134,9 @@ def scaled(
 
 
 def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: float) -> StageTimes:
-    """Returns the stage with so much less to compute; what is negative is more."""
+    """Returns a stage's times with so many seconds less of forward, backward and update; negative numbers
+    add seconds.
+    """
     return dataclasses.replace(
         times,
         forward_s=max(times.forward_s - forward_s, times.forward_collective_s),

@@ -23,7 +23,7 @@ _Taking: TypeAlias = Callable[[Times, Sequence[int], float], Times]
 @final
 @dataclasses.dataclass(frozen=True)
 class Sensitivity:
-    """The dependence of a step on one figure.
+    """How much a plan's step depends on one figure, such as the speed of a host's devices.
 
     The step is convex and piecewise linear in its tasks' seconds. Where several ways through the schedule are equally
     long, as with stages alike, a better figure saves less than a worse one costs.
@@ -50,24 +50,27 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """Returns by how many percent a step gets shorter for each percent that the figure gets better."""
+        """Returns by how many percent a step gets shorter for each percent by which the figure gets better."""
         return self.saved_s / self.step_s
 
     @property
     def worse_elasticity(self) -> float:
-        """Returns by how many percent a step gets longer for each percent that the figure gets worse."""
+        """Returns by how many percent a step gets longer for each percent by which the figure gets worse."""
         return self.cost_s / self.step_s
 
     @property
     def gained_s(self) -> float:
-        """Returns the seconds of a step that twice the figure saves, by the best plan that is known then."""
+        """Returns how many seconds of a step are saved if the figure gets twice as good, by the best plan known for
+        that.
+        """
         return self.step_s - min(self.twice_s, self.twice_s if self.best_s is None else self.best_s)
 
 
 @final
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """Something that may be better or worse, with the stages' times that follow.
+    """A figure whose influence on a step is asked for, such as a link's speed, with the stages' times if it were
+    another.
 
     Attributes:
         what, part: as in `Sensitivity`.
@@ -85,17 +88,17 @@ class Figure:
 
 
 def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
-    """Returns the derivatives by the figures that a plan itself tells apart, what helps most first.
+    """Returns how much a plan's step depends on the speed of its devices, links and stages, what helps most first.
 
-    That is: computing, collectives and transfers of all stages and of each, and the devices of each host. Links count
-    with their latency: the plan doesn't tell what of a collective is bytes. What doesn't matter isn't listed.
+    The figures are computing, collectives and transfers of all stages and of each, and the devices of each host. Links
+    count with their latency: the plan doesn't tell what of a collective is bytes. What doesn't matter isn't listed.
     """
     step = PlanStep(plan)
     return ranked(derivatives(step, plan, _figures(plan, step.times)))
 
 
 def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[Sensitivity]:
-    """Returns the derivatives of a step by some figures, in their order."""
+    """Returns how much a plan's step depends on each of some figures, in their order."""
     asked = list(figures)
     slopes = step.slopes([times for figure in asked for times in (figure.better, figure.worse)]).reshape(-1, 2)
     found = []
@@ -109,7 +112,7 @@ def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[S
 
 
 def ranked(found: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """Returns the derivatives by what helps most first, without those that don't matter."""
+    """Returns sensitivities of a step ordered by how much the figure helps, without those that don't matter."""
     matter = [one for one in found if max(one.saved_s, one.cost_s, one.gained_s) > _NOTHING * one.step_s]
     return tuple(sorted(matter, key=lambda one: (-one.gained_s, -one.saved_s, -one.cost_s)))
 

@@ -23,7 +23,7 @@ def step_slopes(
     sends: str | None = None,
     at_a_time: int = 1 << 24,
 ) -> NDArray[np.float64]:
-    """Returns how fast the seconds of a step begin to change when its stages go towards others.
+    """Returns the derivatives of a step's seconds as its stages' times begin to change towards K other sets of times.
 
     A step is the longest path through the graph of its tasks, so it is convex and piecewise linear in their seconds,
     and its derivative along a direction is what that changes on the critical path. Stages that are alike make many

@@ -31,7 +31,7 @@ def simulate(
     sends: str | None = None,
     cores: float | None = None,
 ) -> Timeline:
-    """Runs one step of a pipeline.
+    """Simulates one step of a pipeline under a schedule, and returns its timeline.
 
     Args:
         stages: in the order of the layers.
@@ -71,7 +71,9 @@ def simulate(
 def step_seconds(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> float:
-    """Returns a step's seconds alone; a timeline takes twice as long. Arguments and errors are those of `simulate`."""
+    """Returns the seconds of a pipeline's step without its timeline, in half the time. Arguments and errors are those
+    of `simulate`.
+    """
     stages = tuple(stages)
     tasks = step_program(stages, num_micro_batches, schedule, sends)
     return own_devices_step(tasks, _seconds(tasks, stages, num_micro_batches))
@@ -80,7 +82,9 @@ def step_seconds(
 def step_program(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> Program:
-    """Returns the graph of a step's tasks: who waits for whom. Arguments and errors are those of `simulate`."""
+    """Returns the graph of tasks of a pipeline's step: who waits for whom. Arguments and errors are those of
+    `simulate`.
+    """
     Run(num_micro_batches, schedule)
     if not stages:
         raise ValueError("simulate: there are no stages; a plan has at least one")
@@ -92,7 +96,7 @@ def step_program(
 
 
 def sending(schedule: str) -> str:
-    """Returns how transfers go in a schedule if nothing else is said: "overlapped" or "blocking" (see `simulate`)."""
+    """Returns the default way of sending in a schedule: "overlapped" or "blocking" (see `simulate`)."""
     return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
 
 

@@ -38,7 +38,7 @@ is exact, and faster. By a simulated step `gradient` has found better plans than
 
 
 def slicer(choice: str | Slicer) -> Slicer:
-    """The slicer of a name in `SLICERS`, or the given one.
+    """Returns the slicer that has a name in `SLICERS`, or the given slicer itself.
 
     Raises:
         ValueError: there is none of that name; says which there are.
@@ -51,7 +51,7 @@ def slicer(choice: str | Slicer) -> Slicer:
 
 
 def slicer_name(choice: str | Slicer) -> str:
-    """The name that `slicer` takes for a slicer; the name of its class, if there is none.
+    """Returns the name by which `slicer` finds a slicer, or the name of its class if it isn't in `SLICERS`.
 
     >>> slicer_name(Dynamic())
     'dynamic'

@@ -8,18 +8,21 @@ from alpa_dejavu.problem import Objective, Slicing, SlicingProblem
 
 
 class Slicer(abc.ABC):
-    """Answers a slicing problem. `alpa_dejavu.testing.check_slicer` says if one is sound."""
+    """An algorithm that cuts a model's layers into pipeline stages, each with its devices.
+
+    `alpa_dejavu.testing.check_slicer` says if one is sound.
+    """
 
     @abc.abstractmethod
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Returns the best slicing that it finds; one without stages and of infinite cost if it finds none.
+        """Returns the best slicing that it finds; one without stages and of infinite cost if none is found.
 
         The same problem always gets the same stages. `Slicing.of` makes the answer of stages.
         """
 
 
 def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
-    """Checks that a slicer's recurrence covers the objective: it builds on what the named objectives are made of.
+    """Raises an error if a problem's objective is a Python function, for which a slicer's recurrence doesn't hold.
 
     Raises:
         ValueError: the problem's objective is another.

@@ -31,7 +31,10 @@ CHUNK = 4_000_000
 
 @final
 class Beam:
-    """One search; `work` counts the beginnings that it made, and what took as long, at most about `most`."""
+    """A beam search for the cheapest slicing, layer by layer, which keeps only the most promising partial slicings.
+
+    `work` counts the partial slicings that it made, and what took as long: at most about `most`.
+    """
 
     def __init__(
         self, choices: Choices, bound: float, prices: Prices, below: float, width: int, most: float = math.inf
@@ -48,7 +51,9 @@ class Beam:
         self.work = 0.0
 
     def run(self) -> Answer:
-        """Returns a lower bound on all sums below what was asked for, and the slicing with the least sum found."""
+        """Returns a lower bound on the sums of stage weights below the requested one, and the slicing with the least
+        sum found.
+        """
         choices = self._choices
         self._arrived[0].append(
             Labels(

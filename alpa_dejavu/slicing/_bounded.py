@@ -29,7 +29,7 @@ from alpa_dejavu.slicing._table import fits, least_sum
 @final
 @dataclasses.dataclass(frozen=True)
 class Details:
-    """The details of a slicing that are in the nodes of a graph beside their layers.
+    """The details that a graph's nodes hold beside the layer, so that the cost of a slicing counts in full.
 
     Attributes:
         followers: how many stages there are from a layer on, for their memory's sake, or since so many are asked for.
@@ -48,7 +48,10 @@ class Details:
 
 @final
 class BoundedSearch:
-    """A search for any bound; `bounds` are those that make a difference, ascending; `is_little` if prices don't pay."""
+    """A search for the slicing with the least sum of stage weights when no stage may cost more than a bound.
+
+    `bounds` are the different costs of stages, ascending; `is_little` says that a table is faster than device prices.
+    """
 
     def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
         self._effort = effort
@@ -74,9 +77,11 @@ class BoundedSearch:
         self._price, self._detailed_price = 0.0, 0.0
 
     def relaxed(self, bound: float, enough: float = math.inf, below: float = -math.inf) -> float:
-        """Returns a lower bound on all sums within the bound, as good as prices find it: up to about `enough`.
+        """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, by a price on each
+        device.
 
-        If memory or what crosses has been in the way, it counts here too, as far as sums below `below` go.
+        It is as good as prices find it, up to about `enough`. If memory or what crosses has been in the way, it counts
+        here too, as far as sums below `below` go.
         """
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
@@ -88,9 +93,10 @@ class BoundedSearch:
         return least
 
     def solve(self, bound: float, below: float) -> Answer:
-        """Returns the least sum within the bound and its slicing, if it is below `below`; if not, a lower bound alone.
+        """Returns the least sum of weights of slicings whose stages cost at most `bound`, with its slicing, if it is
+        below `below`; if not, a lower bound and no slicing.
 
-        The bound is less than `below` only where a graph with all details or a table would be too large.
+        The lower bound is less than `below` only where a graph with all details or a table would be too large.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:
@@ -139,7 +145,9 @@ class BoundedSearch:
 
     @functools.cached_property
     def possible(self) -> bool:
-        """Whether there may be a slicing: its devices are between the fewest and the most that are taken."""
+        """Whether there may be any slicing: the cluster's devices are between the fewest and the most that slicings
+        take.
+        """
         limited = self._stages.limited or self._num_stages is not None
         graph = self._detailed(self._graph, math.inf, Details(followers=limited))
         return graph is None or may_use(graph, self._num_devices, self._exactly)

@@ -34,7 +34,10 @@ def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
 
 
 def spare(problem: SlicingProblem, bound: float, total: float) -> float:
-    """Returns the sum of weights from which on no slicing with a largest stage of at least `bound` is below a total."""
+    """Returns the sum of stage weights from which on a slicing costs at least `total`, given its largest stage.
+
+    The largest stage costs `bound` or more.
+    """
     if problem.objective == "inference":
         return total / bound if bound > 0 else math.inf
     if problem.objective == "work":
@@ -44,13 +47,14 @@ def spare(problem: SlicingProblem, bound: float, total: float) -> float:
 
 @final
 class BranchAndBound:
-    """A best-first search over intervals of bounds, each with a lower bound on all slicings inside.
+    """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs.
 
-    `solve` gets a bound, the sum of stage weights from which on a slicing is of no use, and the same for slicings with
-    a stage that costs as much as the bound. It answers with a lower bound on the sums of slicings within the bound, and
-    a slicing if it found one. `bounds` are ascending; where they stand for more stage costs than one each, `floors` has
-    the least of those. What costs `limit_s` or more isn't looked for, nor what is less than a fraction `slack` better
-    than the best, or than what a bound has left open. If it is `relaxed`, `solve` never finds a slicing.
+    Each interval has a lower bound on all slicings inside. `solve` gets a bound, the sum of stage weights from which on
+    a slicing is of no use, and the same for slicings with a stage that costs as much as the bound. It answers with a
+    lower bound on the sums of slicings within the bound, and a slicing if it found one. `bounds` are ascending; where
+    they stand for more stage costs than one each, `floors` has the least of those. What costs `limit_s` or more isn't
+    looked for, nor what is less than a fraction `slack` better than the best, or than what a bound has left open. If it
+    is `relaxed`, `solve` never finds a slicing.
     """
 
     def __init__(
@@ -70,7 +74,10 @@ class BranchAndBound:
         self._rounds = 0
 
     def run(self, go_on: Callable[[], bool] = lambda: True) -> tuple[tuple[StageChoice, ...], float, int]:
-        """Returns the best slicing, a lower bound, and how many bounds were solved; until it may not `go_on`."""
+        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds were solved.
+
+        It stops early once `go_on()` is false.
+        """
         top = len(self._bounds) - 1
         least = self._solve(top, 0)
         intervals = [(self._floor(0, least), 0, top - 1, least)] if top and math.isfinite(least) else []

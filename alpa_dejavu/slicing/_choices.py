@@ -14,7 +14,8 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_l
 
 @final
 class Choices:
-    """Q classes of sites, with P ways (a site of the class and a config) to run layers on each.
+    """A problem's stage costs, grouped by Q classes of equal sites, with P ways (a site and a config) to run layers on
+    each.
 
     Sites of a class take the same devices and have the same links to and from all others. Classes with equal links to
     what follows are of one of G groups: only the group matters to the next stage.
@@ -78,19 +79,24 @@ class Choices:
         return np.ascontiguousarray(taken.reshape(num_layers, num_layers, num_classes, -1))
 
     def reach(self, bound: float) -> IntArray:
-        """Returns the most layers of a stage within a bound that begins with each layer; at least one. Shape (L,)."""
+        """Returns for each layer the most layers of a stage that begins there and costs at most `bound`; at least one.
+        Shape (L,).
+        """
         fits = self._cheapest_s <= bound
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
-        """Returns a choice in the problem's own numbers."""
+        """Returns a stage as `StageChoice`, with its submesh and config as the problem numbers them."""
         member, config = divmod(way, self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
     def bounds(
         self, most: int = Effort.most_bounds, buckets_per_e: int = Effort.buckets_per_e
     ) -> tuple[FloatArray, FloatArray]:
-        """Returns the different stage costs, ascending: the greatest and the least of each few taken together."""
+        """Returns two ascending arrays of the different costs that stages may have; they are equal if these are few.
+
+        If there are more than `most`, the first has the greatest of each few close costs, the second the least.
+        """
         values, count, enough = [np.zeros(0)], 0, 4 * most
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):
             costs = self.costs_s[layer, layer:, of_class]

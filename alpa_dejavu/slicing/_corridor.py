@@ -25,13 +25,13 @@ SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corridor:
-    """A graph, and how many of the devices may be left at its nodes.
+    """A graph whose arcs are stages, with the range of how many devices may be left over at each node.
 
     Attributes:
         graph: N nodes.
         num_devices: that there are.
-        fewest: shape (N,), at least so many are left.
-        most: shape (N,), at most so many are; fewer than `fewest` where no way leads through a node.
+        fewest: shape (N,), at least so many devices are left.
+        most: shape (N,), at most so many are; fewer than `fewest` where no path leads through a node.
     """
 
     graph: Graph
@@ -41,17 +41,23 @@ class Corridor:
 
     @classmethod
     def whole(cls, graph: Graph, num_devices: int, exactly: bool) -> Corridor:
-        """Returns a corridor of any number, but none behind the last layer, and all at the first one if `exactly`."""
+        """Returns a corridor in which any number of devices may be left at a node, but none behind the last layer.
+
+        If `exactly`, all devices are left at the first layer.
+        """
         fewest = np.zeros(len(graph.layers), dtype=np.int64)
         fewest[: graph.num_starts] = num_devices if exactly else 0
         return cls(graph, num_devices, fewest, np.where(graph.layers == graph.num_layers, 0, num_devices))
 
     def of(self, graph: Graph) -> Corridor:
-        """Returns the same numbers at the same nodes, with some of the arcs."""
+        """Returns a corridor on a graph with some of the arcs, with the same ranges of left devices at the nodes."""
         return Corridor(graph, self.num_devices, self.fewest, self.most)
 
     def narrowed(self, price: float, below: float) -> Corridor:
-        """Returns what a way with a sum below `below` may have; around a price at which devices are about used up."""
+        """Returns the corridor with ranges narrowed to those in which a path may have a summed weight below `below`.
+
+        `price` is that of a device at which devices are about used up.
+        """
         if not price or math.isinf(below):
             return self
         graph, prices, lines = self.graph, [share * price for share in SHARES], []

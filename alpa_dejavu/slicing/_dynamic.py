@@ -22,7 +22,7 @@ from alpa_dejavu.slicing._uniform import Uniform
 @final
 @dataclasses.dataclass(frozen=True)
 class Dynamic(Slicer):
-    """Exact, in float64; of slicings that cost the same it always takes the same one.
+    """The default slicer: an exact dynamic program, in float64; of equally cheap slicings it always takes the same one.
 
     On hosts of unlike kinds it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
     On alike hosts it always is, but where memory, or what stages take in after others, matters on so many devices that

@@ -9,7 +9,8 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """The effort of the exact search; counted, not timed, so that the same problem always gets the same answer.
+    """The limits on the work of the exact slicer; counted, not timed, so that the same problem always gets the same
+    answer.
 
     Attributes:
         widths: of the beams on hosts of unlike kinds: one search after the other, while there is something to win.

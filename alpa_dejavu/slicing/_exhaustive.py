@@ -22,7 +22,8 @@ _MOST = 10**6
 @final
 @dataclasses.dataclass(frozen=True)
 class Exhaustive(Slicer):
-    """Tries all; exact. The number of slicings grows exponentially with the layers: what has too many is refused.
+    """An exact slicer that tries all slicings; a problem with too many, whose number grows exponentially with layers,
+    is refused.
 
     Raises:
         ValueError: a problem has more than a million slicings.

@@ -14,7 +14,9 @@ MOST_STEPS = 300
 
 @final
 class Fill:
-    """Draws random submeshes that together use up a cluster's devices; it remembers which draws can't be completed."""
+    """A sampler of random submeshes that together use up a cluster's devices; it remembers which draws can't be
+    completed.
+    """
 
     def __init__(self, uses: Sequence[Use], exactly: bool, rng: random.Random) -> None:
         self._uses, self._exactly, self._rng = tuple(uses), exactly, rng
@@ -27,7 +29,9 @@ class Fill:
         self._steps = 0
 
     def draw(self, count: int, available: Use) -> list[int]:
-        """Returns `count` submeshes, shuffled, that use all that is available, or at most that; [] if none is found."""
+        """Returns `count` random submeshes, shuffled, that use all available devices, or at most these; [] if none is
+        found.
+        """
         self._steps = MOST_STEPS + count * len(self._uses)
         drawn = self._rest(count, available)
         self._rng.shuffle(drawn)

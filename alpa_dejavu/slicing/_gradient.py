@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True)
 class Gradient(Slicer):
-    """Anneals a differentiable dynamic program over layers from many starts at once; needs JAX.
+    """A slicer that anneals a differentiable dynamic program over layers from many starts at once; needs JAX.
 
     By the objectives that have a name, devices are priced and the largest stage is bounded; prices and bounds follow
     the gradient. By any other cost, and by the simulated step (`alpa_dejavu.slicing.makespan.Makespan`), a second
@@ -68,11 +68,12 @@ class Gradient(Slicer):
         return self.follow(problem)[0]
 
     def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
-        """Slices, and tells where the anneal ended, to go on from there when costs have changed.
+        """Slices a problem, and returns where the anneal ended too, so that it can go on from there when costs have
+        changed.
 
         Args:
-            problem: of the same layers, submeshes and configs as what was begun with.
-            begun: what came of this before; the anneal then starts where it ended, at a tenth of the temperature.
+            problem: of the same layers, submeshes and configs as the one that `begun` is of.
+            begun: what an earlier call returned; the anneal then starts where it ended, at a tenth of the temperature.
 
         Returns:
             The slicing, and what to begin with next time; None if there is no plan at all.
@@ -87,9 +88,9 @@ class Gradient(Slicer):
         return self._slicing(problem, solved, started), solved.relaxed
 
     def together(self, problems: Sequence[SlicingProblem]) -> tuple[Slicing, ...]:
-        """Slices several problems, as a model's with other numbers of micro-batches, in one anneal of all of them.
+        """Slices several problems in one anneal, such as those of one model with different numbers of micro-batches.
 
-        Each slicing tells the time of all.
+        Each slicing's time is that of all.
         """
         from alpa_dejavu.slicing.relaxation._solve import solve
 
@@ -98,7 +99,7 @@ class Gradient(Slicer):
         return tuple(self._slicing(problem, each, started) for problem, each in zip(problems, found, strict=True))
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
-        """Slices, and tells of the anneal round by round; nothing if there is no plan at all."""
+        """Slices a problem, and returns the anneal's trace, round by round, too; None if there is no plan at all."""
         from alpa_dejavu.slicing.relaxation._trace import trace
 
         slicing, relaxed = self.follow(problem)

@@ -18,10 +18,11 @@ _Parts = list[tuple[slice, IntArray, IntArray]]
 
 @final
 class Graph:
-    """A arcs between N nodes. A node is a layer; with it may go how many stages there are from it on, and the group of
-    the stage before it.
+    """A graph of N nodes and A arcs, in which an arc is a stage and a path from the first layer to the end is a
+    slicing.
 
-    Nodes are in the order of their layers, arcs in that of their tails.
+    A node is a layer; with it may go how many stages there are from it on, and the group of the stage before it. Nodes
+    are in the order of their layers, arcs in that of their tails.
 
     Attributes:
         layers: shape (N,), of each node; `num_layers` behind the last layer.
@@ -29,7 +30,7 @@ class Graph:
         tail: shape (A,), the node where a stage begins.
         head: shape (A,), the node where the next stage begins.
         size: shape (A,), the stage's devices.
-        weight: shape (A,), what is summed over a way.
+        weight: shape (A,), what is summed over a path.
         stage: shape (A,), its place in a table of stages.
     """
 
@@ -50,7 +51,7 @@ class Graph:
         return len(self.tail)
 
     def of(self, which: NDArray[np.bool_]) -> Graph:
-        """Some of its arcs, in the same order."""
+        """Returns the graph with some of its arcs, in the same order."""
         count = np.count_nonzero(which)
         tail, head, size, stage = np.empty((4, count), dtype=np.int64)
         weight = np.empty(count)
@@ -59,16 +60,20 @@ class Graph:
 
     @functools.cached_property
     def num_starts(self) -> int:
-        """Returns how many nodes are at the first layer; they come first."""
+        """Returns how many nodes of the graph are at the first layer; they come first."""
         return int(np.searchsorted(self.layers, 1))
 
     @functools.cached_property
     def leaving(self) -> list[int]:
-        """Returns where each node's arcs begin, and behind the last one's; N + 1 of them."""
+        """Returns for each node the index of the first arc that leaves it, and then the number of arcs; N + 1
+        numbers.
+        """
         return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
 
     def rest(self, keys: FloatArray) -> FloatArray:
-        """The least sum of keys from each node to behind the last layer; infinite where there is no way."""
+        """Returns for each node the least sum of arcs' keys from it to behind the last layer; infinite where there is
+        no path.
+        """
         sums = np.full(len(self.layers), np.inf)
         sums[self.layers == self.num_layers] = 0.0
         for part, nodes, starts in reversed(self._by_tail):
@@ -76,7 +81,9 @@ class Graph:
         return sums
 
     def since(self, keys: FloatArray) -> FloatArray:
-        """The least sum of keys from the first layer to each node; infinite where there is no way."""
+        """Returns for each node the least sum of arcs' keys from the first layer to it; infinite where there is no
+        path.
+        """
         sums = np.full(len(self.layers), np.inf)
         sums[: self.num_starts] = 0.0
         for part, nodes, starts in self._by_head:
@@ -84,7 +91,9 @@ class Graph:
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
-        """The arcs of a way of the least sum; none if there is no way."""
+        """Returns the arcs of a shortest path, by the arcs' keys, from the first layer to the end; none if there is no
+        path.
+        """
         starts = rest[: self.num_starts]
         if not np.isfinite(starts).any():
             return []
@@ -142,10 +151,10 @@ def _copy(
 def by_count(
     graph: Graph, more: IntArray, room: IntArray, num_stages: int | None, most_arcs: int = Effort.most_arcs
 ) -> Graph | None:
-    """A graph with the numbers of stages in its nodes, too; None if that would be too large.
+    """Returns the graph whose nodes also know how many stages follow; None if it would have more than `most_arcs` arcs.
 
-    A stage is followed by more than `more` others and by no more than `room`, both of shape (A,). If there is to be a
-    certain number of stages, there are no other ways.
+    The stage of an arc is followed by more than `more` others and by no more than `room`, both of shape (A,). With
+    `num_stages` there are only paths of so many stages.
     """
     one = np.ones(len(graph))
     fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
@@ -174,7 +183,8 @@ def by_group(
     weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]],
     most_arcs: int = Effort.most_arcs,
 ) -> Graph | None:
-    """A graph of layers as one of layers and the group of the stage before; None if that would be too large.
+    """Returns the graph whose nodes also know the previous stage's group; None if it would have more than `most_arcs`
+    arcs.
 
     `groups`, of shape (A,), are those of the arcs' own stages. `weights` is asked which of some arcs there are after
     stages of some groups, and what they weigh.

@@ -28,7 +28,9 @@ floor."""
 
 @final
 class Intervals:
-    """A best-first search over intervals of bounds; each has the least sum known of, which gives it a floor."""
+    """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs; the
+    least sum of stage weights known of an interval gives it a lower bound.
+    """
 
     def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
         self._problem, self._bounded = problem, BoundedSearch(problem, effort)
@@ -38,7 +40,9 @@ class Intervals:
         self._open: list[tuple[float, int, int, float, int]] = []
 
     def run(self) -> tuple[tuple[StageChoice, ...], float, int]:
-        """The best slicing, what none costs less than, and how many bounds were looked at."""
+        """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds on the largest stage were
+        tried.
+        """
         if not len(self._bounds):
             return (), math.inf, 0
         top = len(self._bounds) - 1

@@ -14,15 +14,15 @@ from alpa_dejavu.slicing._choices import FloatArray, IntArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """N beginnings of slicings, as arrays.
+    """N partial slicings of the first layers, as arrays.
 
     Attributes:
         used: shape (N, R), of each resource.
         group: shape (N,), of the last stage.
         may_follow: shape (N,), how many stages may still follow.
-        weight: shape (N,), the sum so far.
-        bound: shape (N,), what no slicing that begins so has a smaller sum than.
-        origin: shape (N, 2), the layer where the last stage begins, and which beginning there it follows.
+        weight: shape (N,), the sum of stage weights so far.
+        bound: shape (N,), a lower bound on the sum of any slicing that begins so.
+        origin: shape (N, 2), the layer where the last stage begins, and which partial slicing there it follows.
         choice: shape (N, 2), class and way of the last stage.
     """
 
@@ -38,7 +38,7 @@ class Labels:
         return len(self.weight)
 
     def of(self, which: IntArray | slice) -> Labels:
-        """Returns some of the beginnings."""
+        """Returns some of the partial slicings, by their indices."""
         return Labels(*(getattr(self, name)[which] for name in _NAMES))
 
 
@@ -46,12 +46,15 @@ _NAMES = tuple(field.name for field in dataclasses.fields(Labels))
 
 
 def joined(parts: list[Labels]) -> Labels:
-    """Returns the beginnings of all parts as one."""
+    """Returns one `Labels` with the partial slicings of all parts."""
     return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 def undominated(labels: Labels, available: IntArray) -> Labels:
-    """Returns the cheapest beginning of each group and use of resources, and dearer ones if they leave more room."""
+    """Returns the cheapest of the partial slicings that have the same last group and use of resources.
+
+    Dearer ones stay if more stages may follow them.
+    """
     words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
     order = np.lexsort((-labels.may_follow, labels.weight, *words))
     new = np.zeros(len(order), dtype=np.bool_)

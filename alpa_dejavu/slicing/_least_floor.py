@@ -26,7 +26,7 @@ _ROUNDING = 1e-12
 @final
 @dataclasses.dataclass(frozen=True)
 class Occupied:
-    """The least time that a stage, or the link to it, has work from when its first micro-batch sets out to it.
+    """A lower bound on how long a stage, or the link to it, is busy from when its first micro-batch is sent to it.
 
     Attributes:
         num_micro_batches: B.
@@ -40,11 +40,14 @@ class Occupied:
 
     @property
     def updates(self) -> bool:
-        """Whether something comes once a step, after all that goes back."""
+        """Whether the step ends with a part that comes once, such as the update, after the backward passes."""
         return not self.ahead_only
 
     def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
-        """Returns that time, from a micro-batch's seconds on the stage and on the way to it, there and back."""
+        """Returns the least seconds for which a stage or the link to it is busy with all micro-batches of a step.
+
+        `cost_s` is one micro-batch's time on the stage, `crossed_s` its time on the link, there and back.
+        """
         size = self.num_micro_batches
         if self.blocking:
             return np.asarray(size * (np.asarray(cost_s) + crossed_s))
@@ -54,7 +57,7 @@ class Occupied:
 
 @final
 class LeastFloor:
-    """The search for the least floor of one problem's plans.
+    """A search for the least lower bound on a simulated step, over all plans of a problem.
 
     States are (layer, group of the stage before, devices in use); heads are the least sums of stages before them.
     """
@@ -85,7 +88,9 @@ class LeastFloor:
         self._cheapest: dict[int, FloatArray] = {}
 
     def find(self) -> float:
-        """Returns the least floor, or less; infinite if there is no plan."""
+        """Returns the least lower bound on a step, in seconds, of all plans, or a little less; infinite if there is no
+        plan.
+        """
         if self._most < (self._problem.num_stages or 1):
             return math.inf
         low = self._least_sum(math.inf)

@@ -28,7 +28,7 @@ CLOSE = 5e-3
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
-    """Returns the best slicing found, a lower bound on all, and how many bounds were looked at."""
+    """Returns the best slicing found on hosts of unlike kinds, a lower bound on all, and how many bounds were tried."""
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
@@ -73,15 +73,18 @@ class _Search:
         self.begin(0, math.inf)
 
     def begin(self, width: int, work: float) -> None:
-        """Begins another search, with beams so wide (0: none), and so much work at most."""
+        """Begins another search, with beams of this width (0: none) and a limit on its work."""
         self._width, self._enough = width, self.spent + work
 
     def may_go_on(self) -> bool:
-        """Whether some of the work is left."""
+        """Whether some of the search's work limit is left."""
         return self.spent < self._enough
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
-        """Returns a lower bound on all sums within the bound, and a slicing if one is found below what is asked for."""
+        """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and a slicing.
+
+        The slicing is empty unless one with a sum below `below` is found.
+        """
         self.rounds += 1
         steps = 0 if self.is_little else self._effort.steps
         relaxation = Relaxation(self._choices, bound, self._effort.most_entries)

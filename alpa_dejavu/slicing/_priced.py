@@ -26,7 +26,8 @@ FIRST, FARTHER = 0.05, 4.0
 def best_price(
     graph: Graph, num_devices: int, exactly: bool, price: float = 0.0, enough: float = math.inf
 ) -> tuple[float, float]:
-    """Returns a lower bound on all sums, and the price of a device that it was found with.
+    """Returns a lower bound on the summed weight of paths that use the cluster's devices, and the device price that
+    gives it.
 
     It begins with the given price and ends with the first one whose bound is `enough`. If devices needn't be used up
     exactly, no price is below zero.
@@ -62,7 +63,10 @@ def best_price(
 
 
 def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
-    """Whether some way takes as many devices or fewer and, if it has to be exactly so many, some as many or more."""
+    """Whether a graph's paths can suit a number of devices: some path takes so many or fewer.
+
+    If it has to be exactly so many, some path must take as many or more, too.
+    """
     fewest, most = (
         float(graph.rest(sign * graph.size)[: graph.num_starts].min(initial=math.inf)) for sign in (1.0, -1.0)
     )
@@ -70,7 +74,10 @@ def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
 
 
 def affordable(graph: Graph, num_devices: int, price: float, below: float) -> tuple[float, Graph]:
-    """Returns a lower bound on all sums, and the graph without arcs that no way with a sum below `below` has."""
+    """Returns a lower bound on the summed weight of paths, and the graph without arcs that are too dear.
+
+    Those are arcs that no path with a sum below `below` has, by the given price of a device.
+    """
     keys = graph.weight + price * graph.size
     rest, refund = graph.rest(keys), price * num_devices
     through = graph.since(keys)[graph.tail] + keys + rest[graph.head] - refund

@@ -35,7 +35,8 @@ higher than costs, costs are lost to rounding."""
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prices:
-    """A lower bound, and what it tells of the rest of a slicing.
+    """A lower bound on the summed weights of slicings, with the prices of resources that give it, and those of the
+    rest.
 
     Attributes:
         value: no sum of weights is less.
@@ -52,7 +53,10 @@ class Prices:
 
 @final
 class Relaxation:
-    """The relaxed problem for one bound on the stages' costs; `work` counts entries of arrays that were looked at."""
+    """The Lagrangian relaxation of the slicing problem for one bound on stage costs: devices are priced, not counted.
+
+    `work` counts entries of arrays that were looked at.
+    """
 
     def __init__(self, choices: Choices, bound: float, most_entries: int = Effort.most_entries) -> None:
         self._choices = choices
@@ -74,7 +78,7 @@ class Relaxation:
         self.work = 0
 
     def at(self, prices: FloatArray) -> Prices:
-        """Returns the bound that some prices give."""
+        """Returns the lower bound on summed stage weights that the given prices of resources yield."""
         choices = self._choices
         self.work += len(self._cheapest)
         # Products and sums in their order, not a library's: a bound's last bits may decide which of equals is found.
@@ -87,7 +91,10 @@ class Relaxation:
         return Prices(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
-        """Returns the best bound of some steps from `start`; it may stop when that is no longer `below` something."""
+        """Returns the best lower bound that up to `steps` changes of the prices find, from the prices `start` on.
+
+        It stops early once the bound is no longer below `below`.
+        """
         best = self.at(start)
         if steps == 0 or best.value >= below:
             return best
@@ -198,14 +205,16 @@ class _Model:
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
     def add(self, at: Prices, used: FloatArray) -> None:
-        """Adds the cheapest slicing at some prices: the bound of other prices is no more than its cost at those."""
+        """Adds a cutting plane: the cheapest slicing at some prices limits the bound that any other prices can give."""
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
         limit = (at.value - float((over * at.prices).sum())) / self._unit_s
         self._solver.addRow(-self._no_limit, limit, len(row), self._places, row)
 
     def best(self, around: FloatArray, width: float) -> tuple[FloatArray, float]:
-        """Returns the most promising prices not farther away than a width, and the bound that they promise."""
+        """Returns the prices that promise the highest lower bound, at most `width` away from `around`, and
+        that bound.
+        """
         middle, width = around * self._scale / self._unit_s, width / self._unit_s
         low, high = np.clip([middle - width, middle + width], self._lowest, HIGHEST)
         for place, limits in enumerate(zip(low, high, strict=True)):

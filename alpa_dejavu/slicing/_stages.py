@@ -22,7 +22,7 @@ IntArray = NDArray[np.int64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
-    """The A stages that a slicing may be made of, ordered by their layers.
+    """The A stages that a slicing may be made of, as arrays, ordered by their layers.
 
     Attributes:
         first: shape (A,), the first layer.
@@ -57,22 +57,25 @@ class Stages:
     num_configs: int
 
     def submeshes(self, stages: IntArray) -> IntArray:
-        """The submesh of each of some stages, in the problem's own numbers."""
+        """Returns the submesh of each of some stages, as the problem numbers them."""
         return self.choice[stages] // self.num_configs
 
     def after(self, stages: IntArray, before: IntArray) -> FloatArray:
-        """Returns the costs of some stages after stages of some groups, exactly as the problem has them."""
+        """Returns the exact costs of some stages, in seconds, each after a previous stage on a submesh of the given
+        group.
+        """
         of_class = self.transfers.of_class[self.submeshes(stages)]
         return self.own_s[stages] + self.transfers.seconds[self.first[stages], before, of_class]
 
     def chosen(self, stage: int) -> StageChoice:
-        """Returns a stage in the problem's own numbers."""
+        """Returns a stage as `StageChoice`, with its submesh and config as the problem numbers them."""
         submesh, config = divmod(int(self.choice[stage]), self.num_configs)
         return StageChoice(int(self.first[stage]), int(self.last[stage]), submesh, config)
 
 
 def stages_of(problem: SlicingProblem) -> Stages:
-    """The stages that may be part of a slicing, except those that another of the same layers and devices beats.
+    """Returns a problem's stages that a slicing may be made of, without those that another of the same layers and
+    devices beats.
 
     One beats another if it costs no more, weighs no more and leaves as much room; of equals the first one is kept.
     """
@@ -114,7 +117,7 @@ def stages_of(problem: SlicingProblem) -> Stages:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Transfers:
-    """The transfers to a stage from the one before, by G groups of submeshes that send and Q classes that take in.
+    """The transfers to a stage from the one before, by G groups of sending submeshes and Q classes of receiving ones.
 
     Attributes:
         group: shape (S,), of each submesh.
@@ -128,7 +131,7 @@ class Transfers:
 
     @classmethod
     def of(cls, problem: SlicingProblem) -> Transfers:
-        """Returns the transfers by a problem's sites; without sites they take no time."""
+        """Returns the seconds of transfers between stages on a problem's sites; without sites they take no time."""
         nowhere = np.zeros(len(problem.submesh_sizes), dtype=np.int64)
         if problem.sites is None:
             return cls(nowhere, nowhere, np.zeros((problem.num_layers, 1, 1)))
@@ -141,17 +144,19 @@ class Transfers:
 
     @property
     def least(self) -> FloatArray:
-        """Returns the seconds after the best group, shape (L, Q)."""
+        """Returns the seconds of the transfer to a stage from the group that sends the fastest, by first layer and
+        class; shape (L, Q).
+        """
         return np.asarray(self.seconds.min(axis=1))
 
 
 def unlike_links(sites: Sites) -> IntArray:
-    """`Sites.links`, with links that cost the same at every cut numbered the same; shape (S, S)."""
+    """Returns `Sites.links`, in which links that cost the same at every cut get the same number; shape (S, S)."""
     return numbered(sites.crossing_s[1:].T)[sites.links]
 
 
 def numbered(rows: NDArray[Any]) -> IntArray:
-    """A number for each row, the same for equal ones."""
+    """Returns a number for each row of an array, the same number for equal rows."""
     known: dict[bytes, int] = {}
     return np.array([known.setdefault(row.tobytes(), len(known)) for row in rows], dtype=np.int64)
 

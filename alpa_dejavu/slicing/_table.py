@@ -11,13 +11,17 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 
 def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
-    """Whether a table isn't too large."""
+    """Whether the dynamic program's table for a corridor takes no more than `most_bytes`."""
     used = np.union1d(corridor.graph.tail, corridor.graph.head)
     return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= most_bytes)
 
 
 def least_sum(corridor: Corridor) -> tuple[float, IntArray]:
-    """The least sum (infinite if there is none), and the arcs of a way that has it: the first of equals."""
+    """Returns the least summed weight of paths through a corridor (infinite if there is none), and the arcs of that
+    path.
+
+    Of equal paths it is the first.
+    """
     graph, fewest = corridor.graph, corridor.fewest
     arrays = graph.tail, graph.head, graph.size, graph.weight
     ends, arcs = np.empty(len(fewest), dtype=np.int64), np.empty(graph.num_layers, dtype=np.int64)

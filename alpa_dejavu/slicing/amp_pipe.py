@@ -33,7 +33,8 @@ VARIANTS = ("paper", "released")
 @final
 @dataclasses.dataclass(frozen=True)
 class AmpPipe(Slicer):
-    """A slicer that takes, of all pipelines of equal submeshes with one config, the one that AMP's program cuts best.
+    """A slicer that returns the best plan of AMP's dynamic program, which cuts layers over equal submeshes with one
+    config.
 
     On hosts of unlike kinds the stages take the devices kind after kind, as AMP numbers its ranks. AMP knows no limit
     of memory; here a stage that doesn't fit where it stands is left out. What comes once a step isn't looked at, but
@@ -54,7 +55,9 @@ class AmpPipe(Slicer):
         checks.one_of("amp_pipe", "variant", self.variant, VARIANTS)
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Returns the best of AMP's cuts, of which each row of submeshes with a config has one."""
+        """Returns the cheapest of the cuts that AMP's program makes, one for each number of equal submeshes and each
+        config.
+        """
         started = time.perf_counter()
         check_has_recurrence("amp_pipe", problem)
         best: tuple[StageChoice, ...] = ()
@@ -75,7 +78,10 @@ class AmpPipe(Slicer):
 
 
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
-    """Returns AMP's seconds of a pipeline whose stages begin with these layers; arrays as `amp_starts` takes them."""
+    """Returns the seconds that AMP's cost model gives a pipeline whose stages begin with these layers.
+
+    The arrays are as `amp_starts` takes them.
+    """
     stages = _stages_s(starts, stage_s)
     if math.isinf(max(stages)):
         return math.inf
@@ -86,12 +92,12 @@ def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, nu
 def amp_starts(
     stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int, variant: str = "paper"
 ) -> tuple[int, ...]:
-    """Cuts a pipeline of K stages by AMP's program.
+    """Returns the first layer of each of K pipeline stages as AMP's dynamic program cuts the layers.
 
     Args:
         stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k; inf where that
             can't be.
-        cut_s: shape (K - 1, L), what it takes from stage k to the next one, which begins with layer l.
+        cut_s: shape (K - 1, L), the seconds of the transfer from stage k to the next one, which begins with layer l.
         num_micro_batches: B.
         variant: "paper": the least sum. "released": the released code's program, which differs in two ways. It forgets
             the boundaries that it has crossed (what it carries on is without them, and a candidate with its own

@@ -27,7 +27,8 @@ _ROUNDING = 1e-9
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Makespan(Objective):
-    """The step that `alpa_dejavu.simulation.step.simulate` gives the stages, with what crosses between them.
+    """An objective for slicers: the seconds of a step as `alpa_dejavu.simulation.step.simulate` gives them, transfers
+    included.
 
     What `SlicingProblem.sites` says of a boundary is half the way ahead and half the way back; in an "inference"
     schedule, all of it is ahead. Without sites nothing crosses. `per_step_s` is each stage's update.
@@ -64,11 +65,11 @@ class Makespan(Objective):
         return f"Makespan(schedule={self.schedule!r}, sends={self.sends!r})"
 
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """Returns the simulated seconds of a step."""
+        """Returns the simulated seconds of a training step (or inference step) with the given stages."""
         return step_seconds(self.stage_times(problem, stages), problem.num_micro_batches, self.schedule, self.sends)
 
     def stage_times(self, problem: SlicingProblem, stages: Sequence[StageChoice]) -> tuple[StageTimes, ...]:
-        """Returns the times of the stages that are simulated.
+        """Returns for each stage of a plan the times that the simulation of a step takes.
 
         Raises:
             ValueError: `forward_s` doesn't suit the problem.
@@ -100,7 +101,8 @@ class Makespan(Objective):
 
 
 def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> float:
-    """Returns a lower bound on any schedule's step: the most, over stages, of those before one plus B times the one.
+    """Returns a lower bound, in seconds, on a plan's step under any schedule: the most, over stages, of the seconds of
+    the stages before one plus B times its own.
 
     Before a stage begins, a micro-batch has gone ahead through all stages before it, and after it ends one has to go
     back through them. Meanwhile it works on each of B micro-batches, one after the other. What crosses to a stage
@@ -126,7 +128,8 @@ def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> fl
 
 
 def least_makespan_floor(problem: SlicingProblem, *, most_work: int = 30_000_000, most_places: int = 5_000) -> float:
-    """Returns a lower bound on any plan's step: the least `makespan_floor` of all plans, or a little less.
+    """Returns a lower bound, in seconds, on the step of any plan: the least `makespan_floor` of all plans, or a little
+    less.
 
     It is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps, for
     each layer and number of devices left, the least sum of stages before. That is as exact as 1e-6, unless there are

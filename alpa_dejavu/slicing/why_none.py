@@ -14,7 +14,7 @@ __all__ = ["why_none"]
 
 
 def why_none(problem: SlicingProblem) -> str:
-    """Returns in words why there is no slicing: a constraint which, if lifted, lets one be, or a lack of choices.
+    """Returns in words why a problem has no slicing: a constraint without which there is one, or a lack of choices.
 
     It is empty if there is a slicing.
 

@@ -29,7 +29,8 @@ _KNOWN = {"auto": AlphaBeta, "alpha-beta": AlphaBeta, "free": Free, "links": Lin
 
 
 def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
-    """The model of a name ("alpha-beta", "links", "free"; "auto" is the default, alpha-beta), or the given one.
+    """Returns the communication model of a name ("alpha-beta", "links", "free"; "auto" is alpha-beta), or the given
+    one.
 
     >>> communication_model("free")
     Free()
@@ -38,7 +39,7 @@ def communication_model(choice: str | CommunicationModel) -> CommunicationModel:
 
 
 def communication_name(model: CommunicationModel) -> str:
-    """The name that `communication_model` takes for a model; the name of its class, if there is none.
+    """Returns the name by which `communication_model` finds a model, or the name of its class if there is none.
 
     >>> communication_name(Links())
     'links'

@@ -15,7 +15,8 @@ from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationMode
 @final
 @dataclasses.dataclass(frozen=True)
 class AlphaBeta(CommunicationModel):
-    """Ring algorithms over the slowest link of the group; groups at a time share it where it joins hosts.
+    """A model of collectives by ring algorithms over the slowest link of the group; groups at a time share it between
+    hosts.
 
     With n devices, a ring all-reduce takes 2(n-1) rounds of 1/n of the bytes each; an all-gather, a reduce-scatter and
     an all-to-all take n-1 of them. A ring leaves each host once, but in an all-to-all a host's m devices send to all
@@ -27,7 +28,7 @@ class AlphaBeta(CommunicationModel):
     """
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         if collective not in COLLECTIVES:
             raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
         sizes = np.asarray(num_bytes, dtype=np.float64)

@@ -18,7 +18,9 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 @final
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Devices that take part: the cluster's host (by index) of each, and how many such groups do the same at a time."""
+    """A group of devices that communicate: the host (by index) of each, and how many such groups do the
+    same at a time.
+    """
 
     cluster: Cluster
     hosts: tuple[int, ...]
@@ -32,16 +34,19 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Returns how many devices take part."""
+        """Returns how many devices take part in the group's collectives."""
         return len(self.hosts)
 
 
 class CommunicationModel(abc.ABC):
-    """Predicts how long a collective takes. `alpa_dejavu.testing.check_communication_model` says if one is sound."""
+    """A model that predicts the seconds of collectives; `alpa_dejavu.testing.check_communication_model` says if one is
+    sound.
+    """
 
     @abc.abstractmethod
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Seconds of one collective for each size, in the shape of `num_bytes`.
+        """Returns the predicted seconds of one collective of a group for each size in bytes, in the shape of
+        `num_bytes`.
 
         Args:
             collective: one of `COLLECTIVES`.

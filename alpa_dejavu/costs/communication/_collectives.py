@@ -14,7 +14,8 @@ Array = NDArray[np.float64]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Collectives:
-    """Holds measured collectives as columns of shape (rows,); in a row several equal groups may run at the same time.
+    """A table of measured collectives as columns of shape (rows,); in a row several equal groups may run at the same
+    time.
 
     Attributes:
         name: all_reduce, all_gather, reduce_scatter or all_to_all.
@@ -34,17 +35,17 @@ class Collectives:
     lanes: Array
 
     def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Collectives:
-        """Returns some of the collectives, by a mask or by places."""
+        """Returns the table with some of its collectives, by a mask or by indices."""
         return Collectives(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     @property
     def across(self) -> NDArray[np.bool_]:
-        """Tells which collectives run in groups that span several hosts, shape (rows,)."""
+        """Returns which collectives run in groups that span several hosts, shape (rows,)."""
         return self.hosts > 1
 
     @property
     def volume_s(self) -> Array:
-        """Returns the seconds that the bytes of each collective take at the full rate of the narrowest place.
+        """Returns the seconds that each collective's bytes take at the full rate of the narrowest place, shape (rows,).
 
         Rings pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; across hosts
         trees need less, a sum for each host and not for each device. In an all-to-all each device sends its share to
@@ -60,7 +61,7 @@ class Collectives:
 
     @property
     def hops(self) -> tuple[Array, Array]:
-        """Returns how many messages each collective sends one after the other: between hosts, and within them.
+        """Returns how many messages each measured collective sends one after the other: between hosts, and within them.
 
         What goes around a ring passes from host to host once for each host; an all-reduce goes around twice. In an
         all-to-all a device sends to all others in turn.

@@ -31,14 +31,14 @@ _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 @final
 class FittedCollectives:
-    """Predicts the seconds of collectives: one model is fitted to groups within hosts, another to groups across them.
+    """A fitted model of the seconds of collectives, either in groups within hosts or in groups across them.
 
     Attributes:
         outliers: places of the rows that a first fit found far off all others, and a second was made without.
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
-        """Fits the model to measured seconds, and its interval to the errors on groups that were left out in turn.
+        """Fits the model to measured seconds, and its 90 % interval to the errors on groups that were left out in turn.
 
         Args:
             rows: the collectives that were measured.
@@ -71,13 +71,15 @@ class FittedCollectives:
         return self
 
     def predict(self, rows: Collectives) -> Seconds:
-        """Predicts the seconds of each collective; groups and sizes like the fitted ones are in the model's domain."""
+        """Predicts the seconds of each collective with a 90 % interval, and whether it is like those that were
+        fitted.
+        """
         seen = np.isin(rows.size, sorted(self._sizes))
         ends = np.where(seen[:, None], self._ends[True], self._ends[False])
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
     def state(self) -> CollectivesData:
-        """Returns the model as JSON's types, without anything that was measured."""
+        """Returns the fitted model's parameters as JSON's types, without the measurements."""
         return {
             "collectives": self._curve.names,
             "values": self._curve.values_.tolist(),
@@ -89,7 +91,7 @@ class FittedCollectives:
 
     @classmethod
     def of_state(cls, state: CollectivesData) -> FittedCollectives:
-        """Returns the model from what `state` gave.
+        """Returns the fitted model of collectives from what `state` gave.
 
         Raises:
             ValueError: there are more values, or fewer, than its collectives have.
@@ -108,7 +110,7 @@ class FittedCollectives:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the names of the collectives that the model was fitted to."""
+        """Returns the names of the collectives (such as "all_reduce") that the model was fitted to."""
         return tuple(self._curve.names)
 
     @property
@@ -146,7 +148,7 @@ class _Curve:
         return self._log_s(self.values_, rows, self._designs(rows))
 
     def outliers(self, rows: Collectives, seconds: Array) -> NDArray[np.int64]:
-        """Returns the places of the rows whose error is large, and many times the median error."""
+        """Returns the indices of the collectives whose fitted error is large, and many times the median error."""
         errors = np.abs(np.log(seconds) - self.log_seconds(rows))
         return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 

@@ -18,7 +18,8 @@ Lines: TypeAlias = NDArray[np.float64]
 
 
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
-    """Returns latency and seconds per byte of messages that all go at a time, without those that never take longest.
+    """Returns the latencies and seconds per byte of a group's messages, all sent at once; only those that can be
+    slowest.
 
     A link that shares nothing is divided among the messages that go over it, of all groups that communicate at a time,
     if it joins hosts; and so is a host's card, one for each way, which is as fast as the fastest of the links that are

@@ -14,8 +14,8 @@ from alpa_dejavu.costs.communication._base import CommunicationModel, Group
 @final
 @dataclasses.dataclass(frozen=True)
 class Free(CommunicationModel):
-    """Zero seconds for everything: the null model."""
+    """A communication model that predicts zero seconds for every collective: the baseline."""
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Zeros in the shape of `num_bytes`."""
+        """Returns zero seconds for each size of a collective, in the shape of `num_bytes`."""
         return np.zeros_like(np.asarray(num_bytes, dtype=np.float64))

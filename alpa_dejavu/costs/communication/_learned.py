@@ -20,7 +20,7 @@ from alpa_dejavu.costs.left_out_errors import Seconds
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LearnedCommunication(CommunicationModel):
-    """Collectives by what was measured within hosts and across them; sends by an alpha-beta model.
+    """A communication model that predicts collectives by fitted measurements, and sends by an alpha-beta model.
 
     The fit knows launches, hops, and what a library reaches of a link's rate; the rate itself is the cluster's.
 
@@ -35,7 +35,7 @@ class LearnedCommunication(CommunicationModel):
     rest: AlphaBeta | MeasuredAlphaBeta | Links = dataclasses.field(default_factory=AlphaBeta)
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         if collective not in COLLECTIVES:
             raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
         sizes = np.asarray(num_bytes, dtype=np.float64)
@@ -45,7 +45,11 @@ class LearnedCommunication(CommunicationModel):
         return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """The ends of 90 % intervals in seconds, and whether such groups were fitted, in the shape of `num_bytes`."""
+        """Returns the ends of 90 % intervals of a collective's seconds for each size, and whether such groups were
+        fitted.
+
+        All have the shape of `num_bytes`.
+        """
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)
         if predicted is None and isinstance(self.rest, MeasuredAlphaBeta):

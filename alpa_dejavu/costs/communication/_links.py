@@ -41,13 +41,14 @@ _Key: TypeAlias = tuple[int, tuple[int, ...], int, str]
 @final
 @dataclasses.dataclass(frozen=True)
 class Links(CommunicationModel):
-    """Each collective by the best of some ways over the group's own links, in the direction in which they are used.
+    """A model of collectives by the best of several algorithms over the group's own links, in the directions that they
+    use.
 
     A ring takes hosts in the order that has the best slowest hop, so that it crosses a slow cut once in each direction
-    and no more. Where every host has as many devices of the group, the second way has two levels: within each host,
-    then a ring of hosts for each of its devices, and within again, as NCCL's hierarchical collectives do. Each round
-    takes as long as its slowest message. An all-to-all sends from each device to all others in turn. A send goes by
-    the link from the first device's host to the last one's.
+    and no more. Where every host has as many devices of the group, the second algorithm has two levels: within each
+    host, then a ring of hosts for each of its devices, and within again, as NCCL's hierarchical collectives do. Each
+    round takes as long as its slowest message. An all-to-all sends from each device to all others in turn. A send goes
+    by the link from the first device's host to the last one's.
 
     A link between hosts is divided among groups that communicate at a time; where it says what it shares, among all
     messages that go over the medium instead. Where all links between hosts are alike and share nothing, a group within
@@ -64,7 +65,7 @@ class Links(CommunicationModel):
     )
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         if collective not in COLLECTIVES:
             raise ValueError(f"there is no collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
         sizes = np.asarray(num_bytes, dtype=np.float64)

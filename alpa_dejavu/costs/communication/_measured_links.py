@@ -23,7 +23,7 @@ _NEXT_TO_NOTHING = 1e-9
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredAlphaBeta(CommunicationModel):
-    """The alpha-beta model, whose error is that of latency and rate of the slowest link.
+    """The alpha-beta model of collectives with error intervals, from the measured spread of links' latencies and rates.
 
     Attributes:
         spread: of each link that was measured, the standard deviation of the logarithm of its figures, by the name of
@@ -37,13 +37,16 @@ class MeasuredAlphaBeta(CommunicationModel):
     spread_from: str
 
     def seconds(self, collective: str, num_bytes: ArrayLike, group: Group) -> NDArray[np.float64]:
-        """Seconds of one collective for each size, in the shape of `num_bytes`."""
+        """Returns the seconds of one collective of a group for each size in bytes, in the shape of `num_bytes`."""
         return AlphaBeta().seconds(collective, num_bytes, group)
 
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """The ends of 90 % intervals in seconds, and whether the link was measured; if not, they are the seconds."""
+        """Returns the ends of 90 % intervals of a collective's seconds, and whether the slowest link was measured.
+
+        If it wasn't, both ends are the seconds themselves.
+        """
         seconds = self.seconds(collective, num_bytes, group)
         link = group.cluster.slowest_link(group.hosts)
         known = self.spread.get(link, {})

@@ -21,14 +21,15 @@ _FALLS = 0.75
 @final
 @dataclasses.dataclass(frozen=True)
 class Suspect:
-    """A row of a profile that isn't fitted: its place, and why."""
+    """A row of a profile of measured collectives that a fit leaves out: its index, and the reason."""
 
     row: int
     reason: str
 
 
 def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list[Suspect]:
-    """The rows that a fit must leave out, each with the first reason that holds for it.
+    """Returns the rows of a profile of collectives that a fit must leave out, each with the first reason that holds for
+    it.
 
     Args:
         series: what each row belongs to (the same collective, group and dtype), of shape (rows,).
@@ -57,7 +58,7 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
 
 
 def summary(found: Sequence[Suspect]) -> str:
-    """Returns a line that says how many rows are left out for which reason.
+    """Returns a line that says how many rows of a profile are left out for which reason.
 
     >>> summary([Suspect(3, "not finite"), Suspect(5, "not finite")])
     '2 not finite'

@@ -17,10 +17,11 @@ _Cost: TypeAlias = tuple[float, float, float]
 
 
 def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -> list[tuple[int, ...]]:
-    """The order whose slowest hop has the best rate, and the one whose longest latency is the shortest.
+    """Returns the best orders of hosts for a ring: that with the fastest slowest hop, and that with the least latency.
 
-    A ring goes one way round, so an order and its reverse are two. Beyond a few hosts orders are made by going on to
-    the best host that is left, from different starts: in an island of fast links until that is done.
+    There is one where they are the same; an order's latency is that of its longest hop. A ring goes one way round, so
+    an order and its reverse are two. Beyond a few hosts orders are made by going on to the best host that is left, from
+    different starts: in an island of fast links until that is done.
 
     Args:
         cluster: with the links.
@@ -37,7 +38,9 @@ def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -
 
 
 def around(order: Sequence[int]) -> list[Hop]:
-    """The hops of a ring from host to host, none for a single one."""
+    """Returns the hops of a ring as pairs of a host and the next one, the last back to the first; none for a single
+    host.
+    """
     return [(a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True) if a != b]
 
 

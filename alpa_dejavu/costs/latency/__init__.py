@@ -24,7 +24,7 @@ _KNOWN = {"auto": AnalyticLatency, "analytic": AnalyticLatency}
 
 
 def latency_model(choice: str | LatencyModel) -> LatencyModel:
-    """The model of a name ("analytic"; "auto" is the default, the same), or the given one.
+    """Returns the latency model of a name ("analytic"; "auto" is the default, the same), or the given one.
 
     >>> latency_model("analytic")
     AnalyticLatency()
@@ -33,7 +33,7 @@ def latency_model(choice: str | LatencyModel) -> LatencyModel:
 
 
 def latency_name(model: LatencyModel) -> str:
-    """The name that `latency_model` takes for a model; the name of its class, if there is none.
+    """Returns the name by which `latency_model` finds a model, or the name of its class if there is none.
 
     >>> latency_name(AnalyticLatency())
     'analytic'

@@ -22,7 +22,7 @@ _ODD_SQUARE, _STRENGTH = 9.0, 20.0
 
 @final
 class AdaptedKernels:
-    """The model's predictions, moved by what this GPU is seen to deviate by, as far as a few measurements can say.
+    """A kernel latency model adapted to one GPU by a few measurements of that GPU.
 
     Without measurements, and far from what they were of, it is the model. An interval is the model's own, narrowed as
     the deviation is known, and wider where measurements miss each other by more than expected.
@@ -39,7 +39,7 @@ class AdaptedKernels:
         self.deviations = Deviations() if deviations is None else deviations
 
     def fit(self, model: KernelModel, kernels: Kernels, seconds: ArrayLike) -> AdaptedKernels:
-        """Adapts a fitted model.
+        """Adapts a fitted kernel latency model to one GPU by measured kernels.
 
         Args:
             model: fitted to other GPUs.
@@ -74,7 +74,7 @@ class AdaptedKernels:
         return self
 
     def predict(self, kernels: Kernels) -> Seconds:
-        """Seconds of kernels on that GPU."""
+        """Predicts the seconds of kernels on the GPU that the model was adapted to, with a 90 % interval."""
         base = self._model.predict(kernels)
         if not len(self._kernels) or not len(kernels):
             return base
@@ -84,7 +84,7 @@ class AdaptedKernels:
         return Seconds(mean, lower, upper, base.in_domain)
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Seconds of the launch that `predict` contains, moved by what launches are seen to deviate by."""
+        """Returns the seconds of the kernel launch that `predict` contains, adapted to the GPU."""
         return np.asarray(self._model.floor_s(kernels) * self._slower_launch)
 
     def _still_common(self, kind: str, share: float) -> float:

@@ -15,7 +15,7 @@ from alpa_dejavu.problem import Device, Operators
 @final
 @dataclasses.dataclass(frozen=True)
 class AnalyticLatency(LatencyModel):
-    """The roofline on a device's figures: the null model, which knows nothing but peaks.
+    """A latency model by the roofline of a device's peak figures: the baseline.
 
     Each operator that writes to memory also pays the start of a kernel, and a device may say what compiled programs
     don't reach of its peaks. The spread is zero: it can't say how sure it is.
@@ -25,7 +25,7 @@ class AnalyticLatency(LatencyModel):
     """
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Seconds of each operator."""
+        """Returns the roofline's seconds of each operator on a device."""
         parts = roofline_parts(operators, device)
         mean = (np.maximum(parts.work_s, parts.traffic_s) + parts.start_s + parts.strided_s) * operators.count
         return Latency(mean, np.zeros_like(mean))
@@ -33,7 +33,9 @@ class AnalyticLatency(LatencyModel):
 
 @final
 class RooflineParts(NamedTuple):
-    """The parts of each operator's seconds, each time it runs: the longer of the first two, and the other two."""
+    """The parts of each operator's roofline seconds per run: the longer of work and traffic counts, plus start and
+    strided reads.
+    """
 
     work_s: NDArray[np.float64]
     traffic_s: NDArray[np.float64]
@@ -42,7 +44,10 @@ class RooflineParts(NamedTuple):
 
 
 def roofline_parts(operators: Operators, device: Device) -> RooflineParts:
-    """Returns the parts on a device; strided reads take nothing on one that declares no rate for them."""
+    """Returns the parts of the roofline's seconds of each operator on a device: work, traffic, start and strided reads.
+
+    Strided reads take nothing on a device that declares no rate for them.
+    """
     rate = np.full(len(operators), device.vector_flop_per_s)
     products = operators.dtype[operators.is_product].tolist()
     rate[operators.is_product] = [device.rate(dtype) for dtype in products]

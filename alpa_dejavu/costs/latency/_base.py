@@ -15,7 +15,7 @@ from alpa_dejavu.problem import Device, Operators
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Latency:
-    """Holds the predicted seconds of each operator; what is in a loop counts once for each trip.
+    """The predicted seconds of each operator; what is in a loop counts once for each trip.
 
     Mean and spread (one standard deviation) are in seconds, both of shape (number of operators,).
     """
@@ -30,8 +30,12 @@ class Latency:
 
 
 class LatencyModel(abc.ABC):
-    """Predicts how long operators take on a device. `alpa_dejavu.testing.check_latency_model` says if one is sound."""
+    """A model that predicts how long operators take on a device; `alpa_dejavu.testing.check_latency_model` says if one
+    is sound.
+    """
 
     @abc.abstractmethod
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Seconds of each operator on one device while the other devices of its host compute too."""
+        """Returns the predicted seconds of each operator on one device while the other devices of its host
+        compute too.
+        """

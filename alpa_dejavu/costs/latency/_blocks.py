@@ -43,7 +43,8 @@ _DEVIATIONS = np.array([0.4, 0.15, 0.3])
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """Layers as columns, all of shape (layers,); each figure is of one device.
+    """A table of transformer layers as columns of shape (layers,), with what their latency is predicted from, on one
+    device.
 
     Attributes:
         gpu: the name of the chip.
@@ -66,7 +67,7 @@ class Blocks:
     tensor_cores: NDArray[np.bool_]
 
     def take(self, index: NDArray[np.bool_]) -> Blocks:
-        """Returns some of the layers, by a mask."""
+        """Returns the table with some of its transformer layers, by a mask."""
         return Blocks(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     def __len__(self) -> int:
@@ -75,10 +76,13 @@ class Blocks:
 
 @final
 class BlockModel:
-    """Layers of transformers by three rates and a floor."""
+    """A latency model of whole transformer layers: slowdowns of products, memory traffic and exchange, and a least
+    time.
+    """
 
     def fit(self, blocks: Blocks, seconds: ArrayLike, groups: ArrayLike) -> BlockModel:
-        """Fits to measured seconds; the interval holds for groups that weren't seen, by `groups`' labels.
+        """Fits the model of layers to measured seconds; the interval holds for unseen groups of layers, by `groups`'
+        labels.
 
         Raises:
             ValueError: seconds aren't finite and above zero.
@@ -93,11 +97,13 @@ class BlockModel:
         return self
 
     def predict(self, blocks: Blocks) -> Seconds:
-        """Seconds of each; in the domain are those whose GPU was fitted."""
+        """Predicts the seconds of each transformer layer with a 90 % interval, and whether its GPU was fitted."""
         return Seconds.of(self._point.log_seconds(blocks), self._ends, np.isin(blocks.gpu, self._point.gpus))
 
     def state(self) -> LayersData:
-        """Returns as JSON's types logarithms of slowdowns and seconds of all GPUs, and each one's deviations."""
+        """Returns the fitted model of layers as JSON's types: logarithms of slowdowns and seconds, and each GPU's
+        deviations.
+        """
         shared, own = self._point.values_[: len(_SHARED)].tolist(), self._point.values_[len(_SHARED) :]
         of_gpu = dict(zip(self._point.gpus, own.reshape(-1, len(_TERMS)).tolist(), strict=True))
         shared_by_name = cast("SharedLayersData", dict(zip(_SHARED, shared, strict=True)))
@@ -105,7 +111,7 @@ class BlockModel:
 
     @classmethod
     def of_state(cls, state: LayersData) -> BlockModel:
-        """Returns the model from what `state` gave."""
+        """Returns the fitted model of layers from what `state` gave."""
         made, own = cls(), state["deviations"]
         shared: Mapping[str, Any] = state["shared"]
         made._point, made._ends = _Point(), np.array(state["ends"], dtype=np.float64)

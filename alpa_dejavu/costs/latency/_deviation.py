@@ -34,16 +34,16 @@ _BELIEF = 0.7
 @final
 @dataclasses.dataclass(frozen=True)
 class Deviations:
-    """Variances of log(measured / predicted), each in what kernels of one GPU may have in common.
+    """The variances of a kernel model's errors, log(measured / predicted), by what kernels of one GPU share.
 
     Attributes:
-        whole: all of them.
-        launch: the launch, as far as it decides.
-        kind: the kind ("product", "rows", "map") where work decides.
-        op: the operator, likewise.
-        shape: size and shape of the same kind, likewise; `length` is how far (in natural logarithms of work and sizes)
-            that reaches.
-        noise: nothing: each kernel's own.
+        whole: shared by all kernels.
+        launch: shared where the launch decides.
+        kind: shared by a kind ("product", "rows", "map") where work decides.
+        op: shared by an operator where work decides.
+        shape: shared by kernels of the same kind with like size and shape; `length` is how far (in natural logarithms
+            of work and sizes) that reaches.
+        noise: shared by none: each kernel's own.
 
     The defaults are about what is found when one of the five GPUs of NeuSight's kernels is left out.
     """
@@ -58,7 +58,7 @@ class Deviations:
 
     @classmethod
     def fit(cls, model: KernelModel, kernels: Kernels, errors: Array) -> Deviations:
-        """Fits the variances by marginal likelihood, to how GPUs deviated that a fit hadn't seen.
+        """Fits the variances by marginal likelihood to the errors of kernel models on GPUs that they weren't fitted to.
 
         Args:
             model: fitted to the kernels.
@@ -83,20 +83,24 @@ class Deviations:
         return cls(*np.exp(found.x).tolist())
 
     def covariance(self, model: KernelModel, some: Kernels, others: Kernels) -> Array:
-        """Returns the covariance between what kernels of one GPU deviate by, shape (some, others), without noise."""
+        """Returns the covariance between the log errors of some kernels and others on one GPU, without noise; (some,
+        others).
+        """
         return self._of(_Common.of(model, some, others))
 
     def of_launch(self, model: KernelModel, kernels: Kernels) -> Array:
-        """Returns the covariance of what each kernel deviates by with what the launch alone does."""
+        """Returns the covariance between each kernel's log error and that of the launch alone."""
         return np.asarray(self.whole + self.launch * _launch_shares(model, kernels))
 
     def of_work(self, model: KernelModel, kernels: Kernels, kind: str) -> Array:
-        """Returns the covariance of what each kernel deviates by with what all of a kind do where work decides."""
+        """Returns the covariance between each kernel's log error and what all kernels of a kind share where work
+        decides.
+        """
         work = (kernels.kind == kind) * (1 - _launch_shares(model, kernels))
         return np.asarray(self.whole + self.kind * work)
 
     def variance(self, model: KernelModel, kernels: Kernels) -> Array:
-        """Returns the variance of what each kernel deviates by, without noise: the diagonal of `covariance`."""
+        """Returns the variance of each kernel's log error on a GPU, without noise: the diagonal of `covariance`."""
         launch = _launch_shares(model, kernels)
         return self.whole + self.launch * launch**2 + (self.kind + self.op + self.shape) * (1 - launch) ** 2
 
@@ -152,7 +156,8 @@ def _minus_log_likelihood(guess: Deviations, common: _Common, errors: Array) -> 
 def measure_next(
     deviations: Deviations, model: KernelModel, kernels: Kernels, count: int, known: Kernels | None = None
 ) -> NDArray[np.int64]:
-    """Places of the kernels whose measurement says the most of all of them, in the order in which to measure.
+    """Returns the indices of the kernels whose measurement on a GPU would tell most, in the order in which to measure
+    them.
 
     Each time it is the one after which the variances of all kernels together, each before it is measured itself, come
     down the most: large where the spread is, and small beside a kernel that was chosen before.

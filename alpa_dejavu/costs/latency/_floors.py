@@ -23,7 +23,7 @@ _ENOUGH = 5
 
 @final
 class Floors:
-    """The floors of each kind of kernel, on each GPU that was seen and on any other."""
+    """The least seconds that a kernel of each kind takes, on each GPU that was measured and on any other."""
 
     def __init__(self, of_gpu: Mapping[tuple[str, int], float]) -> None:
         self._of_gpu = dict(of_gpu)
@@ -34,7 +34,7 @@ class Floors:
 
     @classmethod
     def fit(cls, kernels: Kernels, seconds: Array) -> Floors:
-        """Fits to the smallest kernels of each kind on each GPU."""
+        """Fits the least seconds of each kind of kernel on each GPU to the smallest kernels measured there."""
         work = np.maximum(kernels.traffic_s, kernels.compute_s)
         found = {}
         for op in np.unique(kernels.op):
@@ -47,20 +47,20 @@ class Floors:
         return cls(found)
 
     def seen(self, kernels: Kernels) -> Array:
-        """Returns the floor of each kernel on its own GPU, for kinds and GPUs that were fitted on."""
+        """Returns the least seconds of each kernel's kind on its own GPU, for kinds and GPUs that were fitted."""
         pairs = zip(kernels.op.tolist(), kernels.gpu.tolist(), strict=True)
         return np.array([self._of_gpu[op, gpu] for op, gpu in pairs])
 
     def expected(self, op: NDArray[np.str_]) -> Array:
-        """Returns the floors of kinds of kernels on a GPU that wasn't seen."""
+        """Returns the least seconds of kinds of kernels on a GPU that wasn't measured."""
         return np.array([self.of_op.get(name, self.other) for name in op.tolist()])
 
     def state(self) -> FloorsData:
-        """Returns as JSON's types for each kind the floors on the GPUs that were seen, in seconds."""
+        """Returns as JSON's types, for each kind of kernel, the least seconds on each measured GPU."""
         ordered = sorted(self._of_gpu.items())
         return {op: [floor for (name, _), floor in ordered if name == op] for op in self.of_op}
 
     @classmethod
     def of_state(cls, state: FloorsData) -> Floors:
-        """Returns the floors from what `state` gave."""
+        """Returns the kernels' least seconds from what `state` gave."""
         return cls({(op, gpu): float(floor) for op, floors in state.items() for gpu, floor in enumerate(floors)})

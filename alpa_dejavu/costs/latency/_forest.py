@@ -25,7 +25,7 @@ _REGULARIZATION = 5.0
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forest:
-    """Trees whose leaves' values are added up.
+    """A regression by decision trees whose leaves' values are added up.
 
     Features are looked at with six decimals: what a processor's logarithm has beyond them decides nothing.
 
@@ -48,7 +48,7 @@ class Forest:
 
     @classmethod
     def grown(cls, features: Array, target: Array) -> Forest:
-        """Returns boosted trees of scikit-learn: each is grown on what those before it leave of the target.
+        """Returns trees boosted with scikit-learn: each is grown on what those before it leave of the target.
 
         A leaf's value is drawn to zero by its few rows, then taken in part.
 
@@ -85,7 +85,9 @@ class Forest:
         return cls(base, np.array(roots), feature, threshold, left, right, value)
 
     def predict(self, features: Array) -> Array:
-        """Returns the sums of leaves for features of shape (rows, features), as `rounded` gives them."""
+        """Returns the trees' predictions, sums of leaves, for features of shape (rows, features), as `rounded` gives
+        them.
+        """
         rows = np.arange(len(features))[:, None]
         place = np.tile(self.roots, (len(features), 1))
         while True:
@@ -96,7 +98,7 @@ class Forest:
             place = following
 
     def state(self) -> ForestData:
-        """Returns the trees as JSON's types."""
+        """Returns the forest's trees as JSON's types."""
         return {
             "base": self.base,
             "roots": self.roots.tolist(),
@@ -109,7 +111,7 @@ class Forest:
 
     @classmethod
     def of_state(cls, state: ForestData, num_features: int) -> Forest:
-        """Returns the forest from what `state` gave.
+        """Returns the forest of trees from what `state` gave.
 
         Raises:
             ValueError: it is no tree on so many features.
@@ -136,5 +138,5 @@ class Forest:
 
 
 def rounded(features: Array) -> Array:
-    """Returns the features with as many decimals as are looked at."""
+    """Returns features rounded to the few decimals that a forest's trees compare."""
     return np.round(features, _DECIMALS)

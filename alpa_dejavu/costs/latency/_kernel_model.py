@@ -22,17 +22,19 @@ _FOLDS = 4
 
 @final
 class KernelModel:
-    """Products by the mean (of logarithms) of tiles in waves and of trees; what streams by its traffic.
+    """A fitted latency model of GPU kernels: products by tiles in waves and by trees, all others by their memory
+    traffic.
 
-    The interval is conformal: quantiles of the errors on groups (GPUs, or kinds of kernels) that an inner fit had left
-    out, by class of kernel and by whether the launch or the work decides.
+    Of the two predictions of products it takes the mean of logarithms. The interval is conformal: quantiles of the
+    errors on groups (GPUs, or kinds of kernels) that an inner fit had left out, by class of kernel and by whether the
+    launch or the work decides.
 
     Attributes:
         left_out_errors: log(measured / predicted) of each kernel that it was fitted to, by a fit without its group.
     """
 
     def fit(self, kernels: Kernels, seconds: ArrayLike, groups: ArrayLike | None = None) -> KernelModel:
-        """Fits to measured seconds; `groups` (None: the GPUs) says for what the interval shall hold.
+        """Fits the kernel model to measured seconds; `groups` (None: the GPUs) says for what the interval shall hold.
 
         Raises:
             ValueError: seconds aren't finite and above zero.
@@ -56,7 +58,9 @@ class KernelModel:
         return self
 
     def predict(self, kernels: Kernels) -> Seconds:
-        """Seconds of each; in the domain is the like of fitted kinds and work."""
+        """Predicts the seconds of each kernel with a 90 % interval, and whether its kind and work are like the fitted
+        ones.
+        """
         log_s = self._point.log_seconds(kernels)
         ends = np.array([self._ends.get(name, self._widest) for name in self._regime(kernels, log_s).tolist()])
         known = np.isin(kernels.op, self._point.ops)
@@ -65,21 +69,23 @@ class KernelModel:
         return Seconds.of(log_s, ends.reshape(-1, 2), inside)
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Seconds of the launch that `predict` contains."""
+        """Returns the seconds of the kernel launch that each prediction of `predict` contains."""
         return self._point.floors.expected(kernels.op)
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The kinds of kernels that were fitted."""
+        """Returns the kinds of kernels that the model was fitted to."""
         return tuple(self._point.ops)
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """The ends of 90 % intervals over the mean, by class of kernel and by what decides: "product work" ..."""
+        """Returns the ends of 90 % intervals over the mean, by class of kernel and by what decides: "product
+        work" ...
+        """
         return {name: (float(np.exp(low)), float(np.exp(high))) for name, (low, high) in self._ends.items()}
 
     def state(self) -> KernelsData:
-        """As JSON's types, without anything that was measured."""
+        """Returns the fitted kernel model as JSON's types, without the measurements."""
         return {
             "models": self._point.state(),
             "ends": {name: ends.tolist() for name, ends in self._ends.items()},
@@ -90,7 +96,7 @@ class KernelModel:
 
     @classmethod
     def of_state(cls, state: KernelsData) -> KernelModel:
-        """From what `state` gave.
+        """Returns the fitted kernel model from what `state` gave.
 
         Raises:
             ValueError: parts don't fit each other; says which.

@@ -26,7 +26,7 @@ least error on GPUs that were left out; V100 SXM2 may take 1.6 at its highest cl
 @final
 @dataclasses.dataclass(frozen=True)
 class DataSheet:
-    """The figures that a maker's data sheet has of a GPU.
+    """The figures of a GPU from its maker's data sheet.
 
     Attributes:
         flop_per_s: of the products' dtype, at the highest clock.
@@ -46,7 +46,7 @@ class DataSheet:
 
     @property
     def sustained_flop_per_s(self) -> float:
-        """Returns the rate that the power suffices for: that at the highest clock, or what is left of it."""
+        """Returns the FLOP per second that the board's power suffices for: the rate at the highest clock, or less."""
         if self.power_w is None or self.process_nm is None:
             return self.flop_per_s
         limit = self.power_w / (_ENERGY_J_PER_NM * self.process_nm)
@@ -56,7 +56,7 @@ class DataSheet:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernels:
-    """Kernels and what they run on; all of shape (kernels,).
+    """A table of GPU kernels, with their sizes and the data sheets of their GPUs, as columns of shape (kernels,).
 
     A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` numbers the data
     sheets.
@@ -76,7 +76,7 @@ class Kernels:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
-        """Returns the kernels of columns op, batch, m, n, k and gpu, the name of a data sheet.
+        """Returns the table of kernels from columns op, batch, m, n, k and gpu, the name of a data sheet.
 
         Raises:
             ValueError: a GPU has no data sheet, or a size isn't at least 1.
@@ -108,7 +108,7 @@ class Kernels:
         )
 
     def take(self, index: Any) -> Kernels:
-        """Returns some of the kernels, by a mask or by places."""
+        """Returns the table with some of its kernels, by a mask or by indices."""
         return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
 
     @property
@@ -124,19 +124,21 @@ class Kernels:
 
     @property
     def moved_bytes(self) -> Array:
-        """Bytes through memory if every operand is read once and every result written once, in single precision."""
+        """Returns each kernel's memory traffic in bytes, in single precision, if operands are read and results written
+        once.
+        """
         operands = np.array([_OPERANDS.get(op, 2.0) for op in self.op.tolist()])
         product = self.m * self.k + self.k * self.n + self.m * self.n
         return 4 * self.batch * np.where(self.kind == "product", product, operands * self.n)
 
     @property
     def traffic_s(self) -> Array:
-        """Seconds of memory at its full rate."""
+        """Returns the seconds of each kernel's memory traffic at the memory's full rate."""
         return self.moved_bytes / self.bandwidth
 
     @property
     def cached_traffic_s(self) -> Array:
-        """Seconds of the bytes when what fits in the shared cache stays there from one run of a kernel to the next.
+        """Returns the seconds of each kernel's traffic when what fits in the shared cache stays there between its runs.
 
         On A100 kernels of up to three quarters of the cache run as fast as it, and those over 0.85 as the memory.
         """
@@ -146,7 +148,7 @@ class Kernels:
 
     @property
     def compute_s(self) -> Array:
-        """Seconds of operations at the rate of the highest clock."""
+        """Returns the seconds of each kernel's floating-point operations at the rate of the highest clock."""
         return self.flop / self.rate
 
     def __len__(self) -> int:

@@ -18,25 +18,27 @@ _Value = tuple[str, bytes]
 
 
 class KernelSeconds(Protocol):
-    """Seconds of kernels: a `KernelModel`, or one that is adapted to a GPU (`AdaptedKernels`)."""
+    """A predictor of the seconds of kernels: a `KernelModel`, or one that is adapted to a GPU (`AdaptedKernels`)."""
 
     @property
     def common_variance(self) -> Mapping[str, float]:
-        """Returns by class of kernel ("product", "rows", "map") the share of errors' variance that it has in common."""
+        """Returns for each class of kernel ("product", "rows", "map") the share of errors' variance that all of it have
+        in common.
+        """
         ...
 
     def predict(self, kernels: Kernels) -> Seconds:
-        """Seconds of each, whatever kernels are asked for with it."""
+        """Predicts the seconds of each kernel, independently of the other kernels in the same call."""
         ...
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Seconds of the launch that `predict` contains."""
+        """Returns the seconds of the kernel launch that each prediction of `predict` contains."""
         ...
 
 
 @final
 class KnownKernels:
-    """A model's predictions of kernels, kept so that each kernel is predicted once."""
+    """A cache of a kernel model's predictions, so that each kernel is predicted once."""
 
     def __init__(self, model: KernelSeconds) -> None:
         self._model = model
@@ -44,7 +46,9 @@ class KnownKernels:
         self._known = np.zeros((0, 5))
 
     def predict(self, kernels: Kernels) -> tuple[Seconds, Array]:
-        """Returns the seconds of each kernel, and of the launch in them; whatever GPU they are said to be on."""
+        """Returns the predicted seconds of each kernel, and those of the launch in them; the kernels' own GPU isn't
+        looked at.
+        """
         values = _values(kernels)
         new: dict[_Value, int] = {}
         for place, value in enumerate(values):

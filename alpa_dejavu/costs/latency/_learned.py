@@ -28,7 +28,8 @@ _UNKNOWN = 0.5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LearnedLatency(LatencyModel):
-    """A fitted model of kernels, for devices whose data sheet is known by their name; the roofline for all others.
+    """A latency model by fitted kernels, for devices whose data sheet is known by their name; the roofline for all
+    others.
 
     Compiled programs start kernels in `Device.kernel_s`; the floor that the model learned with (a launch from Python)
     is replaced by it. No operator is predicted to take less than its roofline. A kernel is predicted once, in however
@@ -52,7 +53,7 @@ class LearnedLatency(LatencyModel):
             raise ValueError(f"learned latency: the model is adapted to one GPU, but sheets has {sorted(self.sheets)}")
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Seconds of each operator, and one standard deviation."""
+        """Returns the seconds of each operator on a device, and one standard deviation."""
         floor = AnalyticLatency().predict(operators, device).mean_s
         if device.name not in self.sheets or not len(operators):
             return Latency(floor, _UNKNOWN * floor)
@@ -71,14 +72,15 @@ class LearnedLatency(LatencyModel):
         return Latency(mean, mean * relative[kernels.of_operators])
 
     def in_domain(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
-        """Whether each operator, on this device, is like what the model was fitted on."""
+        """Returns whether each operator, on this device, is like those that the model was fitted to."""
         if device.name not in self.sheets or not len(operators):
             return np.zeros(len(operators), dtype=np.bool_)
         kernels = self._kernels.of(operators, device, self.sheets[device.name])
         return self._known.predict(kernels.divided)[0].in_domain[kernels.of_operators]
 
     def draws(self, operators: Operators, device: Device, count: int, rng: np.random.Generator) -> Array:
-        """Seconds of all operators together, `count` times, of shape (count, operators).
+        """Draws random seconds of all operators on a device, with correlated errors, `count` times; shape (count,
+        operators).
 
         Operators of one class on one device err together: of the variance of the logarithm the share that the fit
         found to be common to a group is drawn once for each class, the rest for each operator.
@@ -98,7 +100,9 @@ class LearnedLatency(LatencyModel):
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
     def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's error that all of its class have in common."""
+        """Returns the share of the variance of an operator's latency error that all operators of its class have in
+        common.
+        """
         return self.model.common_variance.get("product" if product else "map", 1.0)
 
     @cached_property

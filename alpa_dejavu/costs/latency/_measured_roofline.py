@@ -21,7 +21,9 @@ _UNMEASURED = math.log(2) / 1.6449
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class MeasuredRoofline(LatencyModel):
-    """The roofline, whose error is that of the figures: one that bounds several operators makes all of them err.
+    """A roofline latency model with spreads, from the measured uncertainty of the device's figures.
+
+    A figure that bounds several operators makes all of them err.
 
     Attributes:
         spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
@@ -35,7 +37,7 @@ class MeasuredRoofline(LatencyModel):
     spread_from: str
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Seconds of each operator, and one standard deviation."""
+        """Returns the roofline's seconds of each operator on a device, and one standard deviation."""
         work_s, traffic_s, start_s, strided_s = roofline_parts(operators, device)
         bound_s = np.maximum(work_s, traffic_s)
         once_s = bound_s + start_s + strided_s
@@ -47,9 +49,10 @@ class MeasuredRoofline(LatencyModel):
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
     def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's error that all of its class have in common: the figures'.
+        """Returns the share of the variance of an operator's latency error that all operators of its class have in
+        common.
 
-        That of the figure which bounds most of the class: the rate of products, the memory's of all others.
+        It comes from the figure which bounds most of the class: the rate of products, the memory's of all others.
         """
         figure = "flop_per_s[float32]" if product else "memory_bytes_per_s"
         common = float(np.mean([known.get(figure, _UNMEASURED) ** 2 for known in self.spread.values()] or [0.0]))
@@ -57,7 +60,7 @@ class MeasuredRoofline(LatencyModel):
         return common / whole if whole > 0 else 1.0
 
     def figure_spread(self, device: Device, figure: str) -> float:
-        """Standard deviation of the logarithm of a device's figure."""
+        """Returns the standard deviation of the logarithm of one of a device's figures, such as a rate."""
         return self.spread.get(device.name, {}).get(figure, _UNMEASURED)
 
     def _of_work(self, operators: Operators, device: Device) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ _MOST_KNOWN = 1 << 18
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class DistinctKernels:
-    """The kernels of some operators, each of them once.
+    """The distinct kernels that one device runs for some operators, and which operator runs which.
 
     Attributes:
         divided: what one device runs.
@@ -52,7 +52,7 @@ class _Shape:
 
 @final
 class OperatorKernels:
-    """Kernels of records on devices; a record's shape is looked at once."""
+    """A translator of operators into the kernels that a device runs; each operator's shape is looked at once."""
 
     def __init__(self) -> None:
         # The number of each record's shape, by the record's id; the records are kept, so that it stays theirs.
@@ -61,7 +61,7 @@ class OperatorKernels:
         self._numbers: dict[_Shape, int] = {}
 
     def of(self, operators: Operators, device: Device, sheet: DataSheet) -> DistinctKernels:
-        """Returns the kernels that one device runs of some operators, one or more."""
+        """Returns the distinct kernels that one device runs for some operators, one or more."""
         numbers, known = self._numbers_of(operators.records), list(self._numbers)
         used = np.flatnonzero(np.bincount(numbers))
         place = np.searchsorted(used, numbers)

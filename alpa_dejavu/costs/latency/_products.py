@@ -16,7 +16,9 @@ _CENTRE_FLOP = 1e11
 @final
 @dataclasses.dataclass(frozen=True)
 class ProductCurve:
-    """Seconds of products over predicted ones: exp(level + slope x + bend x²), with x = log10(flop / 1e11).
+    """A correction of predicted seconds of matrix products by their size.
+
+    Measured over predicted is exp(level + slope x + bend x²), with x = log10(flop / 1e11).
 
     Attributes:
         level, slope, bend: fitted.
@@ -37,7 +39,8 @@ class ProductCurve:
 
     @classmethod
     def fit(cls, flop: Array, ratio: Array) -> ProductCurve:
-        """Fits by least squares of logarithms to products of at least three sizes.
+        """Fits the curve to ratios of measured to predicted seconds of products of at least three sizes, by least
+        squares of logarithms.
 
         >>> curve = ProductCurve.fit(np.array([1e10, 1e11, 1e12]), np.array([2.0, 1.0, 2.0]))
         >>> curve.factor(np.array([1e9, 1e11])).round(6).tolist()
@@ -47,6 +50,6 @@ class ProductCurve:
         return cls(level, slope, bend, float(flop.min()), float(flop.max()))
 
     def factor(self, flop: Array) -> Array:
-        """Returns the factor that predicted seconds of products are multiplied with."""
+        """Returns the factor by which predicted seconds of products of so many FLOP are multiplied."""
         x = np.log10(np.clip(flop, self.least_flop, self.most_flop) / _CENTRE_FLOP)
         return np.asarray(np.exp(self.level + self.slope * x + self.bend * x**2))

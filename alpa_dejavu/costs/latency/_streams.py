@@ -20,13 +20,16 @@ _MOST_ROWS = 2500
 
 @final
 class Streams:
-    """max(floor, start + traffic / share), smoothed; the share varies with the memory's rate and the rows' length.
+    """A latency model of kernels that stream through memory: max(floor, start + traffic / share), smoothed.
 
-    A kind that wasn't seen gets the median of those that were.
+    The share varies with the memory's rate and the rows' length. A kind that wasn't seen gets the median of those that
+    were.
     """
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Streams:
-        """Fits by absolute errors of logarithms, so that a slow host or an odd kernel doesn't pull the others."""
+        """Fits the model of streaming kernels by absolute errors of logarithms, so that odd measurements don't pull the
+        others.
+        """
         from scipy.optimize import least_squares
 
         chosen = np.random.default_rng(0).permutation(len(kernels))[:_MOST_ROWS]
@@ -45,11 +48,14 @@ class Streams:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Logarithms of seconds on a GPU that wasn't seen."""
+        """Returns the logarithms of the predicted seconds of streaming kernels on a GPU that wasn't measured."""
         return self._log_s(self.values_, kernels, np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> StreamsData:
-        """As JSON's types: logarithms of starts in seconds and of slowdowns, by `ops`, and what all share."""
+        """Returns the fitted model of streaming kernels as JSON's types: its parameters, by kind of kernel and for all.
+
+        Starts are logarithms of seconds, shares those of slowdowns.
+        """
         count, values = len(self.ops_), self.values_.tolist()
         sharpness, of_rate, of_length = values[2 * count :]
         return {
@@ -63,7 +69,7 @@ class Streams:
 
     @classmethod
     def of_state(cls, state: StreamsData, floors: Floors) -> Streams:
-        """From what `state` gave.
+        """Returns the fitted model of streaming kernels from what `state` gave.
 
         Raises:
             ValueError: there isn't a start and a share for each kind.
@@ -92,6 +98,6 @@ class Streams:
 
 
 def smooth_maximum(first: Array, second: Array, power: float) -> Array:
-    """The logarithm of (a^p + b^p)^(1/p) of two logarithms."""
+    """Returns the logarithm of (a^p + b^p)^(1/p), a smooth maximum, from the logarithms of a and b."""
     high, low = np.maximum(first, second), np.minimum(first, second)
     return high + np.log1p(np.exp(np.clip(power * (low - high), -60, 0))) / power

@@ -86,10 +86,10 @@ class _Ways:
 
 @final
 class Tiles:
-    """The model of one kind of product."""
+    """A latency model of one kind of matrix product, by the tiles that a GPU computes in waves."""
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Tiles:
-        """Fits by absolute errors of logarithms to as many rows of each GPU."""
+        """Fits the model of products by absolute errors of logarithms, to at most equally many kernels of each GPU."""
         from scipy.optimize import least_squares
 
         rng = np.random.default_rng(0)
@@ -106,16 +106,16 @@ class Tiles:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Returns the logarithms of seconds on a GPU that wasn't seen."""
+        """Returns the logarithms of the predicted seconds of products on a GPU that wasn't measured."""
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> TilesData:
-        """Returns the parameters by name, as JSON's types."""
+        """Returns the fitted parameters of the products' model by name, as JSON's types."""
         return cast("TilesData", dict(zip(_PARAMETERS, self.values_.tolist(), strict=True)))
 
     @classmethod
     def of_state(cls, state: TilesData, floors: Floors) -> Tiles:
-        """Returns the model from what `state` gave."""
+        """Returns the fitted model of products from what `state` gave."""
         made = cls()
         by_name: Mapping[str, Any] = state
         made._floors, made.values_ = floors, np.array([by_name[name] for name in _PARAMETERS], dtype=np.float64)

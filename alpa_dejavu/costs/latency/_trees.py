@@ -24,10 +24,10 @@ _NUM_FEATURES = 20
 
 @final
 class ShapeTrees:
-    """The ratio to the roofline by shape."""
+    """A latency model of matrix products: trees predict by their shape how far they are from the roofline."""
 
     def fit(self, kernels: Kernels, seconds: Array) -> ShapeTrees:
-        """Grows the trees."""
+        """Fits the trees to the logarithms of measured seconds of products over the roofline's."""
         ratio = np.log(seconds) - roofline_of_tiles(kernels)
         offsets: dict[str, list[float]] = {}
         for op in np.unique(kernels.op):
@@ -43,18 +43,20 @@ class ShapeTrees:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Logarithms of seconds."""
+        """Returns the logarithms of the predicted seconds of products."""
         other = float(np.median(list(self._offsets.values())))
         offset = np.array([self._offsets.get(op, other) for op in kernels.op.tolist()])
         return np.asarray(roofline_of_tiles(kernels) + offset + self._trees.predict(self._features(kernels)))
 
     def state(self) -> ShapesData:
-        """As JSON's types: the trees, and of each kind the median distance of GPUs from the roofline (logarithms)."""
+        """Returns the fitted model as JSON's types: its trees, and each kind's median logarithm of measured over
+        roofline seconds.
+        """
         return {"offsets": dict(self._offsets), "trees": self._trees.state()}
 
     @classmethod
     def of_state(cls, state: ShapesData) -> ShapeTrees:
-        """From what `state` gave.
+        """Returns the fitted model of products by shape from what `state` gave.
 
         Raises:
             ValueError: its trees are none on our features.
@@ -84,6 +86,8 @@ def _waves(kernels: Kernels) -> Array:
 
 
 def roofline_of_tiles(kernels: Kernels) -> Array:
-    """Logarithms of seconds: a launch, then whole tiles at the sustained rate, or the memory."""
+    """Returns the logarithms of products' roofline seconds: a launch, then whole tiles at the sustained rate, or the
+    memory.
+    """
     tiles_s = np.maximum(_waves(kernels), 1) * 2 * _TILE**2 * kernels.k * kernels.num_sm / kernels.sustained
     return np.asarray(np.log(_START_S + 1.2 * np.maximum(tiles_s, kernels.cached_traffic_s)))

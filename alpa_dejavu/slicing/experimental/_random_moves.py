@@ -23,9 +23,10 @@ MOST_REMADE = 3
 
 @final
 class RandomMoves:
-    """Random plans of one problem. Each covers the layers and takes the devices that it should.
+    """A generator of random plans of one problem, and of random changes to plans, as simulated annealing needs them.
 
-    A stage's cost may be infinite, where no config is offered for it.
+    Each plan covers the layers and takes the devices that it should. A stage's cost may be infinite, where no config is
+    offered for it.
     """
 
     def __init__(self, problem: SlicingProblem, rng: random.Random) -> None:
@@ -38,7 +39,9 @@ class RandomMoves:
         self._offered: dict[tuple[int, int, int], list[int]] = {}
 
     def plan(self) -> Stages:
-        """Returns a plan of any number of stages, cut anywhere, on any submeshes; nothing if none was found."""
+        """Returns a random plan of any number of stages, cut anywhere, on any submeshes; no stages if no plan was
+        found.
+        """
         problem, rng = self._problem, self._rng
         most = min(problem.num_layers, problem.num_devices // int(problem.submesh_sizes.min()))
         counts = range(1, most + 1) if problem.num_stages is None else range(problem.num_stages, problem.num_stages + 1)
@@ -49,7 +52,9 @@ class RandomMoves:
         return ()
 
     def moved(self, stages: Stages) -> Stages:
-        """Returns the plan after one move; the same plan if that move can't be made."""
+        """Returns a plan after one random move (a cut, config, swap or redraw); the same plan if that move can't be
+        made.
+        """
         kind, several = self._rng.random(), len(stages) > 1
         if kind < CUT and several:
             return self._cut(stages)
@@ -60,7 +65,11 @@ class RandomMoves:
         return self._remade(stages)
 
     def violations(self, stages: Stages) -> int:
-        """Returns how many stages aren't offered, plus how many too many follow each stage for its memory's sake."""
+        """Returns how far a plan breaks the rules: its stages that aren't offered, plus the stages too many behind each
+        stage.
+
+        A stage's memory says how many may follow it.
+        """
         costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
         total = 0
         for n, stage in enumerate(stages):

@@ -30,7 +30,8 @@ MOST_KNOWN = 20_000
 @final
 @dataclasses.dataclass(frozen=True)
 class Mcmc(Slicer):
-    """Simulated annealing by moves of cuts, submeshes and configs; takes any objective, and knows no lower bound.
+    """A slicer that anneals plans by moves of cuts, submeshes and configs; takes any objective, and knows no lower
+    bound.
 
     It is experimental: no better than the default, `dynamic`, in docs/results/slicers.md.
 
@@ -71,7 +72,9 @@ class Mcmc(Slicer):
         checks.one_of("mcmc", "start", self.start, ("uniform", "random"))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Anneals, in each chain from where the last one ended, and returns the best allowed slicing that it met."""
+        """Anneals plans, in each chain from where the last one ended, and returns the best allowed slicing
+        that it met.
+        """
         started = time.perf_counter()
         rng = random.Random(self.seed)
         walk = _Walk(problem, RandomMoves(problem, rng), rng)
@@ -96,12 +99,14 @@ class _Budget:
 
     @classmethod
     def part(cls, whole: Mcmc, chain: int) -> _Budget:
-        """Returns one chain's part of the budget; a few chains have one proposal more."""
+        """Returns one annealing chain's share of the whole budget of proposals or seconds; a few chains have one
+        proposal more.
+        """
         proposals = len(range(chain, whole.proposals, whole.chains))
         return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains, whole.clock)
 
     def progress(self) -> float:
-        """Returns the share of the budget that is gone, from 0 to 1; it is asked for before each step."""
+        """Returns the share of the chain's budget that is spent, from 0 to 1; each call counts one proposal."""
         if self._seconds is not None:
             return (self._clock() - self._started) / self._seconds
         self._done += 1
@@ -122,7 +127,7 @@ class _Walk:
         self.steps = 0
 
     def begin(self, stages: Stages) -> bool:
-        """Goes to a plan, or to any if none is given; returns whether there is one."""
+        """Moves the walk to a plan, to a random one if none is given, and returns whether there is one."""
         self._here = stages or self._moves.plan()
         if self._here:
             self._energy = self._of(self._here)
@@ -130,7 +135,9 @@ class _Walk:
         return bool(self._here)
 
     def step(self, temperature: float) -> None:
-        """Tries one move."""
+        """Proposes one random move of the plan, and takes it if it is better or by the chance that the temperature
+        gives.
+        """
         self.steps += 1
         proposed = self._moves.moved(self._here)
         energy = self._of(proposed)

@@ -17,19 +17,19 @@ BoolArray = NDArray[np.bool_]
 
 
 def firsts_of(ends: IntArray) -> IntArray:
-    """Returns the first layer of each stage, from one past each stage's last; shape (N, K)."""
+    """Returns the first layer of each stage of N plans, given one past each stage's last layer; shape (N, K)."""
     return np.concatenate([np.zeros_like(ends[:, :1]), ends[:, :-1]], axis=1)
 
 
 def there_of(ends: IntArray, count: IntArray) -> BoolArray:
-    """Returns which of K places have a stage, in plans of so many stages; shape (N, K)."""
+    """Returns which of K places in arrays of plans hold a stage, given each plan's number of stages; shape (N, K)."""
     return np.asarray(np.arange(ends.shape[1]) < count[:, None])
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """N plans of up to K stages.
+    """N plans of up to K stages, as arrays.
 
     Attributes:
         ends: shape (N, K), one past each stage's last layer; L for stages that a plan doesn't have.
@@ -47,7 +47,7 @@ class Batch:
 
     @classmethod
     def of(cls, plans: Sequence[Sequence[StageChoice]]) -> Batch:
-        """Returns a batch of plans that are given as stages."""
+        """Returns a batch of plans that are given as sequences of `StageChoice`."""
         width = max((len(plan) for plan in plans), default=1) or 1
         ends, submesh, config = (np.zeros((len(plans), width), dtype=np.int64) for _ in range(3))
         for n, plan in enumerate(plans):
@@ -58,30 +58,30 @@ class Batch:
 
     @property
     def firsts(self) -> IntArray:
-        """The first layer of each stage; shape (N, K)."""
+        """Returns the first layer of each stage of each plan; shape (N, K)."""
         return firsts_of(self.ends)
 
     @property
     def there(self) -> BoolArray:
-        """Returns which places have a stage; shape (N, K)."""
+        """Returns which of the K places of each plan hold a stage; shape (N, K)."""
         return there_of(self.ends, self.count)
 
     @property
     def counts_met(self) -> IntArray:
-        """Returns the first plan of each number of stages; shape (up to N,)."""
+        """Returns the index of the first plan of each number of stages that the plans have; shape (up to N,)."""
         return np.sort(np.unique(self.count, return_index=True)[1])
 
     def stages(self, n: int) -> tuple[StageChoice, ...]:
-        """Returns the stages of one plan."""
+        """Returns the stages of the plan with an index, as a tuple of `StageChoice`."""
         rows = zip(self.firsts[n], self.ends[n] - 1, self.submesh[n], self.config[n], strict=True)
         return tuple(StageChoice(*map(int, row)) for row in list(rows)[: int(self.count[n])])
 
     def take(self, where: IntArray | BoolArray) -> Batch:
-        """Returns some of the plans."""
+        """Returns a batch of some of the plans, by indices or a mask."""
         return Batch(self.ends[where], self.submesh[where], self.config[where], self.count[where])
 
     def widened(self, width: int) -> Batch:
-        """Returns the plans with places for so many stages."""
+        """Returns the same plans in arrays with places for at least `width` stages."""
         more = max(width - self.ends.shape[1], 0)
         last = np.repeat(self.ends[:, -1:], more, axis=1)
         none = np.zeros((len(self), more), dtype=np.int64)
@@ -93,7 +93,7 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Returns the plans of all batches as one batch, in order."""
+        """Returns the plans of all given batches as one batch, in order."""
         width = max(each.ends.shape[1] for each in batches)
         wide = [each.widened(width) for each in batches]
         ends, submesh, config, count = (
@@ -102,21 +102,21 @@ class Batch:
         return cls(ends, submesh, config, count)
 
     def distinct(self) -> Batch:
-        """Returns each plan once, in the order in which they are first met."""
+        """Returns the batch without repeated plans, in the order in which they are first met."""
         rows = np.concatenate([self.ends, self.submesh, self.config, self.count[:, None]], axis=1).astype(np.int32)
         whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1] * 4))).ravel()
         _, first = np.unique(whole, return_index=True)
         return self.take(np.sort(first))
 
     def key(self, n: int) -> bytes:
-        """Returns bytes that tell a plan from others, however many places there are."""
+        """Returns bytes that identify a plan, however many places for stages the batch has."""
         count = int(self.count[n])
         return np.concatenate([part[n, :count] for part in (self.ends, self.submesh, self.config)]).tobytes()
 
 
 @final
 class Table:
-    """A problem's arrays, ready to be asked for many plans."""
+    """The arrays of a slicing problem, with methods that evaluate the stages of many plans at once."""
 
     def __init__(self, problem: SlicingProblem) -> None:
         self.problem = problem
@@ -132,20 +132,24 @@ class Table:
         return np.asarray(np.where(batch.there, found, 0.0))
 
     def costs_s(self, batch: Batch) -> FloatArray:
-        """Returns the cost of each stage, without crossing; shape (N, K)."""
+        """Returns the seconds of each plan's stages for one micro-batch, without transfers between stages; shape (N,
+        K).
+        """
         return self._of(self.problem.costs_s, batch)
 
     def once_s(self, batch: Batch) -> FloatArray:
-        """Returns the cost of each stage that comes once a step; shape (N, K)."""
+        """Returns the seconds of each plan's stages that come once a step, such as the update; shape (N, K)."""
         per_step = self.problem.per_step_s
         return np.zeros(batch.ends.shape) if per_step is None else self._of(per_step, batch)
 
     def part_s(self, part: FloatArray, batch: Batch) -> FloatArray:
-        """Returns the entry of each stage in another array of shape (L, L, S, C); shape (N, K)."""
+        """Returns for each stage of each plan its entry in another array of the problem's shape (L, L, S, C); shape (N,
+        K).
+        """
         return self._of(part, batch)
 
     def crossing_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of crossing to each stage from the one before; shape (N, K)."""
+        """Returns the seconds of the transfer to each stage from the one before, there and back; shape (N, K)."""
         crossed = np.zeros(batch.ends.shape)
         sites = self.problem.sites
         if sites is not None and crossed.shape[1] > 1:
@@ -155,22 +159,22 @@ class Table:
         return crossed
 
     def largest_s(self, batch: Batch) -> FloatArray:
-        """Returns the cost of the largest stage of each plan, with crossing; shape (N,)."""
+        """Returns the seconds of the largest stage of each plan, transfer to it included; shape (N,)."""
         return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
 
     def devices(self, batch: Batch) -> FloatArray:
-        """Returns the share of all devices that each stage takes; shape (N, K)."""
+        """Returns the share of all devices that each stage of each plan takes; shape (N, K)."""
         return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
-        """Returns by how many stages memory is overrun; shape (N, K)."""
+        """Returns by how many stages too many follow each stage of each plan for its memory's sake; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])
         return np.asarray(np.where(batch.there, np.maximum(followed - self._of(self._room, batch), 0), 0.0))
 
     def allowed(self, batch: Batch) -> BoolArray:
-        """Returns which plans the problem allows; shape (N,)."""
+        """Returns which plans keep to the problem's layers, devices, memory and number of stages; shape (N,)."""
         problem, there = self.problem, batch.there
         used = np.einsum("nk,nkr->nr", there.astype(np.int64), self._uses[batch.submesh])
         total = used if problem.devices == "exactly" else np.minimum(used, self._available)
@@ -183,7 +187,9 @@ class Table:
         return np.asarray(fits & whole & finite & (self.risk(batch) <= 0).all(axis=1))
 
     def totals_s(self, batch: Batch) -> FloatArray:
-        """Returns the cost of each plan by a named objective; shape (N,), infinite where a plan isn't allowed."""
+        """Returns the seconds of a step of each plan by the problem's named objective; shape (N,), infinite where not
+        allowed.
+        """
         problem, allowed = self.problem, self.allowed(batch)
         costs = np.where(allowed[:, None], self.costs_s(batch) + self.crossing_s(batch), 0.0)
         once = np.where(allowed[:, None], self.once_s(batch), 0.0).sum(axis=1)

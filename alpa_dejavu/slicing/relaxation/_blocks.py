@@ -20,7 +20,8 @@ MOST_STATES = 40_000_000
 
 
 def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray) -> Batch | None:
-    """Fills N cuts of up to K stages with the choices that take what there is and cost least.
+    """Chooses submeshes and configs for N given cuts of the layers, so that the devices are taken and the cost is
+    least.
 
     Args:
         lattice: of the problem.
@@ -61,9 +62,10 @@ def _least_by_class(
 def theta(
     lattice: Lattice, firsts: IntArray, lasts: IntArray, followed: IntArray, bounds: FloatArray
 ) -> FloatArray:
-    """Returns the cost of some stages with each class in each way, for a bound on the largest; (..., Q, P), in units.
+    """Returns what stages cost on each class of sites in each way, plus a penalty for being over a bound; (..., Q, P).
 
-    What crosses to them counts as on the mean. Infinite where so many stages can't follow.
+    It is in the lattice's units. What crosses to the stages counts as on the mean. Infinite where so many stages can't
+    follow.
     """
     choices, where = lattice.choices, (firsts, lasts)
     entry = choices.crossing_s.mean(axis=1)[firsts] / lattice.unit_s
@@ -99,7 +101,8 @@ def _traced(taken: Any, state: IntArray, count: IntArray, offsets: IntArray) -> 
 
 
 def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
-    """Cuts plans anew where that costs least; submeshes stay as they are, configs are chosen with the cuts.
+    """Cuts the layers of plans anew where that costs least; submeshes stay as they are, configs are chosen with the
+    cuts.
 
     Args:
         lattice: of the problem.

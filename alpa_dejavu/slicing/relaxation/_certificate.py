@@ -17,7 +17,8 @@ STEPS, MOST_BOUNDS, SLACK = 8, 16, 1e-3
 
 
 def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
-    """Returns a lower bound on a named objective: the Lagrangian relaxation's, at bounds on the largest stage.
+    """Returns a lower bound, in seconds, on the cost of any plan, from a Lagrangian relaxation at bounds on the largest
+    stage.
 
     Args:
         lattice: of the problem.
@@ -46,7 +47,9 @@ class _Priced:
         self.solved = 0
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
-        """Returns a lower bound on all sums within the bound; no plan is looked for."""
+        """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and never a
+        slicing.
+        """
         self.solved += 1
         found = Relaxation(self._choices, bound).tightened(below, self._prices, STEPS)
         if math.isfinite(found.value):

@@ -31,7 +31,7 @@ FIRST_STEPS, LAST_STEPS = (0.05, 0.4), (0.01, 0.02)
 
 
 class Chain(NamedTuple):
-    """The variables of a relaxed problem, for each start.
+    """The variables of the relaxation that the anneal moves, for each start: a bound on the largest stage, and prices.
 
     Attributes:
         log_bound: the bound on the largest stage, in units.
@@ -43,7 +43,7 @@ class Chain(NamedTuple):
 
 
 class Soft(NamedTuple):
-    """The results of the dynamic program.
+    """The values that the differentiable dynamic program over layers computes.
 
     Attributes:
         rest: shape (L + 1, G), the soft minimum of what begins with layer l after a stage of group g.
@@ -55,7 +55,10 @@ class Soft(NamedTuple):
 
 
 def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
-    """Returns the soft minimum for a bound and prices, layer by layer from the last."""
+    """Returns the soft minimum of what the layers from each one on cost, computed from the last layer to the first.
+
+    `chain` has the bound on the largest stage and the prices of devices.
+    """
     bound = jnp.exp(chain.log_bound)
     fixed = (arrays.uses @ chain.prices + arrays.per_stage * bound)[None, :]
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
@@ -84,7 +87,7 @@ def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
 
 
 def softened(values: Any, temperature: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Returns the soft minimum along an axis, and the shares that it is made of, with their sum."""
+    """Returns the soft minimum of an array along an axis, the softmax weights before division, and their sum."""
     low = lax.stop_gradient(values.min(axis=axis, keepdims=True))
     shares = jnp.exp((low - values) / temperature)
     total = shares.sum(axis=axis)
@@ -98,7 +101,7 @@ def _lagrangian(chain: Chain, arrays: Arrays, temperature: Any, limited: bool) -
 
 @functools.partial(jax.jit, static_argnames=("limited",))
 def annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -> tuple[Chain, Chain, Any, Soft]:
-    """Anneals P problems of the same shapes, from N starts each.
+    """Anneals the relaxations of P slicing problems of the same shapes, from N starts each.
 
     Args:
         arrays: of the problems, with a first axis P.
@@ -136,12 +139,15 @@ def _annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -
 
 @functools.partial(jax.jit, static_argnames=("limited",))
 def softs(arrays: Arrays, chains: Chain, temperatures: Any, limited: bool) -> Soft:
-    """Runs the program for each of some bounds, prices and temperatures; all with a first axis T."""
+    """Runs the differentiable dynamic program for several bounds, prices and temperatures; all with a first axis T."""
     return jax.vmap(lambda chain, temperature: soft(arrays, chain, temperature, limited))(chains, temperatures)
 
 
 def adam(direction: Any) -> tuple[Any, Any]:
-    """Returns two functions for Adam's steps, up or down for each part: one for the first state, one for the update."""
+    """Returns Adam's two functions: one for the first state, one for the update of variables.
+
+    `direction` has for each variable 1 where it goes up the gradient, and -1 where it goes down.
+    """
     each = jax.tree_util.tree_map
 
     def begin(values: Any) -> tuple[Any, Any]:

@@ -22,7 +22,9 @@ so many of their stages are recombined."""
 
 
 class Annealed(NamedTuple):
-    """The ends of one problem's starts, and how they came there; as the chain has it, in NumPy's arrays."""
+    """The results of annealing one problem from many starts: each start's end, and its history; arrays as `Chain` and
+    `Soft` have them, in NumPy.
+    """
 
     log_bound: Any
     prices: Any
@@ -34,7 +36,7 @@ class Annealed(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Plans, None if none is allowed; and the segments of layers that they may be put together from, (E, 2)."""
+    """The plans drawn from an anneal, None if none is allowed; and segments of layers to combine into plans, (E, 2)."""
 
     plans: Batch | None
     segments: IntArray
@@ -43,7 +45,9 @@ class Drawn(NamedTuple):
 def anneal(
     lattices: Sequence[Lattice], num_starts: int, rounds: int, seed: int, begun: Sequence[tuple[Any, Any]] | None = None
 ) -> list[Annealed]:
-    """Problems of the same shapes, all starts of all of them at once; from where others ended, if that is given."""
+    """Anneals problems of the same shapes, from random starts or where others ended, and returns each
+    problem's result.
+    """
     from alpa_dejavu.slicing.relaxation._chain import Chain, annealed
 
     rng = np.random.default_rng(seed)
@@ -73,7 +77,10 @@ def _random(lattice: Lattice, rng: np.random.Generator, num_starts: int) -> tupl
 
 
 def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Drawn:
-    """Allowed plans, with the choices as drawn, or filled in anew for their cuts, or put together from several."""
+    """Draws allowed plans from an anneal's probabilities.
+
+    Choices are as drawn, or filled in anew for the drawn cuts; and stages of several plans are recombined.
+    """
     rng = np.random.default_rng(seed)
     paths = []
     for heat, rest, later in zip(DRAWN_AT, ended.rest, ended.later, strict=True):

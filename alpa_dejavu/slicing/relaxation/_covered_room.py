@@ -9,11 +9,13 @@ __all__ = ["covered_room"]
 
 
 def covered_room(weights: NDArray[np.float64], room: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns, for each way in the order of costs, the most room of those before it that weigh no more; -1 for none.
+    """Returns for each way to run a stage how many followers some cheaper way that weighs no more allows; -1 for none.
+
+    The ways are in the order of their costs; the most such followers count.
 
     Args:
         weights: shape (..., W), what a way adds to a sum.
-        room: shape (..., W), for so many stages behind it.
+        room: shape (..., W), how many stages may follow it for its memory's sake.
 
     >>> covered_room(np.array([1.0, 5.0, 2.0]), np.array([1, 3, 3])).tolist()
     [-1, 1, 1]

@@ -32,7 +32,9 @@ SMALL, FEWEST, GROUPS, RESOURCES = 8, 48, 8, 4
 
 
 class Arrays(NamedTuple):
-    """The arrays that a program takes; L, Z, G and R are rounded up, Z choices are classes times ways.
+    """A slicing problem's arrays in the form that JAX programs take; L, Z, G and R are rounded up.
+
+    Z choices are classes of sites times the ways to run layers there.
 
     Attributes:
         cost: shape (L, L, Z), what counts for the largest stage, in units.
@@ -66,13 +68,13 @@ class Arrays(NamedTuple):
 
 
 def rounded_up(count: int) -> int:
-    """Returns the count rounded up to one of few numbers."""
+    """Returns an array dimension rounded up to one of a few sizes, so that few programs are compiled."""
     return next((known for known in COUNTS if known >= count), -(-count // 64) * 64)
 
 
 @final
 class Lattice:
-    """A problem's choices, thinned out, and its `Arrays`.
+    """A slicing problem prepared for the relaxations: its ways to run stages, thinned out, and its `Arrays`.
 
     Attributes:
         choices: by classes of sites.
@@ -115,12 +117,16 @@ class Lattice:
         return np.stack(picked, axis=-1)
 
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns a table by the choices' ways, (L, L, Q, P), with the ways that stayed, as (L, L, Z)."""
+        """Returns an array over all ways to run stages, (L, L, Q, P), for those ways alone that thinning out kept, as
+        (L, L, Z).
+        """
         found = np.take_along_axis(table, self.way, axis=3)
         return found.reshape(*found.shape[:2], -1)
 
     def by_ways(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns a table of the problem, (L, L, S, C), by classes and their ways: (L, L, Q, P)."""
+        """Returns an array of the problem, by submesh and config (L, L, S, C), rearranged by class of sites and way:
+        (L, L, Q, P).
+        """
         return table[:, :, self._names[..., 0], self._names[..., 1]]
 
     def _even(self, costs: FloatArray) -> float:
@@ -188,7 +194,10 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Returns plans from ends and choices, both of shape (N, K), in the problem's numbers."""
+        """Returns N plans from the ends of their stages and the thinned choices' indices, both of shape (N, K).
+
+        Submeshes and configs are as the problem numbers them.
+        """
         of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
         where = np.clip(firsts_of(ends), 0, last), np.clip(ends - 1, 0, last)
@@ -196,7 +205,11 @@ class Lattice:
         return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
-        """Returns plans from ends, classes and the ways that these have, in the problem's numbers."""
+        """Returns N plans from the ends of their stages, their classes of sites, and the ways of these, of shape (N,
+        K).
+
+        Submeshes and configs are as the problem numbers them.
+        """
         there = there_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)
         return Batch(ends, np.where(there, submesh, 0), np.where(there, config, 0), count)

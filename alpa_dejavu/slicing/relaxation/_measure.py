@@ -21,7 +21,7 @@ PLANS, PLACES, MICRO_BATCHES = 64, 8, 8
 
 @final
 class Measure:
-    """A function from plans to their seconds; infinite where they aren't allowed.
+    """A function from plans to seconds, by which they are compared; infinite where a plan isn't allowed.
 
     Attributes:
         table: of the problem.
@@ -60,7 +60,7 @@ class Measure:
         return totals
 
     def seen(self, plans: Batch) -> RelaxedPlan:
-        """Returns plans as a cost sees them, with first axes of at least so many plans."""
+        """Returns plans as a `RelaxedPlan`, the form that cost functions take, with array shapes rounded up."""
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)
 
@@ -80,7 +80,9 @@ class Measure:
         return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
 
     def settled(self, plans: Batch) -> int:
-        """Returns which of some plans is the best, by the objective itself if that isn't what the measure is."""
+        """Returns the index of the best of some plans, by the problem's objective itself if the measure is another
+        function.
+        """
         if not self.final:
             return int(first_least(self(plans)))
         totals = [self.table.problem.total_s(plans.stages(n)) for n in range(len(plans))]

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 
 class RelaxedPlan(NamedTuple):
-    """A plan of K places for stages, of which the first `num_stages` are taken; each figure is a mean.
+    """A plan as cost functions take it: K places for stages, of which the first `num_stages` are taken; figures are
+    means.
 
     Once the anneal is over, and wherever whole plans are compared, the means are those of one plan. All are JAX arrays.
 

@@ -26,7 +26,9 @@ POOL, FAR = 64, 1.1
 
 
 def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
-    """Makes each plan's cuts and choices anew in turn, as long as that is better; by a named objective."""
+    """Improves plans by choosing all cuts anew, then all submeshes and configs, as long as they get better; for named
+    objectives.
+    """
     totals = table.totals_s(plans)
     for _ in range(MOST_ROUNDS):
         costs = table.largest_s(plans) / lattice.unit_s
@@ -46,7 +48,9 @@ def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
 
 
 def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) -> Batch:
-    """Returns as many plans, put together anew at bounds around the largest stages of the best; a named objective's."""
+    """Improves plans by recombining their segments of layers at bounds around their largest stages; for named
+    objectives.
+    """
     tried: set[float] = set()
     work = WORK
     for _ in range(BOUND_ROUNDS):
@@ -79,7 +83,7 @@ def _nearly(plans: Batch, size: int) -> IntArray:
 
 
 def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together: int) -> Batch:
-    """Searches best first: moves are made from the best plans met that none were made from yet, a few at a time.
+    """Improves plans by a best-first search: moves are made from the best plans met that none were made from yet.
 
     Args:
         table: of the problem.

@@ -15,7 +15,8 @@ from alpa_dejavu.slicing.relaxation.put_stages import put_before
 
 
 def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batch | None:
-    """Puts together one plan for each bound, from given segments of layers.
+    """Returns for each bound on the largest stage the cheapest plan that can be put together from given segments of
+    layers.
 
     How many stages follow, for memory's sake, is known of the cheapest rest alone; a dearer one with fewer isn't kept.
 
@@ -59,7 +60,7 @@ class _Suffixes:
         self.taken = np.full((3, len(bounds), size, states.count), -1, dtype=np.int16)
 
     def begin(self, layer: int, lasts: IntArray) -> None:
-        """Adds all plans that begin with a layer, by the last layer of their first stage."""
+        """Adds to the table the best plans for the layers from `layer` on, by the last layer of their first stage."""
         lattice = self._lattice
         ways = self._ways(layer, lasts)
         cost = theta(lattice, np.full_like(lasts, layer), lasts, np.zeros_like(lasts), self._bounds[:, None])

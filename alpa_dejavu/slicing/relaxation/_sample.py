@@ -12,7 +12,8 @@ from alpa_dejavu.slicing.relaxation._lattice import OVERRUN, Lattice
 
 @final
 class Policy:
-    """The probabilities, for each of N starts, of what follows a layer.
+    """The probabilities of the next stage's submesh, config and last layer, for each of N starts; plans are drawn from
+    them.
 
     Attributes:
         path: shape (N, L, L, Z), what a stage and what comes after it costs, in units, its own price included.
@@ -44,11 +45,11 @@ class Policy:
         self.by_choice = chosen / chosen.sum(axis=3, keepdims=True)
 
     def drawn(self, rng: np.random.Generator, samples: int) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-        """So many paths of each start, the first of each the likeliest step by step.
+        """Draws `samples` plans for each start; the first of each start is the likeliest step by step.
 
         Returns:
-            Ends and choices, both (N * samples, K), the number of stages, and what a path costs at its start's bound
-            and prices, without that bound's own cost, in units.
+            Ends and choices of the plans' stages, both (N * samples, K), the number of stages, and what a plan costs at
+            its start's bound and prices, without that bound's own cost, in units.
         """
         num_starts, size = self.path.shape[:2]
         start = np.repeat(np.arange(num_starts), samples)
@@ -69,7 +70,7 @@ class Policy:
 
 
 def picked(probabilities: FloatArray, greedy: Any, rng: np.random.Generator) -> IntArray:
-    """One of each row, by its probabilities; where greedy, the likeliest."""
+    """Returns an index for each row of probabilities, drawn by them, or the likeliest where `greedy`."""
     sums = probabilities.cumsum(axis=1)
     drawn = (sums < rng.random((len(sums), 1)) * sums[:, -1:]).sum(axis=1)
     return np.asarray(np.where(greedy, probabilities.argmax(axis=1), np.minimum(drawn, sums.shape[1] - 1)))

@@ -20,7 +20,7 @@ SAMPLES, NOISE = 16, 0.01
 
 
 class Placed(NamedTuple):
-    """The ends of N starts; arrays as `Leanings` and `annealed_slots` have them."""
+    """The results of annealing stage places from N starts; arrays as `Leanings` and `annealed_slots` have them."""
 
     choice: Any
     end: Any
@@ -35,14 +35,14 @@ class Placed(NamedTuple):
 def place(
     lattice: Lattice, measure: Measure, begun: Placed, rounds: int, seed: int, again: bool
 ) -> tuple[Placed, Batch]:
-    """Anneals, and draws plans, which aren't all allowed.
+    """Anneals which layers and choices each stage place takes, by any cost, and draws plans, which aren't all allowed.
 
     Args:
         lattice: of the problem.
         measure: of the problem; it has a cost.
         begun: where to start.
         rounds: of the anneal.
-        seed: of what is drawn.
+        seed: of the draw of plans.
         again: whether it has been annealed before, and needs less heat.
     """
     from alpa_dejavu.slicing.relaxation._chain import Chain
@@ -68,7 +68,7 @@ def place(
 
 
 def begin(lattice: Lattice, ended: Annealed, plans: Batch, starts: int, seed: int) -> Placed:
-    """Starts that lean a little to anything.
+    """Returns random starts for the anneal of stage places, with small random leanings.
 
     Args:
         lattice: of the problem.

@@ -31,7 +31,7 @@ FIRST_STEP, LAST_STEP = 0.02, 0.002
 
 
 class Features(NamedTuple):
-    """The seconds and devices that a cost is made of, for the choices of `Arrays`.
+    """The seconds and shares of devices that a relaxed plan's figures are computed from, for the choices of `Arrays`.
 
     Attributes:
         parts: shape (3, L, L, Z), forward, backward, and once a step.
@@ -49,7 +49,8 @@ class Features(NamedTuple):
 
 
 class Leanings(NamedTuple):
-    """The leanings of each place for a stage, and prices, in units, for each start.
+    """The variables that the anneal of stage places moves: what each of K places adds to choices' and ends' costs, in
+    units.
 
     Attributes:
         choice: shape (K, Z), what is added to a choice at a place.
@@ -63,7 +64,9 @@ class Leanings(NamedTuple):
 
 
 def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, temperature: Any) -> tuple[Any, Any]:
-    """Returns the probabilities at each place of choices, (K, L, G, Z), and of last layers for each, (K, L, L, Z)."""
+    """Returns the probabilities of choices at each stage place, (K, L, G, Z), and of last layers for each, (K, L, L,
+    Z).
+    """
     bound = jnp.exp(chain.log_bound)
     over = jnp.maximum(arrays.cost + arrays.entry_cost[:, None] - bound, 0.0)
     path = arrays.weight + arrays.steepness * over + arrays.uses @ (chain.prices + leanings.prices)
@@ -89,7 +92,9 @@ def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, 
 def relaxed(
     arrays: Arrays, features: Features, chain: Chain, leanings: Leanings, count: Any, temperature: Any
 ) -> tuple[RelaxedPlan, Any, Any]:
-    """Returns the plan that a cost sees, the used share of each resource, and which layers are where, (K, L)."""
+    """Returns the mean plan as a cost function takes it, the used share of each resource, and the probability of each
+    layer at each stage place, (K, L).
+    """
     by_choice, by_end = probabilities(arrays, chain, leanings, count, temperature)
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
     places = by_choice.shape[0]
@@ -124,7 +129,7 @@ def relaxed(
 def annealed_slots(
     cost: Cost, arrays: Arrays, features: Features, chains: Chain, begun: Leanings, counts: Any, temperatures: Any
 ) -> tuple[Leanings, Any, Any, Any]:
-    """Anneals N starts, each with its number of stages.
+    """Anneals the leanings of stage places by the gradient of a cost, from N starts, each with its number of stages.
 
     Args:
         cost: of relaxed plans.

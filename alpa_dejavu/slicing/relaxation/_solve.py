@@ -33,7 +33,7 @@ SLOTS_SHARE = 2
 @final
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of the slicer."""
+    """The settings of the gradient-based slicer, as `Gradient` describes them."""
 
     starts: int
     rounds: int
@@ -46,7 +46,7 @@ class Settings:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxed:
-    """The end of a problem's anneal, from which `Gradient` goes on when costs have changed.
+    """The end of a problem's anneal, from which the slicer `Gradient` goes on when costs have changed.
 
     Attributes:
         chain: of the dynamic program over layers.
@@ -60,7 +60,9 @@ class Relaxed:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """The solution of a problem: the best plan's stages, a lower bound, and the end of the anneal."""
+    """The gradient-based slicer's answer to a problem: the best plan's stages, a lower bound, and the end of the
+    anneal.
+    """
 
     stages: tuple[StageChoice, ...]
     lower_bound_s: float
@@ -68,7 +70,9 @@ class Solved:
 
 
 def solve(problems: Sequence[SlicingProblem], settings: Settings, begun: Relaxed | None = None) -> list[Solved]:
-    """Solves problems with the same settings; those of the same shapes are annealed at once, with all their starts."""
+    """Solves slicing problems by the relaxation; those of the same shapes are annealed at once, with all
+    their starts.
+    """
     lattices = [Lattice(problem) for problem in problems]
     if begun is not None:
         _check_begun(lattices, begun)

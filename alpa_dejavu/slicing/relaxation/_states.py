@@ -15,10 +15,10 @@ from alpa_dejavu.slicing.relaxation._lattice import Lattice
 
 @final
 class States:
-    """S states, for the Q classes of a problem; the first one is that nothing is used.
+    """S states of a dynamic program, each an amount used of every resource; the first one is that nothing is used.
 
     Attributes:
-        uses: shape (Q, R), what a stage of a class uses.
+        uses: shape (Q, R), what a stage of a class of sites uses.
         back: shape (Q,), how far before a state the one is that lacks what a class uses.
     """
 
@@ -31,15 +31,15 @@ class States:
 
     @property
     def count(self) -> int:
-        """S, which may be more than fit anywhere."""
+        """Returns the number of states, which may be more than fit anywhere."""
         return math.prod(self._dims)
 
     def holds(self) -> NDArray[np.bool_]:
-        """Whether a state has what a class uses; shape (Q, S)."""
+        """Returns whether each state has at least what a stage of each class uses; shape (Q, S)."""
         return np.asarray((self._used >= self.uses[:, None]).all(axis=2))
 
     def goal(self) -> IntArray:
-        """The states in which all is used that has to be."""
+        """Returns the indices of the states in which every resource that has to be used up is."""
         return np.flatnonzero(((self._used == self._available) | ~self._exact).all(axis=1))
 
     @functools.cached_property

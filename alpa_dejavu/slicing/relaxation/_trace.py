@@ -24,7 +24,9 @@ ENOUGH = 1e-3
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """One start's way, the one whose relaxed cost came out least among those that ended near the plan that was found.
+    """The history of one start of an anneal, round by round, for plots.
+
+    It is the start whose relaxed cost came out least among those that ended near the plan that was found.
 
     Attributes:
         assignment: shape (T, L, K), the probability of a layer being in a stage, by the rounds of the anneal.
@@ -39,11 +41,11 @@ class Trace:
 
 
 def trace(problem: SlicingProblem, relaxed: Relaxed, cost_s: float) -> Trace:
-    """Returns the trace of a problem's anneal, by what the anneal left.
+    """Returns the history, round by round, of the best start that ended near the plan that a problem's anneal found.
 
     Args:
         problem: as it was relaxed.
-        relaxed: what is told of.
+        relaxed: the end of its anneal.
         cost_s: of the plan that was found.
     """
     lattice = Lattice(problem)

@@ -20,16 +20,19 @@ __all__ = ["many", "pipeline_s", "recurrence_s"]
 
 
 def recurrence_s(plan: RelaxedPlan) -> Any:
-    """Returns the recurrence's seconds: all stages, plus B - 1 times the largest, plus what comes once."""
+    """Returns a step's seconds by Alpa's formula: all stages, plus B - 1 times the largest, plus what comes once a
+    step.
+    """
     stage = plan.forward_s + plan.backward_s + plan.crossing_s
     return stage.sum() + (plan.num_micro_batches - 1) * stage.max() + plan.once_s.sum()
 
 
 def pipeline_s(plan: RelaxedPlan, most_micro_batches: int) -> Any:
-    """Returns the seconds of a step of 1F1B, for at most so many micro-batches.
+    """Returns the seconds of a 1F1B step of a relaxed plan, as a function that JAX differentiates.
 
-    At the first ticks, one for each stage, there are only forwards, and what is sent holds up one stage after the
-    other. Later only pairs of neighbours meet: one of them goes back, the other ahead.
+    There are at most `most_micro_batches`. At the first ticks, one for each stage, there are only forwards, and what is
+    sent holds up one stage after the other. Later only pairs of neighbours meet: one of them goes back, the other
+    ahead.
 
     References:
         Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021.
@@ -96,5 +99,5 @@ def _from_right(times: Any, count: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("cost",))
 def many(cost: Cost, plans: RelaxedPlan) -> Any:
-    """Returns the costs of N plans at once; shape (N,)."""
+    """Returns a cost function's values for N relaxed plans at once; shape (N,)."""
     return jax.vmap(cost)(plans)

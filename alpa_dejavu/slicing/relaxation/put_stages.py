@@ -29,7 +29,10 @@ def put_before(
     count: NDArray[np.int16],
     taken: NDArray[np.int16],
 ) -> None:
-    """Enters the best plans that begin with a layer, of J stages of Q classes in W ways each; the first of equals.
+    """Updates the table of the best plans of the layers from one on, with plans that begin with J stages of Q classes,
+    W ways.
+
+    Of equals the first one stays.
 
     Args:
         layer: that they begin with.
@@ -39,7 +42,7 @@ def put_before(
         ways: shape (J, Q, W), their numbers.
         wanted: shape (Q, W), whether a way of a class is looked at.
         holds: shape (Q, S), whether a state has what a class uses.
-        back: shape (Q,).
+        back: shape (Q,), how far before a state the one is that lacks what a class uses.
         best: shape (B, L + 1, S), the least sum from a layer on.
         count: shape (B, L + 1, S), of so many stages.
         taken: shape (3, B, L, S), the last layer, class and way of the first one.
@@ -83,13 +86,13 @@ def put_behind(
     best: FloatArray,
     taken: NDArray[np.int16],
 ) -> None:
-    """Enters the choices that cost least for N cuts.
+    """Updates the tables of a dynamic program that chooses for N cuts the cheapest class of sites of each stage.
 
     Args:
         least: shape (N, K, Q), what each stage costs with each class.
         count: shape (N,), of their stages.
         holds: shape (Q, S), whether a state has what a class uses.
-        back: shape (Q,).
+        back: shape (Q,), how far before a state the one is that lacks what a class uses.
         best: shape (N, S), the least sum; of nothing, then of all stages.
         taken: shape (K, N, S), the class of each stage.
     """
