@@ -11,7 +11,7 @@ _LEAST_PRODUCTS = 3
 def allowed(
     heavy: NDArray[np.bool_], flop: NDArray[np.float64], num_layers: int, eps: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns begins and ends: a layer that starts at equation k may end before equation r if begins[k] <= r < ends[k].
+    """Returns arrays (begins, ends): a layer of the equations k..r-1 is allowed if begins[k] <= r < ends[k].
 
     Args:
         heavy: which equations have products, of shape (number of equations,).
@@ -43,7 +43,7 @@ def allowed(
 
 
 def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The least number of layers that the equations from each one on can be cut into."""
+    """Returns, for each equation, the least number of layers that it and all later ones can be cut into."""
     num = len(begins)
     least = np.full(num + 1, num + 1, dtype=np.int64)
     least[num] = 0

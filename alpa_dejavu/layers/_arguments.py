@@ -19,7 +19,7 @@ _WANTED = (
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arguments:
-    """A step and its arguments.
+    """A train step and the shapes of its arguments, the batch cut to the size of one micro-batch.
 
     Attributes:
         step: the train step.
@@ -37,7 +37,7 @@ class Arguments:
 
     @classmethod
     def of(cls, name: str, returned: Any, batch: int | None, num_micro_batches: int) -> Arguments:
-        """Checks what a model function returned.
+        """Checks the train step and arguments that a model function returned, and cuts the batch to a micro-batch.
 
         Raises:
             ValueError: it isn't a step and its arguments, or the batch can't be cut.
@@ -71,7 +71,7 @@ class Arguments:
         )
 
     def calling(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of the arrays alone: what isn't an array stays as it was given."""
+        """Returns a function that calls a step with these arguments: it takes their arrays, the rest stays as given."""
 
         def called(*leaves: Any) -> Any:
             rest = iter(leaves)
@@ -123,7 +123,7 @@ _SMALLEST, _LARGEST = 0.001, 0.05
 
 
 def concrete(arguments: Any, seed: int = 0) -> Any:
-    """The tree with an array for each abstract one; what is an array already, or no array at all, stays.
+    """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays.
 
     Numbers are small and positive (so are the squares that optimizers keep), whole ones 0 (a token and a label of any
     vocabulary), truth values true. How long a step takes doesn't depend on them, as long as they are ordinary numbers.

@@ -50,7 +50,7 @@ ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Within, the outermost gradients of what this thread traces become equations of `gradient_p`.
+    """Turns the outermost gradients that this thread traces within a `with` block into equations of `gradient_p`.
 
     jax's caches of traced functions are kept apart: nothing that is traced here is found later by anyone else.
 

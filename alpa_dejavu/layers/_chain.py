@@ -23,10 +23,10 @@ from alpa_dejavu.layers._jaxprs import equation_of, is_in, jaxpr_of, named, new_
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chain:
-    """All layers, forward then backward.
+    """The forward and backward jaxprs of all layers of a loss, tied together by the variables that they share.
 
     Attributes:
-        forward: of each layer; its results are what later layers, the backward ones or the step take.
+        forward: the jaxpr of each layer; its results are what later layers, the backward ones or the step take.
         backward: of each layer, in the order of the forward ones; without equations where nothing is to be done.
         accumulators: operands of the backward layers that gradients are added to, and the results of that.
         gradients: for each trained operand that has any: (layer, accumulated gradient) of each layer that uses it.
@@ -57,10 +57,10 @@ def chain_of(
     loss: core.Atom,
     remat: bool,
 ) -> Chain:
-    """Differentiates a loss layer by layer.
+    """Differentiates a loss that is cut into layers, and returns each layer's forward and backward jaxpr.
 
     Args:
-        rows: the layers of the loss; what one makes and another takes is the same variable.
+        rows: the jaxprs of the loss's layers; what one makes and another takes is the same variable.
         pieces: each layer's equations in one piece or in several.
         trained: the operands that the loss is differentiated by.
         loss: which of the layers' results is the loss.

@@ -31,11 +31,11 @@ EPS = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class Clustering:
-    """The ends of layers, and the objective that they have.
+    """A cut of equations into layers, with the largest number of bytes that any layer takes from earlier ones.
 
     Attributes:
         ends: layer i is the equations ends[i-1]..ends[i]-1.
-        most_bytes: the objective; infinite if the rule had to be broken, because there aren't enough products.
+        most_bytes: that number; infinite if the rule had to be broken, because there aren't enough products.
     """
 
     ends: tuple[int, ...]
@@ -44,7 +44,7 @@ class Clustering:
 
 @final
 class Clusters:
-    """Some equations, with the way to cut them into any number of layers."""
+    """A clusterer of equations, which cuts them into any number of layers by Alpa's rule."""
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
         self._num = len(equations)
@@ -55,11 +55,11 @@ class Clusters:
 
     @property
     def products(self) -> list[int]:
-        """Returns the places of the equations that have products."""
+        """Returns the indices of the equations that contain matrix products or convolutions."""
         return [int(n) for n in np.flatnonzero(self._heavy)]
 
     def cut(self, num_layers: int) -> Clustering:
-        """Cuts the equations into so many layers.
+        """Cuts the equations into a given number of layers, by Alpa's rule where that is possible.
 
         Raises:
             ValueError: there are fewer equations than layers, or no way was found.
@@ -91,7 +91,7 @@ class Clusters:
         )
 
     def possible(self, num_layers: int) -> bool:
-        """Returns whether some way to cut so many layers keeps the rule."""
+        """Returns whether the equations can be cut into that many layers without breaking Alpa's rule."""
         return reachable(*self._allowed(num_layers), num_layers)
 
     def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,7 +100,10 @@ class Clusters:
         return self._known[num_layers]
 
     def best_number(self) -> int:
-        """Returns Alpa's number of layers for "auto": the most that take no more bytes than two do, by bisection."""
+        """Returns the largest number of layers of which none takes more bytes from earlier ones than with two layers.
+
+        That is Alpa's number for "auto"; it is found by bisection.
+        """
         least, most = 2, int(self._heavy.sum() / 3) + 1
         if self._num < 2:
             return 1
@@ -182,7 +185,7 @@ class _Table:
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Returns which equations have products, and the operations of each; both of shape (number of equations,).
+    """Returns which equations have products, and each one's floating-point operations, both of shape (equations,).
 
     By Alpa's rule matrix products and convolutions count, by their operations; an equation that has a `jaxpr` (a jitted
     or rematerialised function, a scan) counts what is in it once; nothing else does, not even a product inside of a

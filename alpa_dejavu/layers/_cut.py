@@ -24,10 +24,10 @@ REMAT = ("none", "layer")
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayeredStep:
-    """The layers' jaxprs; what one makes and another takes is the same variable in both.
+    """A train step cut into L layers: each layer's forward, backward and update jaxpr, which share variables.
 
     Attributes:
-        forward: of each of the L layers, in order.
+        forward: the jaxpr of each of the L layers, in order.
         backward: of each layer, in the order of the forward ones; empty for inference. No equations: nothing to do.
         updates: the optimizer's jaxpr of each layer, None where it has none; empty for inference. One may take what
             another makes, and the other way round.
@@ -45,7 +45,7 @@ class LayeredStep:
 
 
 def most_layers(traced: TracedStep, wanted: int) -> int:
-    """The largest number of layers, up to the wanted one, that the loss can be cut into by Alpa's rule.
+    """Returns the largest number of layers, up to the wanted one, that Alpa's rule lets a step's loss be cut into.
 
     More than there are products may be possible, too, but breaks the rule.
     """
@@ -53,7 +53,7 @@ def most_layers(traced: TracedStep, wanted: int) -> int:
 
 
 def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "none", eps: float = EPS) -> LayeredStep:
-    """Cuts the loss by the rule of Alpa's `AutoLayerOption`, and the rest of the step after it.
+    """Cuts a traced train step into layers: the loss by the rule of Alpa's `AutoLayerOption`, then the update.
 
     Args:
         traced: the step.
@@ -136,7 +136,7 @@ def _added(
 
 
 def step_digest(traced: TracedStep) -> str:
-    """The digest of what a step computes, how its parts hang together, and which of its operands are data.
+    """Returns the SHA-256 digest of what a step computes, how its parts connect, and which operands are data.
 
     Where a function has derivatives of its own, its jaxpr doesn't say them: the backward pass tells then.
     """

@@ -22,7 +22,7 @@ from alpa_dejavu.layers.features.structure import structure
 
 @final
 class Alike:
-    """A jaxpr that equals every other one with the same operations on the same shapes."""
+    """A jaxpr as a dictionary key: it equals every other one with the same operations on the same shapes."""
 
     __slots__ = ("jaxpr", "number")
 
@@ -40,7 +40,7 @@ class Alike:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """A layer's jaxpr with all residuals as further results, and its linear part.
+    """A layer's derivative as two jaxprs: the layer with its residuals as further results, and the linear part.
 
     Attributes:
         forward: results are the layer's, then the residuals.
@@ -56,7 +56,7 @@ class Linear:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """The forward and backward part of a layer.
+    """The forward pass and the backward pass of a layer, as two jaxprs.
 
     Whatever else their equations take is constant.
 
@@ -65,7 +65,7 @@ class Parts:
         backward: takes the residuals, then the cotangents of those results that have one. A rematerialised layer's
             takes all the layer's operands in place of residuals. Results: the cotangents of the active operands that
             have one.
-        reached: which of all operands have one.
+        reached: for each of the layer's operands, whether it has a cotangent.
     """
 
     forward: core.Jaxpr
@@ -73,13 +73,13 @@ class Parts:
     reached: tuple[bool, ...]
 
     def takers(self, operands: Sequence[core.Var]) -> list[core.Var]:
-        """The operands that have a cotangent, in the order of backward's results."""
+        """Picks out of a layer's operands those that get a cotangent, in the order of the backward pass's results."""
         return [var for var, has in zip(operands, self.reached, strict=True) if has]
 
 
 @functools.lru_cache(maxsize=1024)
 def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
-    """Returns the layer's derivative by its active operands."""
+    """Returns a layer's derivative by its active operands (those that depend on trained ones), as a linear jaxpr."""
     saved: dict[str, Any] = {}
 
     def run(*operands: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
 
 @functools.lru_cache(maxsize=1024)
 def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
-    """Returns the layer's parts, given which of its results have a cotangent."""
+    """Splits a layer into its forward and its backward jaxpr, given which of its results have a cotangent."""
     split = linear(layer, active)
     reached: list[bool] = []
     residuals = list(split.tangents.constvars)

@@ -11,7 +11,7 @@ MARKER = "pipeline_marker"
 
 
 def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
-    """Returns equations as a jaxpr; all that they take from outside are its operands, in the order of taking."""
+    """Builds a jaxpr from equations; the variables that they take from outside become its operands, in order."""
     made: set[core.Var] = set()
     taken: dict[core.Var, None] = {}
     effects: set[core.Effect] = set()
@@ -25,7 +25,7 @@ def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -
 
 
 def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
-    """Returns which equations make something that is wanted, or that another such equation takes, or have effects."""
+    """Returns for each equation whether a wanted variable depends on its results, or it has effects."""
     needed = {atom for atom in wanted if isinstance(atom, core.Var)}
     alive = []
     for equation in reversed(equations):
@@ -36,7 +36,7 @@ def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Ato
 
 
 def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core.JaxprEqn], list[core.Atom]]:
-    """Returns a jaxpr's equations on these operands, and its results: all that it makes gets new variables."""
+    """Returns a jaxpr's equations and results on other operands, with new variables for all that it makes."""
     names: dict[core.Var, core.Atom] = dict(zip(jaxpr.invars, operands, strict=True))
     equations = []
     for equation in jaxpr.eqns:
@@ -47,24 +47,24 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
 
 
 def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
-    """Returns the atom that `names` has for an atom; the atom itself if there is none."""
+    """Returns the atom that `names` has for an atom of a jaxpr; the atom itself if there is none."""
     return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
 
 def is_in(atom: core.Atom, variables: Collection[core.Var]) -> bool:
-    """Whether an atom is among some variables; a literal never is."""
+    """Returns whether an atom of a jaxpr is one of some variables; a literal never is."""
     return isinstance(atom, core.Var) and atom in variables
 
 
 def new_variable(aval: core.AbstractValue) -> core.Var:
-    """A variable that is equal to itself alone."""
+    """Makes a jaxpr variable of the given abstract value that is equal to no other variable."""
     return core.Var("", aval)
 
 
 def equation_of(
     primitive: core.Primitive, operands: Sequence[core.Atom], result: core.AbstractValue, **params: Any
 ) -> core.JaxprEqn:
-    """An equation with one result, a new variable."""
+    """Makes a jaxpr equation whose only result is a new variable."""
     return core.new_jaxpr_eqn(list(operands), [new_variable(result)], primitive, params, core.no_effects)
 
 
@@ -73,9 +73,9 @@ def inlined(
     names: dict[core.Var, core.Atom],
     wanted: Callable[[core.JaxprEqn], bool],
 ) -> list[core.JaxprEqn]:
-    """Returns the equations with the wanted calls replaced by what they call, and without Alpa's markers.
+    """Returns equations with those calls inlined for which `wanted` is true, and without Alpa's pipeline markers.
 
-    `names` says how variables are called, and is told how the results of what was replaced are.
+    `names` maps variables to what stands for them; the results of what was replaced are added to it.
     """
     flat: list[core.JaxprEqn] = []
     for equation in equations:
@@ -104,7 +104,7 @@ def body(equation: core.JaxprEqn) -> core.Jaxpr | None:
 
 
 def holds(equation: core.JaxprEqn, primitive: core.Primitive) -> bool:
-    """Whether the equation, or any that is inside of it, is of the primitive."""
+    """Returns whether an equation, or any equation nested in it, applies a given primitive."""
     return equation.primitive is primitive or any(
         holds(inner, primitive) for jaxpr in core.jaxprs_in_params(equation.params) for inner in jaxpr.eqns
     )

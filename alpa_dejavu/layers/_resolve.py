@@ -17,7 +17,7 @@ ModelFunction = Callable[..., Any]
 
 
 def resolve(function: str | ModelFunction) -> ModelFunction:
-    """The model function that a name stands for.
+    """Returns the model function that a known model's name or `module:function` stands for.
 
     A module is looked for where `python -m` would: in the current directory first. What it raises while it is imported
     is passed on as it is.
@@ -46,7 +46,7 @@ def resolve(function: str | ModelFunction) -> ModelFunction:
 
 
 def near(name: str, known: list[str]) -> str:
-    """The end of an error's sentence: the names that are like the wrong one, or else all."""
+    """Returns the end of an error message: the known names that are like a wrong one, or else all known names."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"

@@ -21,7 +21,7 @@ from alpa_dejavu.layers._resolve import resolve
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class TracedStep:
-    """One train step at the size of a micro-batch.
+    """A train step traced to jaxprs at the size of a micro-batch: its loss, and the update after its gradients.
 
     Attributes:
         name: of the model function.
@@ -45,7 +45,7 @@ class TracedStep:
 
     @property
     def training(self) -> bool:
-        """Whether the step takes a gradient."""
+        """Returns whether the step trains, that is, takes a gradient; if not, it is inference."""
         return self.update is not None
 
     @property
@@ -55,22 +55,22 @@ class TracedStep:
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Returns the way to cut the loss into any number of layers."""
+        """Returns the clusterer that cuts the loss's equations into any number of layers."""
         return Clusters(self.loss.eqns)
 
     @cached_property
     def workshops(self) -> dict[Any, Any]:
-        """Returns the sharding engine's work on the step cut into one number of layers, kept for the next number."""
+        """Returns the cache of the sharding engine's cost tables, which all numbers of layers of this step share."""
         return {}
 
     @property
     def num_parameters(self) -> int:
-        """Returns how many numbers the loss takes besides the batch: trained and frozen ones."""
+        """Returns the number of the model's parameters, trained and frozen: all elements of arrays but the batch's."""
         return sum(var.aval.size for var in self.loss.invars if var not in self.data and var.aval.ndim)
 
 
 def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_micro_batches: int = 1) -> TracedStep:
-    """Traces a model function's train step; nothing is computed.
+    """Traces a model function's train step into jaxprs, at the size of a micro-batch; nothing is computed.
 
     Args:
         function: takes a batch size, and returns a train step and its arguments, `(train_step, (state, batch, ...))`;

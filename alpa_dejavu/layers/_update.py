@@ -17,12 +17,12 @@ from alpa_dejavu.layers._jaxprs import MARKER, body, jaxpr_of, live_equations, n
 
 
 def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers: int) -> tuple[core.Jaxpr | None, ...]:
-    """Divides an update into each layer's part, None where it has none.
+    """Divides the jaxpr of an optimizer's update among the layers; a layer that has no part in it gets None.
 
     Args:
-        update: what is divided.
-        owners: the layers of gradients and parameters.
-        num_layers: how many there are.
+        update: all that the step does after its gradients.
+        owners: for each gradient and parameter the number of its layer.
+        num_layers: how many layers there are.
     """
     division = _Division(owners)
     names: dict[core.Var, core.Atom] = {}

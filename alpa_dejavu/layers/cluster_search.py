@@ -102,11 +102,11 @@ def search(
 
 @compiled("(i8[::1], i8[::1], i8)")
 def reachable(begins: IntArray, ends: IntArray, num_layers: int) -> bool:
-    """Whether all equations can be cut into that many layers.
+    """Returns whether N equations can be cut into Q layers each of which ends where it may.
 
     Args:
-        begins: as `search` takes it.
-        ends: likewise.
+        begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
+        ends: see `begins`.
         num_layers: Q.
     """
     num = len(begins)

@@ -10,7 +10,7 @@ __all__ = ["with_micro_batch"]
 
 
 def with_micro_batch(model: Model, ratio: float) -> Model:
-    """The model with a micro-batch that is `ratio` times as large: what has a batch dimension grows by it.
+    """Returns a model with a micro-batch `ratio` times as large: what has a batch dimension grows by that ratio.
 
     Raises:
         ValueError: a ratio that isn't positive.

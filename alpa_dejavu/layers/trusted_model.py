@@ -11,7 +11,7 @@ from alpa_dejavu.problem import Plan
 def trusted_model(
     plan: Plan, model: str | Callable[..., Any] | None = None, trust_model: bool = False
 ) -> str | Callable[..., Any]:
-    """The model that the caller gives, or else the plan's.
+    """Returns the model that the caller gives, or else the plan's, if it may be trusted.
 
     A plan may come from anyone, and `module:function` in it would be imported and called: it is taken only from a
     caller who says so. The known models' names stand for functions of this package, whoever writes them.

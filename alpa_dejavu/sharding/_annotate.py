@@ -13,7 +13,7 @@ from alpa_dejavu.sharding.hlo.shardings import set_output_shardings, sharding_of
 def annotate(
     module: HloModuleProto, program: HloProgram, solution: Solution, mesh: LogicalMesh
 ) -> HloModuleProto:
-    """A copy of a module with a sharding on every instruction, and on parameters and result.
+    """Returns a copy of an HLO module with a sharding on every instruction, and on parameters and result.
 
     Where a strategy needs an operand cut otherwise than the operand is, a copy cut in that way stands between them:
     left to itself the partitioner might compute in some other way.
@@ -40,7 +40,7 @@ def annotate(
 def annotate_parameters(
     module: HloModuleProto, program: HloProgram, specs: dict[int, Spec], mesh: LogicalMesh
 ) -> HloModuleProto:
-    """A copy of a module with shardings on its parameters and results only; XLA's propagation does the rest.
+    """Returns a copy of an HLO module with shardings on its parameters and results only; XLA propagates the rest.
 
     Args:
         module: the module that `program` was read from.

@@ -14,7 +14,7 @@ _SAME_PLACE = ("elementwise", "same_size", "window", "identity", "output", "sibl
 def operator_batch_dims(
     operators: Sequence[Operator], thorough: bool = False, known: Sequence[tuple[int, int]] = ()
 ) -> list[int | None]:
-    """The batch dimension of each operator's result, or None where it has none.
+    """Finds the batch dimension of the result of each operator of a program; None where it has none.
 
     The first dimension of the first product (of each pipeline stage) is taken to be the batch; from there it is
     carried forward to results and then backward to operands.
@@ -77,7 +77,7 @@ def _backward(operators: Sequence[Operator], operator: Operator, position: int, 
 
 
 def carried_dims(operators: Sequence[Operator], operator: Operator, position: int) -> list[tuple[int, int]]:
-    """Pairs (dimension of an operand, dimension of the result) that are one and the same dimension."""
+    """Returns pairs (dimension of an operand, dimension of the result) that an operator keeps the same."""
     operand = operators[operator.operands[position]]
     attributes = operator.attributes
     if operator.kind in _SAME_PLACE:
@@ -122,7 +122,9 @@ def _dot_pairs(operand: Operator, dims: DotDims, position: int, lhs_rank: int) -
 
 
 def reshaped_dims(old: Shape, new: Shape) -> list[tuple[int, int]]:
-    """Pairs of dimensions whose leading digit a reshape keeps: what cuts one evenly may cut the other.
+    """Returns pairs (old dimension, new dimension) of a reshape: what cuts one evenly may cut the other.
+
+    The two dimensions begin with the same digit of the elements' row-major numbers.
 
     >>> reshaped_dims((8, 4, 6), (32, 6))
     [(0, 0), (2, 1)]

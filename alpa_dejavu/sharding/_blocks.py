@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Blocks:
-    """A memory of steps from arrays to arrays, and of their results."""
+    """A cache of computations on arrays, by the identity of the arrays that they take."""
 
     def __init__(self) -> None:
         self._known: dict[tuple, tuple] = {}
@@ -38,39 +38,39 @@ class Blocks:
 
     @property
     def repeated(self) -> int:
-        """Returns how many of the steps had been worked out before."""
+        """Returns how many computations were answered from the cache."""
         return self.steps - len(self._known)
 
     def places(self, count: int) -> np.ndarray:
-        """Returns 0, 1, 2, ...: the same array whenever it is asked for."""
+        """Returns the array of 0, 1, ..., count - 1: the same object whenever the same count is asked for."""
         if count not in self._places:
             self._places[count] = np.arange(count)
         return self._places[count]
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The sum of two arrays."""
+    """Returns the sum of two arrays."""
     return a + b
 
 
 def turned(matrix: np.ndarray) -> np.ndarray:
-    """The costs of a pair, with the pair's ends exchanged."""
+    """Transposes a matrix of costs between the choices of two nodes, so that the nodes change places."""
     return np.ascontiguousarray(matrix.T)
 
 
 def remapped(matrix: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The costs of a pair by the choices of those that its ends follow."""
+    """Picks rows and columns of a matrix of costs by their indices; an index may come several times."""
     # These are small: the method takes a fraction of the time that indexing does.
     return matrix.take(columns, 1).take(rows, 0)
 
 
 def picked(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The values at the given places of the first dimension."""
+    """Returns the values at the given indices of an array's first dimension."""
     return values[places]
 
 
 def own(matrix: np.ndarray) -> np.ndarray:
-    """The costs of a pair whose ends are one and the same."""
+    """Returns the diagonal of a matrix of costs between a node's choices and themselves."""
     return np.ascontiguousarray(np.diagonal(matrix))
 
 
@@ -90,7 +90,10 @@ def fold_into_two(cost: np.ndarray, to_a: np.ndarray, to_b: np.ndarray) -> np.nd
 
 
 def undominated(cost: np.ndarray, *matrices: np.ndarray) -> np.ndarray:
-    """The choices worth keeping: those that are possible, and to which no other kept one is always at least as good."""
+    """Returns the indices of a node's choices worth keeping: the possible ones that no other kept one dominates.
+
+    One choice dominates another if it is at least as good whatever the node's neighbours choose.
+    """
     possible = np.isfinite(cost)
     for matrix in matrices:
         possible &= np.isfinite(matrix.min(axis=1))

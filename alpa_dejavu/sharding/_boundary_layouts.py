@@ -15,7 +15,9 @@ Axes = tuple[int, ...]
 @final
 @dataclasses.dataclass(frozen=True)
 class BoundaryLayout:
-    """The mesh axes that cut the batch dimension, and the first, the second and the last dimension besides it.
+    """The mesh axes that cut the batch, first, second and last dimension of tensors that cross between layers.
+
+    The batch dimension isn't counted among the others.
 
     >>> BoundaryLayout((0,), last=(1,)).spec((8, 16, 32), 0, (2, 2))
     ((0,), (), (1,))
@@ -27,7 +29,10 @@ class BoundaryLayout:
     last: Axes = ()
 
     def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """Returns the spec that the layout gives a tensor; None if it has no batch dimension, or isn't cut evenly."""
+        """Returns the mesh axes that cut each dimension of a tensor in this layout.
+
+        It is None if the tensor has no batch dimension, or can't be cut evenly.
+        """
         if batch_dim is None:
             return None
         others = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]
@@ -41,7 +46,10 @@ class BoundaryLayout:
         return spec if divides(spec, shape, mesh_shape) and fills(spec, shape, mesh_shape) else None
 
     def nearest(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """Returns the layout's spec of a tensor, or the spec that cuts the batch alone where the rest can't be cut."""
+        """Returns the mesh axes that cut each dimension of a tensor in this layout, or in its batch axes alone.
+
+        Only the batch is cut where the rest can't be; None if the batch can't be cut either.
+        """
         spec = self.spec(shape, batch_dim, mesh_shape)
         return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
 
@@ -51,7 +59,7 @@ Layouts = tuple[BoundaryLayout, BoundaryLayout]
 
 
 def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
-    """Returns the pairs of layouts that are tried at boundaries: one for the largest tensors, and one for the others.
+    """Returns the pairs of layouts to try between layers: one for the largest tensors there, one for the others.
 
     Where tensors of several sizes cross, such as what lies within a block and the sum that passes by it, the largest
     may be cut otherwise than the rest.
@@ -66,7 +74,7 @@ def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -
 
 
 def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
-    """The layouts that are tried for a tensor, the batch cut alone first.
+    """Returns the layouts to try for a tensor that crosses between layers, those that cut only the batch first.
 
     Where the options force the batch onto an axis, every layout has it there. The other axis leaves tensors whole, or
     cuts the first dimension behind the batch (sequence), the second (experts) or the last one (features). Where they

@@ -20,11 +20,11 @@ from alpa_dejavu.sharding._writer import Writer
 
 
 def layer_program(layers: Sequence[LayerJaxprs], batch_dims: Mapping[core.Var, int] | None = None) -> LayerProgram:
-    """The program of some layers in a row.
+    """Builds the program of operators that the sharding engine solves for one or several consecutive layers.
 
     Args:
-        layers: one or several.
-        batch_dims: the batch dimension of what they take, as far as it is known; by default that of data.
+        layers: the jaxprs of each layer.
+        batch_dims: the batch dimension of variables that they take, as far as it is known; by default that of data.
     """
     known = dict(batch_dims or {})
     for layer in layers:

@@ -14,7 +14,7 @@ from alpa_dejavu.sharding._table import Strategy
 @final
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """Collectives that an operator causes; see `Collective`."""
+    """Equal collectives that one operator of a program causes; the fields are those of `Collective`."""
 
     operator: int
     kind: str
@@ -28,7 +28,7 @@ class Sent:
 def collectives(
     operators: Sequence[Operator], strategies: Sequence[Strategy], mesh_shape: Shape, batch_dims: Sequence[int | None]
 ) -> list[Sent]:
-    """All collectives of a program.
+    """Returns all collectives of a program whose operators are computed by the chosen strategies.
 
     A tensor that several operators need in the same other way is brought there once.
 
@@ -83,10 +83,11 @@ def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) 
 
 
 def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int, bool]]:
-    """Kind, bytes and axis of the collectives that turn one sharding into another, and whether axis 0 cuts these bytes.
+    """Lists the collectives that turn one sharding of a tensor into another.
 
-    An axis that moves from one dimension to another is an all-to-all of what a device holds; one that goes away is an
-    all-gather; one that comes is a cut, which costs nothing.
+    Each has a kind, its bytes, its mesh axis, and whether mesh axis 0 cuts these bytes. An axis that moves from one
+    dimension to another is an all-to-all of what a device holds; one that goes away is an all-gather; one that comes is
+    a cut, which costs nothing.
 
     >>> resharding(64, ((0,), ()), ((), (0,)), (4, 1))
     [('all_to_all', 16.0, 0, True)]

@@ -57,7 +57,7 @@ class _Work:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduced:
-    """A graph from which nodes have been taken out, with what is needed to choose for those, too.
+    """A cost graph with nodes eliminated exactly, and what is needed to choose for the eliminated nodes, too.
 
     Attributes:
         core: the graph that is left; equal to the whole one in its best cost, but for a constant.
@@ -68,7 +68,7 @@ class Reduced:
     work: _Work
 
     def complete(self, core_choice: dict[int, int]) -> dict[int, int]:
-        """The choice of all nodes, given those of the nodes that are left."""
+        """Returns the best choice of every node, given the choices of the nodes that weren't eliminated."""
         kept = self.work.kept
         choice = {node: int(kept[node][index]) for node, index in core_choice.items()}
         for node, cost, neighbours in reversed(self.work.removed):
@@ -79,19 +79,19 @@ class Reduced:
 
 
 def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -> dict[int, int]:
-    """The cheapest choice for every node.
+    """Returns the cheapest choice for every node of a cost graph, from which nodes are first eliminated exactly.
 
     Args:
         graph: the costs.
         solve_core: solves the graph that is left when no node can be eliminated any more.
-        blocks: remembers steps, to take them once for all blocks that are alike.
+        blocks: the cache of array computations, which are done once for all blocks of a model that are alike.
     """
     reduced = reduce_graph(graph, blocks)
     return reduced.complete(solve_core(reduced.core) if reduced.core.costs else {})
 
 
 def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -> Reduced:
-    """Take out of a graph what can be taken out exactly; nodes of `keep` stay, with all their choices."""
+    """Eliminates nodes and choices of a cost graph exactly, where it can; nodes of `keep` stay, with all choices."""
     work = _Work(
         dict(graph.costs), {node: {} for node in graph.costs},
         {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,

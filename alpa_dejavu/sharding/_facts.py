@@ -36,12 +36,12 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Facts:
-    """The facts about a program that hold on every mesh.
+    """The facts about a program's operators that hold on every mesh, such as their batch dimensions and readers.
 
     Attributes:
         operators: the program.
         batch_dims: the batch dimension that each operator was found to have.
-        depths: how deep each lies.
+        depths: how deep each operator lies in the program.
         users: who reads each operator's result.
         replaces: for operators whose result takes over a parameter's memory, that parameter.
     """
@@ -56,7 +56,7 @@ class Facts:
     def of(
         cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
     ) -> "Facts":
-        """Returns the facts about operators; `operator_batch_dims` says what `thorough` and `known_batch` are."""
+        """Derives the facts about a program; `operator_batch_dims` says what `thorough` and `known_batch` are."""
         batch_dims = operator_batch_dims(operators, thorough, known_batch)
         users: list[list[int]] = [[] for _ in operators]
         for index, operator in enumerate(operators):
@@ -67,13 +67,13 @@ class Facts:
 
     @cached_property
     def batch_sizes(self) -> frozenset[int]:
-        """The sizes of all batch dimensions."""
+        """Returns the sizes of the batch dimensions of all operators."""
         pairs = zip(self.operators, self.batch_dims, strict=True)
         return frozenset(operator.shape[dim] for operator, dim in pairs if dim is not None)
 
     @cached_property
     def surroundings(self) -> list[Surroundings]:
-        """Returns the surroundings of each operator."""
+        """Returns for each operator the facts that its strategies depend on, besides its operands' strategies."""
         return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
 
     def _surroundings(self, index: int, operator: Operator) -> Surroundings:

@@ -21,7 +21,7 @@ _MARKERS = ("pipeline_marker", "identity")
 
 @dataclasses.dataclass(frozen=True)
 class HloProgram:
-    """The operators of a module, and where they are in it.
+    """The sharding engine's operators of an HLO module, with the instructions and results that they stand for.
 
     Attributes:
         operators: the operators, each after its operands.
@@ -35,7 +35,7 @@ class HloProgram:
 
 
 def leaves(value: Value) -> list[int]:
-    """The operators of a value, tuples taken apart.
+    """Flattens a value of nested tuples into the list of its arrays' operators.
 
     >>> leaves([1, [2, 3]])
     [1, 2, 3]
@@ -44,12 +44,12 @@ def leaves(value: Value) -> list[int]:
 
 
 def leaf_shapes(shape: ShapeProto) -> list[ShapeProto]:
-    """The shapes of the arrays in a shape."""
+    """Flattens an HLO shape into the list of the shapes of its arrays."""
     return [leaf for part in shape.tuple_shapes for leaf in leaf_shapes(part)] if is_tuple(shape) else [shape]
 
 
 def read_program(module: HloModuleProto, mesh: LogicalMesh) -> HloProgram:
-    """Turn a module without calls into operators.
+    """Turns an HLO module without calls into the sharding engine's operators.
 
     Args:
         module: the module; what its entry computation calls (loops, branches) is taken as one operator each.
@@ -168,7 +168,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -> Kind:
-    """The kind of an instruction; "opaque" for what the engine does not know."""
+    """Returns the sharding engine's kind of an HLO instruction; "opaque" for what the engine doesn't know."""
     opcode = instruction.opcode
     if opcode in ELEMENTWISE:
         shape = tuple(instruction.shape.dimensions)
@@ -181,7 +181,7 @@ def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -
 
 
 def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]) -> Attributes:
-    """The dimensions that the strategies of the instruction's kind need."""
+    """Returns the dimension numbers of an HLO instruction that its sharding strategies depend on; None for none."""
     opcode = instruction.opcode
     if opcode == "dot":
         dims = instruction.dot_dimension_numbers

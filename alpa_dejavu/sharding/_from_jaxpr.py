@@ -20,7 +20,7 @@ _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 def read_steps(writer: Writer, steps: Sequence[Step]) -> None:
-    """Writes the operators that the steps compute, and notes which operator each step's result has."""
+    """Writes the sharding engine's operators for the steps of a flattened jaxpr, and notes each step's operator."""
     for step in steps:
         if step.primitive in _RENAMES:
             _rename(writer, step)
@@ -138,12 +138,12 @@ _NAMES = {
 
 
 def element_name(primitive: str) -> str:
-    """HLO's name of an element-wise operator, by which the engine's rules go; jax's own where they don't matter."""
+    """Returns HLO's name of a jax primitive where the sharding rules depend on it, or else jax's own name."""
     return _NAMES.get(primitive, primitive)
 
 
 def kind_of_primitive(step: Step) -> Kind:
-    """The kind of a step; "opaque" for what the engine does not know."""
+    """Returns the sharding engine's kind of a jaxpr's operation; "opaque" for what the engine doesn't know."""
     name, out = step.primitive, step.outputs[0]
     if name in _KINDS:
         return _KINDS[name]
@@ -163,7 +163,7 @@ def _spreads(shape: Shape, out: Shape) -> bool:
 
 
 def attributes_of_step(step: Step, kind: Kind) -> Attributes:
-    """The dimensions that the strategies of a step's kind need."""
+    """Returns the dimension numbers of a jaxpr's operation that its sharding strategies depend on; None for none."""
     params = step.params
     if kind == "dot":
         return _dot_dims(step)

@@ -15,22 +15,22 @@ Pairs = tuple[dict[core.Var, core.Var], dict[core.Var, tuple[core.Var, ...]]]
 
 
 def results(jaxpr: core.Jaxpr) -> set[core.Var]:
-    """Returns the variables that a jaxpr makes; an operand that it only hands on is none of them."""
+    """Returns the result variables that a jaxpr makes, without operands that it only hands on."""
     return set(variables(jaxpr.outvars)).difference(jaxpr.invars)
 
 
 @final
 class Groups:
-    """The operands of updates, put together by what is made of them: a parameter, its gradient and its state are one.
+    """A grouping of the operands of optimizer updates: a parameter, its gradient and its state are in one group.
 
-    Numbers tie nothing: all parameters depend on the norm of all gradients. Done once for updates that are alike.
+    Scalars tie nothing: all parameters depend on the norm of all gradients. Done once for updates that are alike.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, list[list[int]]] = {}
 
     def of(self, update: core.Jaxpr) -> list[list[core.Var]]:
-        """The groups, each in the order of the operands."""
+        """Returns the array operands of an update in groups that belong together, each in the order of the operands."""
         number = structure(update)
         if number not in self._known:
             self._known[number] = _groups(update)
@@ -87,13 +87,13 @@ class Roles:
 def pair_gradients(
     groups: Iterable[Sequence[core.Var]], roles: Roles, own: Iterable[core.Var], made: Collection[core.Var]
 ) -> Pairs:
-    """Returns the gradient and the state of each parameter of a layer that is trained.
+    """Returns the gradient and the optimizer state of each parameter of a layer that is trained.
 
     Where an update works on several parameters as one, what they have is dealt out by shapes, in order.
 
     Args:
         groups: the operands of the layer's update that belong together.
-        roles: of operands.
+        roles: the known roles of operands.
         own: the layer's parameters, in order.
         made: what the layer's backward pass makes.
     """

@@ -18,7 +18,9 @@ Edge = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostGraph:
-    """Holds what the choices for nodes cost, each by itself and in pairs; every node needs one choice.
+    """A graph of what choices cost: each choice of a node by itself, and each pair of choices along an edge.
+
+    Every node needs one choice.
 
     Attributes:
         costs: for each node the cost of each of its choices; infinite where a choice is forbidden.
@@ -29,17 +31,17 @@ class CostGraph:
     edges: dict[Edge, np.ndarray]
 
     def objective(self, choice: dict[int, int]) -> float:
-        """Returns the whole cost of one choice for every node."""
+        """Returns the total cost of one choice for every node: of all nodes, and of all edges between them."""
         nodes = sum(float(cost[choice[node]]) for node, cost in self.costs.items())
         return nodes + sum(float(m[choice[a], choice[b]]) for (a, b), m in self.edges.items())
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """All costs, of nodes and of pairs."""
+        """Returns the cost arrays of all nodes and edges in one list."""
         return [*self.costs.values(), *self.edges.values()]
 
     def affordable(self, blocks: Blocks) -> "CostGraph":
-        """The graph with infinity in place of all costs that are INFINITY_COST or more."""
+        """Returns the graph with infinity in place of all costs that are INFINITY_COST or more."""
         return CostGraph(
             {node: blocks.once(affordable, cost) for node, cost in self.costs.items()},
             {edge: blocks.once(affordable, matrix) for edge, matrix in self.edges.items()},
@@ -48,7 +50,7 @@ class CostGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Followers:
-    """Tells which operator decides for each operator, and which strategy follows from each of its choices.
+    """A record of which operator decides for each operator, and which strategy follows from each of its choices.
 
     Attributes:
         root: for each operator the operator whose choice decides.
@@ -59,12 +61,12 @@ class Followers:
     remap: tuple[np.ndarray, ...]
 
     def strategy(self, operator: int, choice: dict[int, int]) -> int:
-        """Returns the strategy that an operator takes, given the choices of all operators that decide (the roots)."""
+        """Returns the number of an operator's strategy, given the choices of all operators that decide (the roots)."""
         return int(self.remap[operator][choice[self.root[operator]]])
 
 
 def merge_followers(operators: Sequence[Operator], tables: Sequence[Table], blocks: Blocks) -> Followers:
-    """Let every operator that follows another be decided by the one at the end of the chain."""
+    """Finds for each operator the one at the end of the chain that it follows, which decides how it is sharded."""
     root: list[int] = []
     remap: list[np.ndarray] = []
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
@@ -99,7 +101,7 @@ def _lookup(table: Table) -> np.ndarray:
 def build_graph(
     operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, blocks: Blocks
 ) -> CostGraph:
-    """Add up all costs by the nodes that decide them."""
+    """Builds the cost graph of a program by adding up all operators' costs at the nodes that decide them."""
     root, remap = followers.root, followers.remap
     builder = _Builder(CostGraph({}, {}), blocks)
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):

@@ -16,7 +16,7 @@ _TOLERANCE = 1e-6
 
 
 def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int, int]:
-    """The cheapest choice for each node.
+    """Returns the cheapest choice for each node of a cost graph, by an integer linear program.
 
     One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an
     edge; a pair's variables add up to those of its ends. Where the program without the demand for whole numbers has a
@@ -136,11 +136,11 @@ _NO_MEMORY = ("identity", "output")
 def memory_rows(
     operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, budget: float
 ) -> tuple[MemoryRow, ...]:
-    """A limit for each product and convolution: the results that are still to be read fit into the budget.
+    """Returns a memory limit for each product and convolution: results that are still to be read fit the budget.
 
     Args:
         operators: in the order in which they run.
-        tables: their tables.
+        tables: their tables of strategies.
         followers: which nodes decide for them.
         budget: bytes per device.
     """

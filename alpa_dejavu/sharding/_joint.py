@@ -24,7 +24,10 @@ Factor = tuple[tuple[int, ...], NDArray[np.float64]]
 
 @final
 class JointCosts:
-    """All nodes but the kept ones eliminated one by one, the one with the smallest table first."""
+    """The least cost of a graph for each combination of some kept nodes' choices.
+
+    All other nodes are eliminated one by one, the one with the smallest table of costs first.
+    """
 
     def __init__(self, graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> None:
         """Keeps the nodes of `choices`, with those of their choices that it lists, ascending.
@@ -49,7 +52,7 @@ class JointCosts:
         self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
 
     def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
-        """The least cost, and the kept nodes' places that have it, looked for among what the penalties allow.
+        """Finds the kept nodes' choices of least cost that the penalties allow, and returns that cost and the choices.
 
         Args:
             penalties: for kept nodes what each of their choices costs more; a node may have several.
@@ -72,7 +75,7 @@ class JointCosts:
         )
 
     def complete(self, kept: Sequence[int]) -> dict[int, int]:
-        """The best choice of all nodes, given the kept ones' places as `cheapest` says them."""
+        """Returns the best choice of every node, given the kept nodes' choices as `cheapest` returns them."""
         choice = dict(zip(self._keep, map(int, kept), strict=True))
         for node, others, best in reversed(self._answers):
             choice[node] = int(best[tuple(choice[other] for other in others)])

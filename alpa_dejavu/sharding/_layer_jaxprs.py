@@ -17,7 +17,7 @@ from alpa_dejavu.sharding._gradients import Groups, Roles, pair_gradients, resul
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerJaxprs:
-    """One layer of a train step; the three jaxprs share variables.
+    """One layer of a train step as forward, backward and update jaxprs, which share variables.
 
     Attributes:
         forward: of one micro-batch.
@@ -52,7 +52,9 @@ def layers_of(
     micro_batch: int | None = None,
     gradients: Mapping[core.Var, Collection[core.Var]] | None = None,
 ) -> list[LayerJaxprs]:
-    """The layers of a step, from what `alpa_dejavu.layers.features.describe` takes too.
+    """Gives each layer of a step its jaxprs and the roles of their variables.
+
+    It takes what `alpa_dejavu.layers.features.describe` takes, too.
 
     Args:
         forward: the L layers' jaxprs, in order.
@@ -110,7 +112,7 @@ def _is_parameter(
 
 
 def layer_key(layer: LayerJaxprs) -> Hashable:
-    """The key of a layer: what its jaxprs compute, how they hang together, and what each variable is for."""
+    """Returns a key that equal layers share: what the jaxprs compute, how they connect, what each variable is for."""
     jaxprs = [jaxpr for jaxpr in (layer.forward, layer.backward, layer.update) if jaxpr is not None]
     numbers: dict[core.Var, int] = {}
     wiring = tuple(
@@ -142,7 +144,7 @@ def _num_bytes(found: Iterable[core.Var]) -> int:
 
 
 def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
-    """Returns for each operator record of a layer's update the parameter that it is about, None where it is about none.
+    """Returns for each operation of a layer's update the parameter that it is about, None where it is about none.
 
     Parameters, gradients and states are about themselves; what is made of them is about the first operand's of the same
     shape.

@@ -18,12 +18,12 @@ from alpa_dejavu.sharding._operator import Operator
 @final
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A parameter that is trained: operators by their place.
+    """A trained parameter of a program, with its gradient's operators and the size of its optimizer state.
 
     Attributes:
-        parameter, accumulator: what is kept of it.
+        parameter, accumulator: the operators of the parameter and of its accumulated gradient.
         sums: the products and reductions that its gradient comes from.
-        state_bytes: of its whole optimizer state.
+        state_bytes: bytes of its whole optimizer state.
     """
 
     parameter: int
@@ -35,7 +35,7 @@ class Trained:
 @final
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """A value in memory: the operator by which it is cut, its whole bytes, and the steps in which it is there."""
+    """A value's time in memory: the operator by which it is cut, its undivided bytes, its first and its last step."""
 
     operator: int
     num_bytes: float
@@ -46,7 +46,9 @@ class Lifetime:
 @final
 @dataclasses.dataclass(frozen=True)
 class LayerProgram:
-    """One layer, or several as one; equal programs need to be solved once.
+    """The operators of one layer, or of several as one, as a program that the sharding engine solves.
+
+    Equal programs need to be solved once.
 
     Attributes:
         operators: the program.
@@ -82,7 +84,7 @@ class LayerProgram:
 
     @cached_property
     def smaller(self) -> frozenset[int]:
-        """Returns the operators whose results cross a boundary, and are smaller than the largest that crosses it."""
+        """Returns the operators whose results cross a layers' boundary and are smaller than the largest that does."""
         found: set[int] = set()
         for side in (self.received, self.sent):
             sizes = {place: math.prod(self.operators[place].shape) for place in side}
@@ -91,11 +93,11 @@ class LayerProgram:
 
     @cached_property
     def facts(self) -> Facts:
-        """Returns the facts about the program that the engine needs on every mesh."""
+        """Returns the facts about the program's operators that the sharding engine needs on every mesh."""
         return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
 
     def phase(self, operator: int) -> str:
-        """The pass that an operator belongs to."""
+        """Returns the pass that an operator belongs to: "forward", "backward" or "update"."""
         if operator < self.num_forward:
             return "forward"
         return "backward" if operator < self.num_forward + self.num_backward else "update"

@@ -14,7 +14,7 @@ from alpa_dejavu.sharding._writer import Writer, itemsize
 
 
 def lookup(writer: Writer, step: Step) -> int:
-    """The operator of a gather's result."""
+    """Writes operators for a gather of a jaxpr, such as an embedding's lookup, and returns that of its result."""
     table, indices, out = step.inputs[0], step.inputs[1], step.outputs[0]
     rows = _rows_looked_up(table.shape, indices.shape, out.shape)
     if rows is not None:
@@ -30,7 +30,7 @@ def lookup(writer: Writer, step: Step) -> int:
 
 
 def lookup_gradient(writer: Writer, step: Step) -> int:
-    """The operator of a scatter's result."""
+    """Writes operators for a scatter of a jaxpr, such as a lookup's gradient, and returns that of its result."""
     (table, indices, updates), out = step.inputs[:3], step.outputs[0]
     rows = _rows_looked_up(table.shape, indices.shape, updates.shape)
     kept = _leading(table.shape, updates.shape)

@@ -47,44 +47,44 @@ class LogicalMesh:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices in the grid."""
+        """Returns the number of devices in the grid."""
         return math.prod(self.shape)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The axes that have more than one device: only these can cut a tensor."""
+        """Returns the axes that have more than one device: only these can cut a tensor."""
         return tuple(axis for axis, length in enumerate(self.shape) if length > 1)
 
     def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
-        """The groups of device ids that talk to each other along an axis."""
+        """Returns the groups of device ids that communicate with each other along an axis of the mesh."""
         inner = math.prod(self.shape[axis + 1:])
         length = self.shape[axis]
         starts = [i for i in range(self.num_devices) if (i // inner) % length == 0]
         return tuple(tuple(self.device_ids[start + k * inner] for k in range(length)) for start in starts)
 
     def all_gather_cost(self, num_bytes: float, axis: int) -> float:
-        """The cost of gathering a tensor of `num_bytes` bytes, whole, along `axis`."""
+        """Returns the cost of an all-gather along `axis` after which each device has `num_bytes` bytes."""
         if self.profile is not None:
             return self.profile.all_gather(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.1
 
     def all_reduce_cost(self, num_bytes: float, axis: int) -> float:
-        """The cost of summing a tensor of `num_bytes` bytes over the devices along `axis`."""
+        """Returns the cost of summing a tensor of `num_bytes` bytes over the devices along `axis`."""
         if self.profile is not None:
             return self.profile.all_reduce(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * 2 * (n - 1) / n * num_bytes + 0.01
 
     def reduce_scatter_cost(self, num_bytes: float, axis: int) -> float:
-        """The cost of summing a tensor of `num_bytes` bytes along `axis`, each device keeping its part."""
+        """Returns the cost of summing a tensor of `num_bytes` bytes along `axis`, each device keeping its part."""
         if self.profile is not None:
             return self.profile.reduce_scatter(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.001
 
     def all_to_all_cost(self, num_bytes: float, axis: int) -> float:
-        """The cost of moving the cut of a tensor of `num_bytes` bytes from one dimension to another along `axis`."""
+        """Returns the cost of moving the cut of a tensor of `num_bytes` bytes to another dimension along `axis`."""
         if self.profile is not None:
             return self.profile.all_to_all(self.groups(axis), num_bytes)
         n = self.shape[axis]

@@ -14,7 +14,7 @@ from alpa_dejavu.sharding.hlo.shardings import MANUAL
 
 @dataclasses.dataclass(frozen=True)
 class ShardedModule:
-    """A module with shardings.
+    """An HLO module annotated with shardings, with the solution that they come from and its cost.
 
     Attributes:
         module: the module; a sharding on each instruction, on the parameters and on the result.
@@ -28,7 +28,7 @@ class ShardedModule:
 
 
 def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOptions) -> ShardedModule:
-    """Choose shardings for a module and write them into it.
+    """Chooses shardings for an HLO module, and returns a copy that has them written into it.
 
     Args:
         module: one entry computation without calls, simplified (see `alpa_dejavu.sharding.hlo.simplify`). Shardings
@@ -66,7 +66,7 @@ HEURISTICS = ("shard-largest", "shard-first", "shard-last")
 
 
 def heuristic_spec(shape: Shape, mesh: LogicalMesh, heuristic: str) -> Spec:
-    """The spec of a parameter by a rule; whole where the rule's cut would not come out even.
+    """Returns how a rule of thumb cuts a parameter over the mesh axes; whole where the cut would be uneven.
 
     Args:
         shape: the parameter's shape.

@@ -22,7 +22,7 @@ Solver = BoundarySolver | OneDevice
 
 
 def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[int]) -> list[LayerSharding]:
-    """A layer's sharding under a pair of boundary layouts, at each of some ZeRO levels."""
+    """Returns a layer's sharding under a pair of boundary layouts, at each of some ZeRO levels."""
     program, shape = solver.program, solver.mesh.shape
     strategies = solver.strategies(received, sent)
     causes = collectives(program.operators, strategies, shape, program.facts.batch_dims)
@@ -101,7 +101,7 @@ Value = tuple[int, float, tuple[int, ...]]
 
 @final
 class Held:
-    """A program under chosen strategies, on a mesh of some shape.
+    """A reckoning of what each device holds of a program under chosen strategies on a mesh.
 
     Bytes come in parts, shape (2, 2): by whether they grow with the micro-batch, and whether mesh axis 0 cuts them.
     """
@@ -112,19 +112,19 @@ class Held:
         self._batch_dims = program.facts.batch_dims
 
     def whole(self, place: int) -> float:
-        """Bytes of the whole result of an operator."""
+        """Returns the bytes of an operator's whole result, before it is cut."""
         return float(self.program.operators[place].num_bytes)
 
     def axes(self, place: int) -> tuple[int, ...]:
-        """The axes that cut an operator's result; none for place -1."""
+        """Returns the mesh axes that cut an operator's result; none for place -1."""
         return axes_of(self._strategies[place].output) if place >= 0 else ()
 
     def working_axes(self, place: int) -> tuple[int, ...]:
-        """The axes that divide an operator's work: those that cut its result, and those that sum parts of it."""
+        """Returns the mesh axes that divide an operator's work: those that cut its result, or sum parts of it."""
         return (*self.axes(place), *self._strategies[place].all_reduce) if place >= 0 else ()
 
     def parts(self, values: Iterable[Value]) -> FloatArray:
-        """Returns the bytes that one device has of some values, in parts."""
+        """Returns the total bytes that one device has of some values, in parts, shape (2, 2)."""
         found = np.zeros((2, 2))
         for place, num_bytes, further in values:
             batched, divided, share = self._share(place, num_bytes, further)
@@ -150,7 +150,7 @@ class Held:
 
 
 def undominated_moments(alive: FloatArray) -> FloatArray:
-    """The moments at which most may be alive, however the parts are scaled; the one of the largest sum comes first.
+    """Returns the moments at which most bytes may be alive, however their parts are scaled; the largest sum is first.
 
     >>> undominated_moments(np.array([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 9.0]], [[1.0, 0.0], [0.0, 1.0]]]))
     array([[[0., 0.],

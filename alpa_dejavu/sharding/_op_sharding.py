@@ -13,9 +13,10 @@ from alpa_dejavu.sharding.hlo.shardings import MAXIMAL, OTHER, REPLICATED
 
 @lru_cache(maxsize=4096)
 def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
-    """The OpSharding of a spec: a tile assignment, with the devices that share a tile in a last dimension.
+    """Converts a spec (the mesh axes that cut each dimension of a tensor) into an HLO `OpSharding`.
 
-    The message is shared between calls: copy it before changing it.
+    Devices that share a tile are in a last dimension of the tile assignment. The message is shared between calls: copy
+    it before changing it.
     """
     if is_replicated(spec):
         return OpSharding(type=REPLICATED)
@@ -31,7 +32,10 @@ def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
 
 
 def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec | None:
-    """The spec of an OpSharding; None if it is undefined (type MANUAL) or no cut along axes of the mesh."""
+    """Converts an HLO `OpSharding` into a spec, the mesh axes that cut each dimension of a tensor.
+
+    It is None if the sharding is undefined (type MANUAL) or no cut along axes of the mesh.
+    """
     if sharding.type in (REPLICATED, MAXIMAL):
         return replicated(rank)
     if sharding.type != OTHER or rank == 0:

@@ -15,14 +15,17 @@ Kind = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
-    """The dimensions that a broadcast places, a transpose permutes, a reduce or a sort works along."""
+    """The dimensions that a broadcast places, a transpose permutes, a reduce or sort works along; or window widths."""
 
     dims: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class DotDims:
-    """The dimensions of a matrix product. The result has the batch, then the lhs's free, then the rhs's free ones."""
+    """The dimension numbers of a matrix product: the batch and the contracted dimensions of each operand.
+
+    The result has the batch, then the lhs's free, then the rhs's free ones.
+    """
 
     lhs_batch: tuple[int, ...]
     rhs_batch: tuple[int, ...]
@@ -32,7 +35,7 @@ class DotDims:
 
 @dataclasses.dataclass(frozen=True)
 class ConvolutionDims:
-    """The dimensions of a convolution that can be cut, and its groups."""
+    """The batch and feature dimensions of a convolution, by which it can be cut, and its numbers of groups."""
 
     lhs_batch: int
     lhs_feature: int
@@ -46,7 +49,7 @@ class ConvolutionDims:
 
 @dataclasses.dataclass(frozen=True)
 class IndexDims:
-    """The dimensions that a gather or scatter only carries along: of the operand, of the result, of the updates."""
+    """The dimensions that a gather or scatter only carries along: of its operand, its result and its updates."""
 
     operand: tuple[int, ...]
     result: tuple[int, ...]
@@ -58,7 +61,7 @@ Attributes = Dims | DotDims | ConvolutionDims | IndexDims | None
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One operator with one result.
+    """One operator of a program that is to be sharded; it has one result.
 
     An operator of several results is its first ("reduce", "sort", "opaque") and "sibling"s of that one. Tuples do not
     appear; a marker around several tensors is an "identity" of each.
@@ -96,16 +99,16 @@ class Operator:
 
     @cached_property
     def num_bytes(self) -> int:
-        """Bytes of the whole result."""
+        """Returns the bytes of the operator's whole result, before it is cut."""
         return math.prod(self.shape) * self.itemsize
 
     @property
     def rank(self) -> int:
-        """The number of the result's dimensions."""
+        """Returns the number of dimensions of the operator's result."""
         return len(self.shape)
 
     def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> "Operator":
-        """An output of the program that is this operator's result, which stands at a place of the list."""
+        """Returns an operator that makes this one's result, at `place` of the list, an output of the program."""
         return dataclasses.replace(
             self, kind="output", operands=(place,), name="", attributes=None, stage_start=False, alias=alias,
             pinned=pinned,
@@ -113,12 +116,12 @@ class Operator:
 
 
 def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions of a matrix product's operand that stay in the result."""
+    """Returns the dimensions of a matrix product's operand that stay in the result, without the batch ones."""
     return tuple(dim for dim in range(rank) if dim not in batch and dim not in contract)
 
 
 def check_operators(operators: tuple[Operator, ...]) -> None:
-    """Raise ValueError unless every operator stands after its operands."""
+    """Raises a ValueError unless every operator of a list stands after its operands."""
     for index, operator in enumerate(operators):
         if any(operand < 0 or operand >= index for operand in operator.operands):
             raise ValueError(

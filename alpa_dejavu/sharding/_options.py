@@ -10,7 +10,7 @@ SOLVERS = ("ilp", "relaxed")
 
 @dataclasses.dataclass(frozen=True)
 class ShardingOptions:
-    """The options of the solver; the names are those that Alpa sets for its pass.
+    """The options of the sharding solver; the names are those that Alpa sets for its auto-sharding pass.
 
     Attributes:
         enable: False leaves every choice to the annotations that are there and their propagation.

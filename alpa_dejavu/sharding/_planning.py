@@ -14,12 +14,12 @@ from alpa_dejavu.sharding._table import Strategy, Table
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """An operator where its strategies are made.
+    """An operator with all that its sharding strategies depend on: operands, costs of collectives, surroundings.
 
     Attributes:
         operator: the operator.
         operands: its operands.
-        tables: the tables of its operands.
+        tables: the strategy tables of its operands.
         costs: the costs of collectives on the mesh.
         batch_dim: the batch dimension of its result, or None.
         leader: the operand that an element-wise operator follows, and whether another lies as near; chosen by depth.
@@ -42,21 +42,21 @@ class Site:
 
     @property
     def mesh_shape(self) -> Shape:
-        """The lengths of the mesh's axes."""
+        """Returns the lengths of the logical mesh's axes."""
         return self.costs.mesh.shape
 
     @property
     def options(self) -> ShardingOptions:
-        """The user's options."""
+        """Returns the user's sharding options."""
         return self.costs.options
 
     @property
     def is_grid(self) -> bool:
-        """Whether more than one axis of the mesh has more than one device."""
+        """Returns whether more than one axis of the mesh has more than one device."""
         return len(self.costs.mesh.axes) > 1
 
     def tile(self, *cuts: tuple[int | None, int], of: int | None = None) -> Spec | None:
-        """The spec that cuts the given (dimension, axis) pairs of the result, or of an operand; None if it is absurd.
+        """Returns the spec that cuts the result, or an operand, by (dimension, mesh axis) pairs; None if it is absurd.
 
         A pair without a dimension stands for a dimension of size 1. Absurd is a dimension of fewer rows than devices.
         """
@@ -72,20 +72,20 @@ class Site:
 
 
 def one_dim_specs(site: Site, divisible: bool) -> list[Spec]:
-    """All specs of the result that cut one dimension by one axis."""
+    """Returns all ways to cut one dimension of an operator's result by one mesh axis."""
     specs = (site.tile((dim, axis)) for dim in range(site.operator.rank) for axis in site.costs.mesh.axes)
     return _usable(site, specs, divisible)
 
 
 def line_specs(site: Site, divisible: bool) -> list[Spec]:
-    """All specs of the result that cut one dimension by all axes of a grid."""
+    """Returns all ways to cut one dimension of an operator's result by all axes of a grid; none on other meshes."""
     axes = site.costs.mesh.axes
     specs = (site.tile(*((dim, axis) for axis in axes)) for dim in range(site.operator.rank))
     return _usable(site, specs, divisible) if site.is_grid else []
 
 
 def grid_specs(site: Site, divisible: bool) -> list[Spec]:
-    """All specs of the result that use every axis, each on a dimension of its own."""
+    """Returns all ways to cut an operator's result by every mesh axis, each on a dimension of its own."""
     axes = site.costs.mesh.axes
     if not site.is_grid:
         return one_dim_specs(site, divisible)
@@ -105,7 +105,7 @@ def _usable(site: Site, specs: Iterable[Spec | None], divisible: bool) -> list[S
 
 
 def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
-    """Only the strategies that cut the batch dimension by the forced axis, if one is forced and they exist.
+    """Returns the strategies that cut the batch dimension by the mesh axis that is forced; all if there are none.
 
     Where the axis has one device, the batch dimension is to stay whole.
     """
@@ -118,20 +118,20 @@ def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
 
 
 def whole(site: Site, computation: float = 0.0) -> Strategy:
-    """The strategy that leaves the operands and the result whole on every device."""
+    """Returns the strategy that leaves an operator's operands and result whole on every device."""
     inputs = tuple(replicated(operand.rank) for operand in site.operands)
     return Strategy("R", replicated(site.operator.rank), inputs, computation=computation)
 
 
 def whole_table(site: Site) -> Table:
-    """A constant, or an operator that is not understood, is whole on every device."""
+    """Returns the strategy table of a constant, or of an unknown operator: it is whole on every device."""
     return make_table(site, [])
 
 
 def make_table(
     site: Site, strategies: Sequence[Strategy], follow: int | None = None, sources: Sequence[int] = ()
 ) -> Table:
-    """Price the strategies: each operand is brought to the spec that is asked of it, or to the result's own.
+    """Prices an operator's strategies: each operand is brought to the cut that is asked of it, or to the result's.
 
     Args:
         site: the operator.

@@ -9,7 +9,7 @@ Samples = tuple[tuple[float, float], ...]
 
 
 def interpolate(samples: Sequence[tuple[float, float]], size: float) -> float:
-    """The cost at `size` on the line through the two samples around it (the outer two beyond the ends)."""
+    """Returns the cost at `size` on the line through the two samples around it (the outer two beyond the ends)."""
     if len(samples) == 1:
         return samples[0][1]
     right = min(max(bisect.bisect_left([sample[0] for sample in samples], size), 1), len(samples) - 1)
@@ -19,7 +19,7 @@ def interpolate(samples: Sequence[tuple[float, float]], size: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveProfile:
-    """Costs by group of devices, as a cluster's measurement has them.
+    """The measured seconds of collectives of several sizes, for groups of devices of a cluster.
 
     Attributes:
         all_reduces: for each tuple of groups, (number of float32 elements, seconds) in rising order.
@@ -41,7 +41,7 @@ class CollectiveProfile:
     def from_dicts(
         cls, all_reduce: Mapping, all_gather: Mapping, reduce_scatter: Mapping
     ) -> "CollectiveProfile | None":
-        """Read the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
+        """Reads the measurements out of the dictionaries of Alpa's `ProfilingResult`; None if nothing was measured.
 
         Args:
             all_reduce: {(groups, dtype): [(elements, seconds), ...]}; only float32 is used, as in Alpa.
@@ -63,22 +63,25 @@ class CollectiveProfile:
         return interpolate(table[groups], elements) - interpolate(table[groups], 0)
 
     def all_reduce(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Seconds, beyond an empty call, of an all-reduce of `num_bytes` bytes."""
+        """Returns the seconds, beyond an empty call, of an all-reduce of `num_bytes` bytes."""
         return self._beyond_latency(self.all_reduces, tuple(groups), num_bytes / 4)
 
     def all_gather(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Seconds, beyond an empty call, of an all-gather of `num_bytes` bytes."""
+        """Returns the seconds, beyond an empty call, of an all-gather of `num_bytes` bytes."""
         if not self.all_gathers:
             return self.all_reduce(groups, num_bytes) / 2
         return self._beyond_latency(self.all_gathers, tuple(groups), num_bytes / 4)
 
     def reduce_scatter(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Seconds, beyond an empty call, of a reduce-scatter of `num_bytes` bytes."""
+        """Returns the seconds, beyond an empty call, of a reduce-scatter of `num_bytes` bytes."""
         if not self.reduce_scatters:
             return self.all_reduce(groups, num_bytes) / 2
         return self._beyond_latency(self.reduce_scatters, tuple(groups), num_bytes / 4)
 
     def all_to_all(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Seconds of an all-to-all, from the all-gather of one device's part and Alpa's correction for group size."""
+        """Returns the seconds of an all-to-all: the all-gather of one device's part, corrected for the group size.
+
+        The correction is Alpa's.
+        """
         n = len(groups[0])
         return self.all_gather(groups, num_bytes / n) * n / 2.0

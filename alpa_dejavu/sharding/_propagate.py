@@ -8,7 +8,7 @@ from alpa_dejavu.sharding._spec import Shape, Spec, replicated
 
 
 def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
-    """The spec after a transposition: dimension i of the result is dimension permutation[i] of the operand.
+    """Returns how a transposition's result is cut: its dimension i is dimension permutation[i] of the operand.
 
     >>> transpose_spec(((0,), (), (1,)), (2, 0, 1))
     ((1,), (0,), ())
@@ -17,7 +17,7 @@ def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
 
 
 def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
-    """The spec after a broadcast that puts dimension i of the operand at dimensions[i] of the result.
+    """Returns how a broadcast's result is cut: its dimension dimensions[i] is dimension i of the operand.
 
     >>> broadcast_spec(((0,),), 2, (1,))
     ((), (0,))
@@ -29,7 +29,7 @@ def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
 
 
 def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
-    """The spec after an operator that changes some sizes (slice, pad, ...); None where it changes a cut dimension.
+    """Returns how the result of a slice, pad or the like is cut; None where it changes a cut dimension's size.
 
     >>> same_size_spec(((0,), ()), (8, 8), (8, 4))
     ((0,), ())
@@ -42,7 +42,7 @@ def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
 
 
 def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
-    """The spec after an operator that looks through a window; None where a cut dimension's window is wider than 1."""
+    """Returns how a windowed operator's result is cut; None where a cut dimension's window is wider than 1."""
     if any(axes and size != 1 for axes, size in zip(spec, window, strict=True)):
         return None
     return spec
@@ -50,7 +50,7 @@ def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
 
 @lru_cache(maxsize=1 << 16)
 def reshape_spec(spec: Spec, old: Shape, new: Shape, mesh_shape: Shape) -> Spec | None:
-    """The spec after a reshape, or None where the parts of the operand are no parts of the result.
+    """Returns how a reshape's result is cut, or None where the parts of the operand are no parts of the result.
 
     Number the elements in row-major order. An axis that cuts a dimension picks a digit of that number; the result
     can be cut in the same way if that digit is the leading one of (what is left of) one of its dimensions.

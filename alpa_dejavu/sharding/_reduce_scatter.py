@@ -24,7 +24,7 @@ _FEWEST = 5
 
 @dataclasses.dataclass(frozen=True)
 class Recut:
-    """The results that are cut otherwise than the solver decided.
+    """The operators whose results are cut otherwise than the solver decided, so that sums may stay in parts.
 
     Attributes:
         specs: the new spec of each such operator's result.
@@ -40,7 +40,7 @@ class Recut:
 def find_reduce_scatters(
     facts: Facts, strategies: Sequence[Strategy], mesh_shape: Shape, options: ShardingOptions
 ) -> Recut:
-    """Find the sums that may stay in parts, and what else is to be cut with them.
+    """Finds the all-reduced sums that may stay in parts, and what else is to be cut with them.
 
     Args:
         facts: about the program.

@@ -12,7 +12,7 @@ from alpa_dejavu.sharding._table import Strategy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Operators, the strategies chosen for them, and who reads each one's result, outputs of the program included."""
+    """A program's operators, with the strategy chosen for each and the readers of its result, outputs included."""
 
     operators: Sequence[Operator]
     strategies: Sequence[Strategy]
@@ -20,12 +20,12 @@ class Program:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Who reads each operator's result, outputs of the program aside."""
+        """Returns for each operator the readers of its result, outputs of the program aside."""
         return [[user for user in users if self.operators[user].kind != "output"] for users in self.all_users]
 
     @cached_property
     def replaces(self) -> dict[int, int]:
-        """Returns for each operator whose result takes over a parameter's memory, that parameter."""
+        """Maps each operator whose result takes over a parameter's memory to that parameter."""
         found = {}
         for operator in self.operators:
             if operator.kind == "output" and operator.alias is not None:
@@ -33,13 +33,13 @@ class Program:
         return found
 
     def behind_markers(self, index: int) -> int:
-        """The operator whose result a chain of markers hands on."""
+        """Returns the operator whose result a chain of pipeline markers hands on."""
         while self.operators[index].kind == "identity":
             index = self.operators[index].operands[0]
         return index
 
     def only_output(self, index: int) -> bool:
-        """Whether an operator's result is an output of the program, maybe behind markers, and nothing else."""
+        """Returns whether an operator's result is an output of the program, maybe behind markers, and nothing else."""
         while len(self.all_users[index]) == 1:
             index = self.all_users[index][0]
             if self.operators[index].kind == "output":
@@ -49,18 +49,21 @@ class Program:
         return False
 
     def single_user(self, index: int) -> int | None:
-        """The only reader of an operator's result, if there is just one and it is no output."""
+        """Returns the only reader of an operator's result; None if there are several, or if it is an output."""
         users = self.all_users[index]
         return users[0] if len(users) == 1 and self.operators[users[0]].kind != "output" else None
 
     def users_through_memory(self, index: int) -> list[int]:
-        """Who reads an operator's result, now or, as the parameter that it replaces, in the next step."""
+        """Returns the readers of an operator's result, now or, as the parameter that it replaces, in the next step."""
         return list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]])) if (
             index in self.replaces
         ) else self.users[index]
 
     def is_always_whole(self, index: int) -> bool:
-        """Whether a result is whole because there is nothing to cut: constants and numbers, spread out or not."""
+        """Returns whether an operator's result is whole on every device because there is nothing to cut.
+
+        So are constants and scalars, spread out or not.
+        """
         operator = self.operators[index]
         return operator.kind == "constant" or not operator.rank or (
             operator.kind == "broadcast" and self.is_always_whole(operator.operands[0])
@@ -69,7 +72,7 @@ class Program:
 
 @dataclasses.dataclass
 class Region:
-    """Operators that can all be cut in another way.
+    """A region of operators around a sum that can all be cut in another way together.
 
     Attributes:
         members: operators whose result nobody outside needs in the old way.
@@ -86,7 +89,7 @@ class Region:
     behind: frozenset[int]
 
     def cut_of(self, program: Program, member: int, cut: Spec) -> Spec:
-        """The spec of a member, given that of the sum."""
+        """Returns how a member of the region is cut, given how the sum is cut."""
         if program.operators[member].shape == self.shape and member not in self.behind:
             return cut
         assert self.transposed is not None
@@ -96,7 +99,7 @@ class Region:
 
 
 def find_region(program: Program, start: int) -> Region:
-    """The region around a sum: found from it by readers and operands that are cut alike and of the same shape."""
+    """Finds the region around a sum, through readers and operands that are cut alike and of the same shape."""
     walk = _Walk(program, start)
     walk.visit(start)
     boundary = _common_ancestor(program, walk)

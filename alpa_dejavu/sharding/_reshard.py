@@ -19,11 +19,11 @@ class Costs:
         self.matrix = lru_cache(maxsize=None)(self._matrix)
 
     def all_reduce(self, num_bytes: float, axes: tuple[int, ...]) -> float:
-        """The cost of summing over the devices of all the given axes."""
+        """Returns the cost of an all-reduce over the devices along all the given mesh axes."""
         return sum(self.mesh.all_reduce_cost(num_bytes, axis) for axis in axes)
 
     def all_gather(self, num_bytes: float, axis: int) -> float:
-        """The cost of gathering along an axis, or the options' price of it."""
+        """Returns the cost of an all-gather along a mesh axis, or the options' price of it."""
         if self.options.all_gather_cost is not None:
             return self.options.all_gather_cost
         if self._only_all_reduce(axis):
@@ -31,7 +31,7 @@ class Costs:
         return self.mesh.all_gather_cost(num_bytes, axis)
 
     def all_to_all(self, num_bytes: float, axis: int) -> float:
-        """The cost of an all-to-all along an axis, or the options' price of it."""
+        """Returns the cost of an all-to-all along a mesh axis, or the options' price of it."""
         if self.options.all_to_all_cost is not None:
             return self.options.all_to_all_cost
         if self._only_all_reduce(axis):
@@ -43,7 +43,7 @@ class Costs:
         return self.mesh.profile is None and self.options.force_batch_dim_to_mesh_dim == axis
 
     def replication_penalty(self) -> float:
-        """A small cost of keeping a tensor whole, so that of equal solutions the one of less memory wins."""
+        """Returns a small cost of keeping a tensor whole, so that of equal solutions the one of less memory wins."""
         two = (*range(len(self.mesh.shape)), 0)[:2]
         return float(int(sum(self.mesh.all_reduce_cost(1, axis) for axis in two)))
 

@@ -20,11 +20,11 @@ from alpa_dejavu.sharding._table import Strategy
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """The strategies by which operators are computed on the mesh.
+    """A solution of the sharding problem: the strategy by which each operator is computed on the mesh.
 
     Attributes:
         strategies: the chosen strategy of each operator.
-        choices: its place among the operator's strategies.
+        choices: the place of each chosen strategy among its operator's strategies.
         objective: the cost of all of them, and of the resharding between them.
         lower_bound: no choices cost less; the objective itself where the solver is exact.
         batch_dims: the batch dimension that each operator was found to have.
@@ -40,12 +40,12 @@ class Solution:
 
     @property
     def outputs(self) -> tuple[Spec, ...]:
-        """The spec of each operator's result."""
+        """Returns the mesh axes that cut each dimension of each operator's result."""
         return tuple(self.recut.specs.get(i, s.output) for i, s in enumerate(self.strategies))
 
 
 def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
-    """Choose a sharding for each operator such that the whole costs least.
+    """Chooses a sharding for each operator such that the whole program costs least.
 
     Args:
         operators: the program, each operator after its operands.

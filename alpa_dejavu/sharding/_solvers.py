@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @final
 class NamedSolver:
-    """One of `SOLVERS`, called with a graph and memory limits.
+    """A solver of cost graphs, one of `SOLVERS` by its name; it is called with a graph and memory limits.
 
     Where "relaxed" finds nothing that is wanted, "ilp" has the last word.
 

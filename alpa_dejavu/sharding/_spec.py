@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def replicated(rank: int) -> Spec:
-    """The spec of a tensor that every device has whole.
+    """Returns the spec of a tensor that every device has whole: no mesh axis cuts any dimension.
 
     >>> replicated(2)
     ((), ())
@@ -23,7 +23,7 @@ def replicated(rank: int) -> Spec:
 
 
 def tile(rank: int, cuts: dict[int, tuple[int, ...]], mesh_shape: Shape) -> Spec:
-    """The spec that cuts the given dimensions by the given axes, less the axes of length 1.
+    """Returns the spec that cuts the given dimensions by the given mesh axes, less the axes of length 1.
 
     >>> tile(2, {0: (0,), 1: (1,)}, (4, 1))
     ((0,), ())
@@ -38,24 +38,24 @@ def _tile(rank: int, cuts: tuple[tuple[int, tuple[int, ...]], ...], mesh_shape: 
 
 
 def of_rank(spec: Spec, rank: int) -> Spec:
-    """The spec for a tensor that goes with one of this spec: the same where it has the same rank, else whole."""
+    """Returns the spec itself for a tensor of the same rank; for one of another rank, the spec of a whole tensor."""
     return spec if len(spec) == rank else replicated(rank)
 
 
 def is_replicated(spec: Spec) -> bool:
-    """Whether every device has the whole tensor."""
+    """Returns whether every device has the whole tensor under a spec."""
     return not any(spec)
 
 
 @lru_cache(maxsize=1 << 16)
 def axes_of(spec: Spec) -> tuple[int, ...]:
-    """All mesh axes that cut the tensor, by dimension."""
+    """Returns all mesh axes that cut a tensor, in the order of its dimensions."""
     return tuple(axis for axes in spec for axis in axes)
 
 
 @lru_cache(maxsize=1 << 16)
 def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
-    """Into how many different parts the tensor is cut.
+    """Returns the number of different parts into which a spec cuts a tensor.
 
     >>> num_tiles(((0, 1), ()), (2, 4))
     8
@@ -65,7 +65,7 @@ def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
-    """Whether all parts are of equal size."""
+    """Returns whether a spec cuts a tensor of the given shape into parts of equal size."""
     return all(
         size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True)
     )
@@ -73,7 +73,7 @@ def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
-    """Whether no device is left with an empty part for lack of rows."""
+    """Returns whether no device is left with an empty part of a tensor for lack of rows."""
     return all(
         size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True)
     )

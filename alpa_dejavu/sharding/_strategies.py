@@ -40,13 +40,13 @@ _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownTables:
-    """The tables made so far on one mesh under the same options.
+    """A cache of the operators' strategy tables made so far on one mesh under the same options.
 
     Attributes:
         costs: of collectives.
         tables: by what each depends on.
-        equal: the tables that differ, by what is in them.
-        repeated: costs that are paid several times, by what they are and how often.
+        equal: one table for each content.
+        repeated: cost matrices multiplied by a number of runs, by the matrix's identity and that number.
     """
 
     costs: Costs
@@ -61,7 +61,7 @@ TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
 def operator_tables(
     facts: Facts, mesh: LogicalMesh, options: ShardingOptions, store: TableStore | None = None
 ) -> list[Table]:
-    """The table of each operator.
+    """Returns the strategy table of each operator of a program.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.

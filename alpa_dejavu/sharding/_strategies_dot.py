@@ -33,7 +33,7 @@ class _Places:
 
 
 def dot_table(site: Site) -> Table:
-    """All ways of cutting a matrix product that Alpa knows of, and those that a forced batch dimension leaves."""
+    """Returns the strategy table of a matrix product: Alpa's ways of cutting it that a forced batch axis leaves."""
     places = _places(site.operator, site.operands)
     found = []
     for cuts in _ways(site, len(places.out["batch"])):
@@ -152,7 +152,7 @@ def _pairs(where: dict[str, tuple[int | None, ...]], cuts: tuple[Cut, ...]) -> l
 
 
 def convolution_table(site: Site) -> Table:
-    """All ways of cutting a convolution that Alpa knows of."""
+    """Returns the strategy table of a convolution: all ways of cutting it that Alpa knows of."""
     found = [s for cuts in _convolution_ways(site) if (s := _convolution_strategy(site, cuts)) is not None]
     return make_table(site, keep_batch_cut(site, list(dict.fromkeys(found))))
 

@@ -26,7 +26,10 @@ WHOLE_IOTA = 5.0
 
 
 def parameter_table(site: Site) -> Table:
-    """A parameter (or random tensor) may be cut along one dimension, or two if it has a batch; whole at a penalty."""
+    """Returns the strategy table of a parameter or random tensor: cut along one dimension, or whole at a penalty.
+
+    One that has a batch dimension may be cut along two.
+    """
     penalty = site.costs.replication_penalty()
     partial = penalty * PARTIAL_CUT if site.is_grid else 0.0
     strategies = [Strategy("S", spec, computation=partial) for spec in one_dim_specs(site, divisible=True)]
@@ -45,7 +48,7 @@ def parameter_table(site: Site) -> Table:
 
 
 def iota_table(site: Site) -> Table:
-    """An iota costs nothing to cut; it is kept whole only where it would otherwise be cut wrongly."""
+    """Returns the strategy table of an iota: cut for free, and whole only where it would be cut wrongly."""
     strategies = [Strategy("SS", spec) for spec in grid_specs(site, divisible=False)]
     if site.options.allow_mixed_mesh_shape:
         strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=False)]
@@ -60,7 +63,7 @@ _NEAR = 4
 
 
 def elementwise_table(site: Site) -> Table:
-    """Take over the specs of the leading operand, or of all operands where none leads."""
+    """Returns the strategy table of an element-wise operator: the cuts of its leading operand, or of all operands."""
     leader, tie = site.leader
     if (tie and not _may_follow_any(site)) or _all_broadcast(site):
         specs = [
@@ -86,7 +89,7 @@ def choose_leader(
     operator: Operator, operators: Sequence[Operator], tables: Sequence[Table], depths: Sequence[int],
     max_depth: int, alias: int | None,
 ) -> tuple[int, bool]:
-    """The operand to follow, and whether another is equally good.
+    """Chooses the operand whose cut an operator follows, and tells whether another one is equally good.
 
     First counts into how many parts an operand can be cut, then how deep it lies. An operand whose memory the result
     takes over is the last that is looked at.

@@ -11,7 +11,7 @@ from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
 
 def broadcast_table(site: Site) -> Table:
-    """The result is cut where the operand is; a number that is computed may be spread out in any way."""
+    """Returns the strategy table of a broadcast: cut where the operand is; in any way for a computed scalar."""
     operand = site.operands[0]
     if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
         strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
@@ -22,21 +22,21 @@ def broadcast_table(site: Site) -> Table:
 
 
 def transpose_table(site: Site) -> Table:
-    """The result is cut where the operand is."""
+    """Returns the strategy table of a transposition: the result is cut where the operand is."""
     assert isinstance(site.operator.attributes, Dims)
     dims = site.operator.attributes.dims
     return _carried(site, 0, [transpose_spec(spec, dims) for spec in site.tables[0].outputs])
 
 
 def same_size_table(site: Site) -> Table:
-    """Slice, pad, concatenate, dynamic slices: dimensions that keep their size keep their cut."""
+    """Returns the strategy table of a slice, pad or concatenation: dimensions that keep their size keep their cut."""
     leader = site.leader[0]
     old, new = site.operands[leader].shape, site.operator.shape
     return _carried(site, leader, [same_size_spec(spec, old, new) for spec in site.tables[leader].outputs])
 
 
 def window_table(site: Site) -> Table:
-    """Pooling and its gradient: dimensions whose window is one element wide keep their cut."""
+    """Returns the strategy table of pooling or its gradient: only dimensions with windows of width 1 are cut."""
     leader = site.leader[0]
     assert isinstance(site.operator.attributes, Dims)
     window = site.operator.attributes.dims
@@ -44,7 +44,10 @@ def window_table(site: Site) -> Table:
 
 
 def reshape_table(site: Site) -> Table:
-    """Follow the operand, or stand alone where several read the result and the mesh gives a choice."""
+    """Returns the strategy table of a reshape: it follows its operand, or is cut freely if several read the result.
+
+    It is cut freely only where the mesh gives a choice.
+    """
     old, new = site.operands[0].shape, site.operator.shape
     follows = (site.users == 1 and not site.batch_switch) or (
         site.is_grid and not site.options.allow_mixed_mesh_shape
@@ -73,12 +76,12 @@ def _free_reshape(site: Site) -> Table:
 
 
 def identity_table(site: Site) -> Table:
-    """A marker: the result is the operand."""
+    """Returns the strategy table of a pipeline marker: its result is cut as its operand is."""
     return _carried(site, 0, list(site.tables[0].outputs))
 
 
 def output_table(site: Site) -> Table:
-    """An output of the program: like its operand, but every part of the same size."""
+    """Returns the strategy table of an output of the program: cut like its operand, but only into equal parts."""
     strategies = []
     for spec in site.tables[0].outputs:
         even: Spec = tuple(
@@ -105,7 +108,7 @@ def _carried(site: Site, leader: int, specs: list[Spec | None]) -> Table:
 
 
 def reduce_table(site: Site) -> Table:
-    """Follow an operand: what is cut along a dimension that goes away has to be summed over that axis."""
+    """Returns the strategy table of a reduction: axes that cut a reduced dimension sum up partial results."""
     operator, leader = site.operator, site.leader[0]
     assert isinstance(operator.attributes, Dims)
     gone = operator.attributes.dims
@@ -123,7 +126,7 @@ def reduce_table(site: Site) -> Table:
 
 
 def sort_table(site: Site) -> Table:
-    """Follow an operand: what is cut along the sorted dimension has to be gathered for it."""
+    """Returns the strategy table of a sort: it follows an operand, gathered where the sorted dimension is cut."""
     operator, leader = site.operator, site.leader[0]
     assert isinstance(operator.attributes, Dims)
     strategies = []
@@ -139,7 +142,7 @@ def sort_table(site: Site) -> Table:
 
 
 def sibling_table(site: Site) -> Table:
-    """A further result of the operator before it: cut like the first where the shapes allow it."""
+    """Returns the strategy table of an operator's further result: cut like the first if the shapes are equal."""
     main = site.tables[0].outputs
     same = site.operands[0].shape == site.operator.shape
     specs = [spec if same else replicated(site.operator.rank) for spec in main]
@@ -148,7 +151,10 @@ def sibling_table(site: Site) -> Table:
 
 
 def index_table(site: Site) -> Table:
-    """Gather and scatter: dimensions that are only carried along may be cut; the indices are whole."""
+    """Returns the strategy table of a gather or scatter: it may be cut along dimensions that are only carried along.
+
+    The indices are whole.
+    """
     dims = site.operator.attributes
     assert isinstance(dims, IndexDims)
     strategies = []

@@ -10,7 +10,7 @@ from alpa_dejavu.sharding._spec import Spec, of_rank
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """One way of computing an operator on the mesh.
+    """One way of computing an operator on a mesh: how result and operands are cut, and what that costs.
 
     Attributes:
         name: in Alpa's notation, for reading.
@@ -29,13 +29,13 @@ class Strategy:
     communication: float = 0.0
 
     def operand(self, position: int, rank: int) -> Spec:
-        """How an operand must be cut, given its rank."""
+        """Returns how the strategy needs the operand at a position to be cut, given that operand's rank."""
         return self.inputs[position] if self.inputs else of_rank(self.output, rank)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """All strategies of one operator.
+    """A table of all strategies of one operator, with their costs, memory, and costs of bringing operands.
 
     Attributes:
         strategies: the strategies.
@@ -58,7 +58,7 @@ class Table:
 
     @cached_property
     def outputs(self) -> tuple[Spec, ...]:
-        """The spec of the result under each strategy."""
+        """Returns how the operator's result is cut under each strategy."""
         return tuple(strategy.output for strategy in self.strategies)
 
 
@@ -72,7 +72,7 @@ class Table:
 
 
 def unique_outputs(strategies: list[Strategy]) -> list[Strategy]:
-    """The first strategy of each different output."""
+    """Returns the first one of the strategies for each different cut of the result."""
     seen: dict[Spec, Strategy] = {}
     for strategy in strategies:
         seen.setdefault(strategy.output, strategy)

@@ -21,7 +21,7 @@ from alpa_dejavu.sharding.layer_sharding import Collective
 @final
 @dataclasses.dataclass(frozen=True)
 class Zero:
-    """A parameter's further division: the axes that its gradient is summed over and its state is divided by."""
+    """A further division of a parameter by ZeRO: the mesh axes that divide its state, and the number of parts."""
 
     axes: tuple[int, ...]
     ways: int
@@ -30,7 +30,7 @@ class Zero:
 def zero_divisions(
     program: LayerProgram, strategies: Sequence[Strategy], mesh_shape: Shape, level: int
 ) -> dict[int, Zero]:
-    """Returns how trained parameters, by their operators, can be divided further; nothing below level 2."""
+    """Returns how ZeRO divides trained parameters further, by their operators; nothing below level 2."""
     found = {}
     for trained in program.trained if level >= 2 else ():
         spec = strategies[trained.parameter].output
@@ -56,7 +56,7 @@ def phased(
     mesh_shape: Shape,
     level: int,
 ) -> tuple[Collective, ...]:
-    """All collectives with their phases, gradients summed as the ZeRO level has it.
+    """Returns all collectives of a layer with their phases, gradients summed as the ZeRO level has it.
 
     From level 2 on a gradient that can be divided is reduce-scattered, and the parameter gathered when it is updated;
     at level 3 both happen for each micro-batch, and the parameter is gathered for each pass.

@@ -35,12 +35,12 @@ Choice = Callable[[], dict[int, int]]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workshop:
-    """The work that programs share on one mesh; it is done for the first of them.
+    """A cache of strategy tables and graph reductions that programs share on one mesh.
 
     Attributes:
         mixed: whether tensors of several sizes cross a boundary of any of them.
-        tables: of their operators.
-        blocks: the reduction of their costs.
+        tables: the strategy tables of their operators.
+        blocks: the steps by which their cost graphs are reduced.
     """
 
     mixed: bool = False
@@ -54,10 +54,10 @@ Workshops: TypeAlias = dict[tuple[LogicalMesh, ShardingOptions, bool], Workshop]
 
 @final
 class BoundarySolver:
-    """The solver of one program on one mesh, for each pair of layouts at its boundaries.
+    """A sharding solver of one program on one mesh, for each pair of layouts at the program's two boundaries.
 
     Attributes:
-        layouts: those that are tried at either boundary; K of them, the same for all programs of a workshop.
+        layouts: those that are tried at either boundary; K of them, the same for all programs that share a `Workshop`.
     """
 
     def __init__(
@@ -80,7 +80,10 @@ class BoundarySolver:
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
-        """The cost of each pair of layouts, shape (K, K), but for a constant; infinite for pairs that can't be."""
+        """Returns the program's least cost for each pair of boundary layouts, shape (K, K), but for a constant.
+
+        It is infinite for pairs that can't be.
+        """
         found = self._solve(self._reduced)
         if np.isfinite(found).any():
             return found
@@ -88,7 +91,7 @@ class BoundarySolver:
         return self._solve(self._reduced)
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """The strategy of each operator under a pair of layouts, by their place in `layouts`."""
+        """Returns the strategy of each operator under a pair of boundary layouts, by their places in `layouts`."""
         assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
         choice = self._choice(received, sent)
         return tuple(
@@ -200,7 +203,7 @@ class BoundarySolver:
         return graph.objective(choice), lambda: choice
 
     def objective(self, received: int, sent: int) -> float:
-        """The cost of the whole program under a pair of layouts, bringing its results to theirs included."""
+        """Returns the program's cost under a pair of boundary layouts, bringing its results to theirs included."""
         choice = self._choice(received, sent)
         sides = self._sides[0][received], self._sides[1][sent]
         return self._graph.objective(choice) + sum(
@@ -210,7 +213,7 @@ class BoundarySolver:
 
 @final
 class OneDevice:
-    """A solver for one device, with the interface of `BoundarySolver`: there is one solution, and it is free."""
+    """A sharding solver for one device, with the interface of `BoundarySolver`: its only solution costs nothing."""
 
     def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
         self.program, self.mesh = program, mesh
@@ -218,15 +221,15 @@ class OneDevice:
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Returns strategies that leave every result whole."""
+        """Returns for each operator the strategy that leaves its result whole."""
         ranks = [operator.rank for operator in self.program.operators]
         whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
         return tuple(whole[rank] for rank in ranks)
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """Returns the spec of a whole tensor."""
+        """Returns how an operator's result is cut on one device: not at all."""
         return replicated(self.program.operators[place].rank)
 
     def objective(self, received: int, sent: int) -> float:
-        """Returns zero: one device sends nothing."""
+        """Returns the program's sharding cost on one device: zero, since nothing is sent."""
         return 0.0

@@ -21,7 +21,7 @@ BoolArray = NDArray[np.bool_]
 @final
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Collectives that are alike.
+    """A number of collectives of a sharded layer that are alike in kind, bytes, mesh axis and phase.
 
     Attributes:
         kind: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
@@ -43,7 +43,7 @@ class Collective:
     divided: bool = False
 
     def times(self, factor: float) -> Collective:
-        """The collectives with so many times the bytes; `dataclasses.replace` takes five times as long."""
+        """Returns the collectives with so many times the bytes; `dataclasses.replace` takes five times as long."""
         if factor == 1.0:
             return self
         return Collective(
@@ -54,7 +54,9 @@ class Collective:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerSharding:
-    """One layer on one logical mesh; bytes are of one device.
+    """The sharding of one layer on one logical mesh: its collectives, memory and divided work.
+
+    Bytes are of one device.
 
     Attributes:
         mesh_shape: of the logical mesh.
@@ -81,11 +83,11 @@ class LayerSharding:
     cost: float
 
     def cuts(self, phase: str) -> BoolArray:
-        """Returns the cuts of the records of "forward", of "backward" or of "step", which is the update."""
+        """Returns which mesh axes divide each operator's work in "forward", "backward" or "step" (the update)."""
         return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
-        """Returns the same choices with mesh axis 0 of another length, and micro-batches so many times as large.
+        """Returns the same sharding with mesh axis 0 of another length, and micro-batches so many times as large.
 
         Bytes follow; the engine's objective stays as it was. Axis 0 must have been longer than 1, or nothing is known
         of how it would cut.
@@ -116,7 +118,7 @@ class LayerSharding:
         )
 
     def memory(self) -> FloatArray:
-        """Bytes of each of `MEMORY`, in order."""
+        """Returns the bytes that one device has of the layer, for each of `MEMORY`, in order."""
         found: FloatArray = self.memory_parts.sum(axis=(1, 2))
         return found
 
@@ -124,10 +126,10 @@ class LayerSharding:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageLayers:
-    """All L layers on one mesh, by the stage that they are part of.
+    """The shardings of all L layers on one mesh, which may depend on the stage that a layer is part of.
 
     Within a stage two layers agree on the layout of what crosses from one to the other. At its ends each is free: what
-    crosses is brought to another mesh anyway. So a layer may have several variants.
+    crosses is brought to another mesh anyway. So a layer may have several shardings, its variants.
 
     Attributes:
         variants: the first L are those of the stage of all layers, in order. Layers that are alike share one object.
@@ -142,17 +144,17 @@ class StageLayers:
 
     @property
     def whole(self) -> tuple[LayerSharding, ...]:
-        """The layers of the stage of all layers."""
+        """Returns the shardings of the layers in the stage that has all layers."""
         return self.variants[: max(self.numbers) + 1]
 
     def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
-        """All layers changed; those that are alike still share one object."""
+        """Changes the shardings of all layers by a function; layers that are alike still share one object."""
         known = {id(one): one for one in self.variants}
         changed = {key: change(one) for key, one in known.items()}
         return dataclasses.replace(self, variants=tuple(changed[id(one)] for one in self.variants))
 
     def sums(self, value: Callable[[LayerSharding], NDArray[np.float64]]) -> FloatArray:
-        """Sums over all stages, shape (L, L, ...); entry (i, j) is about layers i..j, zero for j < i.
+        """Sums a quantity over each stage's layers, shape (L, L, ...); entry (i, j) is about layers i..j, 0 for j < i.
 
         Args:
             value: what is summed: an array, of the same shape for each layer.

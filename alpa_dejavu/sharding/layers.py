@@ -30,9 +30,9 @@ def solvers_on(
     options: ShardingOptions,
     workshops: Workshops | None = None,
 ) -> list[Solver]:
-    """All programs on one mesh; what they have in common is done once.
+    """Returns the sharding solver of each program on one mesh; what the programs have in common is done once.
 
-    What they have in common with other programs, too, where `workshops` has theirs; it takes up that of these.
+    `workshops` keeps that work, and takes it over to other programs of the same mesh and options.
     """
     if mesh.num_devices == 1:
         return [OneDevice(program, mesh) for program in programs]
@@ -43,7 +43,7 @@ def solvers_on(
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
-    """Returns for each layer which program it is, and all unlike programs."""
+    """Returns the number of each layer's program, and the programs themselves: layers that are alike share one."""
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
     programs: list[LayerProgram] = []
@@ -67,7 +67,7 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
 
 
 def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[StageLayers]:
-    """The layers of a model on one mesh at each of some ZeRO levels, given each layer's solver there.
+    """Returns the shardings of a model's layers on one mesh, at each of some ZeRO levels, by each layer's solver.
 
     In each stage the boundaries between layers have the layouts with which its layers cost least together.
     """
@@ -93,7 +93,9 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
 
 
 def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
-    """Returns the layout at each boundary of all chains i..j of L layers, shape (L, L, L+1), by dynamic programming.
+    """Finds the cheapest layouts at the boundaries of all chains i..j of L layers, shape (L, L, L+1).
+
+    It does so by dynamic programming.
 
     Boundary n is the one before layer n; -1 where a chain has no such boundary.
 

@@ -30,7 +30,7 @@ _PHASES = {"forward": ("forward",), "backward": ("backward",), "step": ("gradien
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelSharding:
-    """The layers of a model on any mesh.
+    """The shardings of a model's layers on any mesh, scaled from those that the sharding engine solved.
 
     Attributes:
         solved: what the engine chose for the micro-batch that was traced; asked when a mesh is first needed.
@@ -41,12 +41,12 @@ class ModelSharding:
     batch_ratio: float = 1.0
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
-        """Returns the layers as they are divided on one mesh, at one ZeRO level."""
+        """Returns the model's layers as they are divided on one mesh, at one ZeRO level."""
         solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
         return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Solves for these meshes."""
+        """Solves the sharding for some mesh configurations, so that it is known when it is asked for."""
         for mesh in dict.fromkeys([_ALONE, *map(solved_for, configs)]):
             self.solved(*mesh)
 
@@ -54,7 +54,7 @@ class ModelSharding:
         return solved.mapped(lambda layer: layer.on(length, self.batch_ratio))
 
     def with_micro_batch(self, ratio: float) -> ModelSharding:
-        """Returns the sharding for a micro-batch that is `ratio` times as large."""
+        """Returns the model's sharding for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, batch_ratio=self.batch_ratio * ratio)
 
     @cached_property
@@ -64,12 +64,12 @@ class ModelSharding:
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
-        """Returns the operators that were divided before: layers that are alike share theirs."""
+        """Returns the cache of operator records that are divided by mesh axes; layers that are alike share theirs."""
         return {}
 
 
 def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
-    """The mesh that says how the layers are cut on another: lengths of its axes, and whether the batch is forced."""
+    """Returns the mesh to solve in place of a given one: its axes' lengths, and whether the batch is forced."""
     forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
     return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
 
@@ -77,7 +77,7 @@ def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardedDivision:
-    """The layers of a model as they are divided on one mesh."""
+    """The layers of a model as the devices of one mesh divide them."""
 
     sharding: ModelSharding
     whole: tuple[Layer, ...]
@@ -85,16 +85,16 @@ class ShardedDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns the layer of each variant that some stage has."""
+        """Returns the layer of each variant: a layer has one for each sharding that it has in any stage."""
         return self.layers.numbers
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """Returns the variant of each layer in each stage: the one whose boundaries within the stage are best cut."""
+        """Returns the variant of each layer in each stage: the sharding that fits the other layers there best."""
         return self.layers.of_stages
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns, by variant, the records of a layer that one device computes, divided by the axes that cut them."""
+        """Returns for each layer variant the operator records of one device, divided by the axes that cut them."""
         return self._operators[phase]
 
     @cached_property
@@ -145,7 +145,7 @@ class ShardedDivision:
         ]
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives of parameters and gradients; the runtime combines those of a stage."""
+        """Returns each stage's collectives of parameters and gradients, which the runtime combines."""
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
             for one in layer.collectives:
@@ -156,7 +156,7 @@ class ShardedDivision:
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
-        """Returns the shares of memory: what the layers keep on this mesh, over what they keep on one device."""
+        """Returns the shares of memory: what each stage's layers keep here on a device, over what one alone keeps."""
         return self._memory
 
     @cached_property

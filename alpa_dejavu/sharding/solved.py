@@ -77,7 +77,7 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
 
 
 def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
-    """Returns the solver by which `model_of_step` has a model sharded, without the model."""
+    """Cuts a traced step into layers, and returns only the solver of their shardings on any mesh."""
     return _solver(cut_into_layers(traced, num_layers), traced)
 
 

@@ -18,10 +18,10 @@ from alpa_dejavu.problem import Operator, Operators
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerFeatures:
-    """The features of one jaxpr: what it computes, needs for a while, and exchanges.
+    """The features of one layer's jaxpr: its operators, temporary bytes, and the bytes that tensor parallelism sums.
 
     Attributes:
-        operators: of one run; what only renames a value has no record.
+        operators: the records of one run; what only renames a value has no record.
         temporary_bytes: the peak of what is neither operand nor result.
         exchanged_bytes: for each product with a parameter, what a tensor-parallel group adds up: the smaller one of the
             product's activation and its result, an activation that enters several products once. For a transformer
@@ -42,7 +42,7 @@ def layer_features(
     accumulators: Collection[core.Var] = (),
     gradients: Collection[core.Var] = (),
 ) -> LayerFeatures:
-    """Describes a jaxpr.
+    """Derives a layer's operator records, temporary bytes and exchanged bytes from its jaxpr.
 
     Args:
         jaxpr: of one micro-batch.
@@ -141,7 +141,7 @@ _LOOPS = ("elementwise", "layout")
 
 
 def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Value]) -> set[Value]:
-    """The sources, and all that element-wise loops make of them and of constants alone."""
+    """Returns the source values, and all values that element-wise loops make of them and of constants alone."""
     found = set(sources)
     for step, kind in zip(steps, kinds, strict=True):
         inputs = [value for value in step.inputs if not value.constant]
@@ -153,7 +153,10 @@ def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Val
 
 
 def made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
-    """The results, and all that element-wise loops make them from: what is added to a gradient is one too."""
+    """Returns the result values, and all values that element-wise loops make them from.
+
+    What is added to a gradient thereby counts as a gradient, too.
+    """
     found = set(results)
     for step, kind in zip(reversed(steps), reversed(kinds), strict=True):
         if step.primitive in ALIASES:

@@ -29,7 +29,7 @@ def describe(
     micro_batch: int | None = None,
     data: Collection[core.Var] | None = None,
 ) -> Model:
-    """Describes the model that the layers make up.
+    """Turns the jaxprs of a step's layers into a `Model`: each layer's operators, and the tensors between layers.
 
     Args:
         forward: the L layers' jaxprs, in order.

@@ -15,7 +15,7 @@ import numpy as np
 
 
 def dot_flop(params: Mapping[str, Any], left: Sequence[int], num_results: float) -> float:
-    """Two operations for each element of the result and each contracted one.
+    """Counts a matrix product's operations: two for each element of the result and each contracted element.
 
     Args:
         params: of a `dot_general` equation.
@@ -29,7 +29,7 @@ def dot_flop(params: Mapping[str, Any], left: Sequence[int], num_results: float)
 def convolution_flop(
     params: Mapping[str, Any], image: Sequence[int], kernel: Sequence[int], result: Sequence[int]
 ) -> float:
-    """Two operations for each multiply-add whose operand isn't padding or a dilation's hole.
+    """Counts a convolution's operations: two for each multiply-add that meets no padding and no dilation's hole.
 
     Args:
         params: of a `conv_general_dilated` equation.

@@ -24,7 +24,7 @@ _SMALL = 8
 
 @final
 class Strided:
-    """The loops of some steps, which say how many bytes a step reads against their order in memory."""
+    """A record of a layer's element-wise loops that tells how many bytes each step reads against memory order."""
 
     def __init__(self, steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion) -> None:
         self._fusion = fusion

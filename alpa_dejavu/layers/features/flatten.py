@@ -22,7 +22,7 @@ MARKER = "pipeline_marker"
 
 @final
 class Value:
-    """One array during the walk, or what isn't one, of no dimensions and bytes; equal to itself alone."""
+    """A value in a flattened jaxpr: an array, or something without dimensions and bytes; equal to itself alone."""
 
     __slots__ = ("aval", "constant", "num_bytes", "shape", "size")
 
@@ -35,14 +35,14 @@ class Value:
 
     @property
     def dtype(self) -> str:
-        """The element type by its name in numpy."""
+        """Returns the element type of the value by its name in numpy."""
         return _name(getattr(self.aval, "dtype", "float32"))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One operation of the flat list; `trips` is how often it runs.
+    """One operation of a flattened jaxpr: its primitive, operands and results, and how often it runs (`trips`).
 
     A "copy" into what a scan carries has the parameter `enters`; the one out of it has `carried`, the value that the
     next trip begins with.
@@ -62,13 +62,13 @@ def _name(dtype: Any) -> str:
 
 @final
 class Flattener:
-    """Collects the steps of a jaxpr; `outputs` of `walk` are the values of its results."""
+    """A collector of a jaxpr's operations in one flat list of steps, with calls, loops and branches unrolled."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def walk(self, jaxpr: core.Jaxpr, inputs: Sequence[Value], trips: float = 1.0) -> list[Value]:
-        """Appends the jaxpr's operations; `inputs` stand for its invars."""
+        """Appends a jaxpr's operations on the given input values to the flat list, and returns its result values."""
         env: dict[core.Var, Value] = {var: Value(var.aval, constant=True) for var in jaxpr.constvars}
         env.update(zip(jaxpr.invars, inputs, strict=True))
 
@@ -146,7 +146,7 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:
-    """The branch with the most operations; the first one of those that have as many."""
+    """Returns the branch of a conditional with the most operations; the first one if several have as many."""
     return max(branches, key=_operations)
 
 

@@ -20,7 +20,7 @@ _FUSED = frozenset({"elementwise", "layout"})
 @final
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes that a step reads from memory and writes to it, and how much of them data parallelism doesn't divide."""
+    """The bytes that a step reads from and writes to memory, and those of them that data parallelism doesn't divide."""
 
     read: float = 0.0
     written: float = 0.0
@@ -30,7 +30,7 @@ class Traffic:
 
 @final
 class Fusion:
-    """Predicts which loops a compiler fuses, and so what each step reads from memory and writes to it."""
+    """Predicts which loops a compiler fuses, and so how many bytes each step reads from memory and writes to it."""
 
     def __init__(
         self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
@@ -55,17 +55,17 @@ class Fusion:
         self._seen: set[tuple[object, Value]] = set()
 
     def root(self, value: Value) -> Value:
-        """Returns the value that another one only renames."""
+        """Returns the value that a value only renames, through all renames in a row, or else the value itself."""
         while value in self._alias:
             value = self._alias[value]
         return value
 
     def group(self, value: Value) -> Value:
-        """Returns the value that stands for all values of the loop that makes a value."""
+        """Returns the representative of the fused loop that makes a value: the same for all values of that loop."""
         return self._groups.find(value)
 
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
-        """Returns the bytes that a run of a step moves through memory, and how many of them are of values in `whole`.
+        """Returns the bytes that one run of a step reads from and writes to memory, and those of values in `whole`.
 
         It must be called once for each step, in order, since a fused group reads each value only once.
         """

@@ -37,7 +37,7 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 
 
 def kind_of(step: Step) -> str:
-    """Returns the kind of a step, one of `alpa_dejavu.problem._operators.KINDS`."""
+    """Returns the kind of an operation, such as "dot": one of `alpa_dejavu.problem._operators.KINDS`."""
     name = step.primitive
     if name == "dot_general":
         return "dot"
@@ -59,7 +59,7 @@ def kind_of(step: Step) -> str:
 
 
 def flop_of(step: Step, kind: str) -> tuple[float, float]:
-    """Returns the operations and transcendental functions of one run of a step."""
+    """Returns the number of operations, and that of transcendental functions, of one run of a step of a jaxpr."""
     size = float(step.outputs[0].size) if step.outputs else 0.0
     if kind == "dot":
         return dot_flop(step.params, step.inputs[0].shape, size), 0.0

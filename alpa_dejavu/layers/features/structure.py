@@ -25,12 +25,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
-    """Returns the variables among a jaxpr's operands or results; the others are literals."""
+    """Returns the variables among a jaxpr's operands or results, without the literals."""
     return [atom for atom in atoms if not isinstance(atom, core.Literal)]
 
 
 def structure(jaxpr: core.Jaxpr) -> int:
-    """Returns a number that jaxprs have in common if, and only if, they are alike."""
+    """Returns a number that two jaxprs share if, and only if, they do the same operations on the same shapes."""
     number = _known.get(jaxpr)
     if number is None:
         key = _key(jaxpr, structure)
@@ -39,7 +39,7 @@ def structure(jaxpr: core.Jaxpr) -> int:
 
 
 def stable_structure(jaxpr: core.Jaxpr) -> str:
-    """Returns a digest that jaxprs have in common if they are alike, in this process and in others."""
+    """Returns a digest that two jaxprs share if they do the same operations on the same shapes, in any process."""
     digest = _digests.get(jaxpr)
     if digest is None:
         text = _ADDRESS.sub("", repr(_key(jaxpr, stable_structure)))

@@ -15,7 +15,10 @@ Group = dict[str, Any]
 
 
 class Trained(NamedTuple):
-    """Groups of parameters; `master` are single-precision copies that half-precision training updates, or None."""
+    """The state of training, by groups of parameters: the parameters, their master copies and optimizer state.
+
+    `master` are the single-precision copies that half-precision training updates, or None.
+    """
 
     parameters: list[Group]
     master: list[Group] | None
@@ -25,7 +28,7 @@ class Trained(NamedTuple):
 def abstract_state(
     groups: Sequence[Shapes], dtype: Any, optimizer: optax.GradientTransformation, master: bool
 ) -> Trained:
-    """The state before training, as shapes alone."""
+    """Returns the training state before the first step, as shapes and element types without numbers."""
     single = [_abstract(tuple(shapes.items()), jnp.dtype(jnp.float32 if master else dtype).name) for shapes in groups]
     parameters = [_abstract(tuple(shapes.items()), jnp.dtype(dtype).name) for shapes in groups]
     known: dict[int, Any] = {}
@@ -36,7 +39,7 @@ def abstract_state(
 
 
 def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> Trained:
-    """The state after a step; `update` is `updating(optimizer)`, made once."""
+    """Returns the training state after one optimizer step; `update` is what `updating(optimizer)` returns."""
     masters: Sequence[Group | None] = state.master or [None] * len(state.parameters)
     new = [
         update(parameters, master, inner, gradient)
@@ -48,7 +51,7 @@ def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> 
 
 
 def updating(optimizer: optax.GradientTransformation) -> Any:
-    """The update of one group, jitted."""
+    """Returns a jitted function that updates one group of parameters, and its optimizer state, by its gradients."""
 
     @jax.jit
     def update(parameters: Group, master: Group | None, inner: Any, gradients: Group) -> tuple[Any, Any, Any]:
@@ -63,12 +66,12 @@ def updating(optimizer: optax.GradientTransformation) -> Any:
 
 
 def adamw() -> optax.GradientTransformation:
-    """AdamW that decays matrices alone, as in Alpa's benchmarks."""
+    """Returns an AdamW optimizer that decays matrices alone, as in Alpa's benchmarks."""
     return optax.adamw(1e-2, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
 
 
 def adafactor() -> optax.GradientTransformation:
-    """Adafactor, which keeps next to nothing of its own, as in Alpa's benchmarks of mixtures of experts.
+    """Returns an Adafactor optimizer, whose state is next to nothing, as in Alpa's benchmarks of mixtures of experts.
 
     References:
         Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, ICML 2018.
@@ -77,7 +80,7 @@ def adafactor() -> optax.GradientTransformation:
 
 
 def momentum() -> optax.GradientTransformation:
-    """Nesterov's momentum with a warm-up and a cosine decay, as in Alpa's benchmarks of Wide-ResNet."""
+    """Returns SGD with Nesterov's momentum, warm-up and cosine decay, as in Alpa's benchmarks of Wide-ResNet."""
     steps_per_epoch, warm_up, epochs = 10000, 5, 100
     rise = optax.linear_schedule(0.0, 0.1, warm_up * steps_per_epoch)
     fall = optax.cosine_decay_schedule(0.1, (epochs - warm_up) * steps_per_epoch)

@@ -9,7 +9,7 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class GPT:
-    """A decoder of blocks that are alike; feed-forward layers are four times as wide as the hidden state."""
+    """The sizes of a GPT: a decoder of equal blocks; feed-forward layers are four times as wide as the hidden state."""
 
     hidden: int
     num_blocks: int
@@ -21,7 +21,7 @@ class GPT:
 @final
 @dataclasses.dataclass(frozen=True)
 class MoE:
-    """A GPT in which every other block's feed-forward layer is a mixture of experts, eight times as wide."""
+    """The sizes of a GPT in which every other feed-forward layer is a mixture of experts, eight times as wide."""
 
     hidden: int
     num_blocks: int
@@ -35,7 +35,7 @@ class MoE:
 @final
 @dataclasses.dataclass(frozen=True)
 class WideResNet:
-    """Bottleneck blocks in four stages; the inner convolution is `width` times as wide."""
+    """The sizes of a Wide-ResNet: bottleneck blocks in four stages, inner convolutions `width` times as wide."""
 
     channels: int
     width: int

@@ -42,12 +42,14 @@ SUITES: dict[str, GPT | MoE | WideResNet] = {
 
 
 def known_models() -> list[str]:
-    """All names, smallest first in each family."""
+    """Returns the names of all known models, smallest first in each family."""
     return list(SUITES)
 
 
 def model_function(name: str) -> Callable[[int], Any]:
-    """The function of a name: it takes a batch size and returns `(train_step, (state, batch))`, abstract.
+    """Returns a known model's function by name: it takes a batch size and returns `(train_step, (state, batch))`.
+
+    State and batch are abstract.
 
     Raises:
         ValueError: there is no such name; near ones are listed.

@@ -33,7 +33,7 @@ _DTYPE = jnp.float16
 
 
 def transformer_step(size: GPT | MoE, batch_size: int) -> Any:
-    """The train step of a language model, and its abstract arguments: state, and tokens with their labels."""
+    """Returns the train step of a GPT or MoE language model, and its abstract arguments: state, tokens and labels."""
     optimizer = adafactor() if isinstance(size, MoE) else adamw()
     update = updating(optimizer)
 
@@ -123,7 +123,7 @@ def _norm(x: jax.Array, scale: jax.Array, shift: jax.Array) -> jax.Array:
 
 
 def expert_shapes(size: MoE, width: int) -> Shapes:
-    """The parameters of all experts and of the gate."""
+    """Returns the shapes of a mixture-of-experts layer's parameters: those of all experts and of the gate."""
     hidden, experts_ = size.hidden, size.num_experts
     return {"gate": (hidden, experts_), "enter": (experts_, hidden, width), "leave": (experts_, width, hidden)}
 

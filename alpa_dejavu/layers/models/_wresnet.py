@@ -30,7 +30,7 @@ Statistics = list[Group]
 
 
 def wresnet_step(size: WideResNet, batch_size: int) -> Any:
-    """The train step of an image classifier, and its abstract arguments: state with statistics, images and labels."""
+    """Returns the train step of a Wide-ResNet image classifier, and its abstract arguments: state and batch."""
     optimizer = momentum()
     update = updating(optimizer)
 

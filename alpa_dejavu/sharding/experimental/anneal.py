@@ -34,7 +34,7 @@ PRESSURE = 0.1
 def annealed(
     padded: Padded, moved: tuple[FloatArray, FloatArray], ceiling: float, seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns shares that are all but choices, and prices of the memory limits.
+    """Anneals the shares of each node's choices until one is almost all, and prices the memory limits.
 
     A natural gradient's step is in the logits what the gradient is in the shares, so that no choice is lost because its
     share is small. Memory limits are kept by an augmented Lagrangian.

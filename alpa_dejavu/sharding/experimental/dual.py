@@ -24,7 +24,7 @@ ENOUGH = 0.01
 
 @final
 class Dual:
-    """Raises a lower bound on the cost of all choices, by moving costs between a graph's nodes and edges.
+    """A lower bound on the cost of a graph's choices, raised by moving costs between its nodes and edges.
 
     Attributes:
         bound: the best lower bound so far.
@@ -41,7 +41,7 @@ class Dual:
         self.bound = self._bound()
 
     def charge(self, prices: FloatArray) -> None:
-        """Adds prices to choices that take memory, in place of those before.
+        """Sets the prices of the memory limits, which are added to the costs of choices that take memory.
 
         Args:
             prices: shape (R,), none negative.
@@ -50,7 +50,7 @@ class Dual:
         self._own = self._padded.costs + np.tensordot(prices, self._padded.use, 1)
 
     def rise(self, below: float, rounds: int) -> bool:
-        """Moves costs in rounds, as long as each raises the bound by enough and the bound stays under `below`.
+        """Raises the lower bound in rounds, until one gains too little or the bound reaches the cost `below`.
 
         Returns:
             Whether it would have gone on after so many rounds.
@@ -71,11 +71,11 @@ class Dual:
         return True
 
     def reaches(self, cost: float) -> bool:
-        """Whether there is nothing between the bound and a cost but rounding."""
+        """Returns whether the lower bound is as high as a cost, but for rounding."""
         return self.bound >= cost - 1e-9 * abs(cost) - 1e-12 * self._padded.dear
 
     def choices(self) -> IntArray:
-        """Returns the best choice of each node, given those of nodes before it and the edges to later ones; (N, 1)."""
+        """Chooses for one node after another what is best given the earlier nodes' choices; shape (N, 1)."""
         padded = self._padded
         found = np.zeros(len(padded.nodes), dtype=np.intp)
         for node in range(len(padded.nodes)):
@@ -85,7 +85,7 @@ class Dual:
         return found[:, None]
 
     def moved(self) -> tuple[FloatArray, FloatArray]:
-        """Returns by how much each node's and each edge's choices cost more than its cheapest, as moved so far.
+        """Returns by how much each choice of a node or edge costs more than its cheapest one, as costs were moved.
 
         Shapes (N, K) and (H, K, K), with an end's own choices in rows; zero for choices that a node doesn't have.
         """

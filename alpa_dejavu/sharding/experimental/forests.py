@@ -21,7 +21,7 @@ _ROUNDING = 1e-12
 @final
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Nodes between which there are no rings of edges: each with its end towards its parent, -1 for roots.
+    """A forest of a cost graph's nodes, with each node's end of the edge to its parent; -1 for a tree's root.
 
     A node stands after its parent.
     """
@@ -31,7 +31,7 @@ class Forest:
 
 
 def bettered(padded: Padded, choices: IntArray) -> IntArray:
-    """Returns choices that no other choices of a forest's nodes make cheaper; the forests have all nodes among them.
+    """Improves choices by choosing the nodes of one forest at a time anew, exactly, until none gets cheaper.
 
     Args:
         padded: the graph.

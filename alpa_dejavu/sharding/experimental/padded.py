@@ -22,7 +22,7 @@ _FULL = 1.0 + 1e-12
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padded:
-    """Holds a cost graph as arrays: N nodes of at most K choices, the H ends of their edges, and R memory limits.
+    """A cost graph as arrays: N nodes of at most K choices, the H ends of their edges, and R memory limits.
 
     An edge has an end at each of its nodes. The ends at a node stand together, by the node at the other end.
 
@@ -85,13 +85,13 @@ class Padded:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Returns which choices nodes have, shape (N, K)."""
+        """Returns whether each node has each of K choices, shape (N, K); nodes with fewer choices are padded."""
         found: NDArray[np.bool_] = np.arange(self.costs.shape[1]) < self.sizes[:, None]
         return found
 
     @property
     def owner(self) -> IntArray:
-        """The node that each end is at, shape (H,)."""
+        """Returns the node that each end of an edge is at, shape (H,)."""
         return np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
 
     def by_node(self, of_ends: FloatArray) -> FloatArray:
@@ -103,21 +103,21 @@ class Padded:
         return found
 
     def ends(self, node: int) -> slice:
-        """Returns the places of the ends of edges at a node."""
+        """Returns the slice of a node's ends of edges in the arrays that have one entry for each end."""
         return slice(int(self.first[node]), int(self.first[node + 1]))
 
     def charged(self, prices: FloatArray) -> Padded:
-        """Returns the graph without limits: prices, shape (R,), on what choices take of them are added to the costs."""
+        """Returns the graph without memory limits: prices of their shares, shape (R,), are added to the costs."""
         costs = self.costs + np.tensordot(prices, self.use, 1)
         return dataclasses.replace(self, costs=costs, use=self.use[:0])
 
     def penalty(self, use: FloatArray) -> FloatArray:
-        """Returns the cost of overstepping the limits, given the share of each that is used, shape (R, ...)."""
+        """Returns the cost of overstepping the memory limits, given the used share of each, shape (R, ...)."""
         found: FloatArray = self.dear * len(self.nodes) * np.maximum(use - _FULL, 0.0).sum(axis=0)
         return found
 
     def totals(self, choices: IntArray) -> FloatArray:
-        """Returns what S choices for all nodes cost, given as (N, S), with a penalty where they overstep a limit."""
+        """Returns the cost of each of S choices for all nodes, shape (N, S), with penalties for overstepped limits."""
         total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
         owner = self.owner
         once = np.flatnonzero(owner < self.other)

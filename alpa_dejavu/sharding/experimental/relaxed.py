@@ -35,7 +35,7 @@ FACTORS = (1.0, 3.0)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxed:
-    """The choices that were found, with a bound on how far from the best they are.
+    """The relaxed solver's choices for a cost graph's nodes, with a lower bound on the cost of any choices.
 
     Attributes:
         choice: of each node.
@@ -49,12 +49,14 @@ class Relaxed:
 
     @property
     def slack(self) -> float:
-        """Returns by how much the best choices are cheaper, at most."""
+        """Returns the most by which the best choices can be cheaper than those found."""
         return self.cost - self.lower_bound
 
 
 def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: int = 0) -> Relaxed:
-    """Finds cheap choices for all nodes, and a lower bound on the cheapest; the same arguments get the same answer.
+    """Finds cheap choices for all nodes of a cost graph, and a lower bound on the cost of the cheapest ones.
+
+    The same arguments get the same answer.
 
     Args:
         graph: the costs. What costs INFINITY_COST or more is paid only where nothing else was found.
@@ -87,7 +89,7 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
 
 
 def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: float) -> float:
-    """Returns the quantile `share` of the moved costs above zero; costs of forbidden choices aren't counted."""
+    """Returns a quantile of the costs of nodes and edges that are above zero and not of forbidden choices."""
     every = np.concatenate([array[(array > 0) & (array < padded.dear / 2)] for array in moved])
     return float(np.quantile(every, share)) if every.size else padded.dear
 
@@ -155,7 +157,9 @@ class _Search:
 
 
 def mixed(padded: Padded, choices: IntArray) -> IntArray:
-    """The cheapest of S choices, mixed with the next ones in turn, shape (N,); it costs no more than any of them.
+    """Mixes S choices for all nodes into one, shape (N,), which costs no more than any of them.
+
+    The cheapest is mixed with the next ones in turn.
 
     Args:
         padded: the graph.

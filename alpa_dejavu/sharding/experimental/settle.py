@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 
 def settled(padded: Padded, shares: FloatArray) -> IntArray:
-    """Choices that no other choice of a single node makes cheaper.
+    """Turns the shares of each node's choices into choices that no other choice of a single node makes cheaper.
 
     Each node in turn takes the choice that costs least with its neighbours' shares. As what shares cost is linear in
     each row, the choices after the first sweep cost no more than the shares did. Then each takes the one that costs
@@ -65,6 +65,6 @@ def settled(padded: Padded, shares: FloatArray) -> IntArray:
 
 
 def one_hot(padded: Padded, choices: IntArray) -> FloatArray:
-    """Choices of all nodes, shape (N, S), as shares."""
+    """Returns choices of all nodes, shape (N, S), as shares that are 0 or 1, shape (N, K, S)."""
     found: FloatArray = (np.arange(padded.costs.shape[1])[:, None] == choices[:, None, :]).astype(np.float64)
     return found

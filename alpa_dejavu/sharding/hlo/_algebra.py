@@ -174,7 +174,7 @@ def _opposite(graph: Graph, node: Node) -> Node | None:
 
 
 def scalar_value(graph: Graph, node: Node) -> float | None:
-    """The number that every element of an instruction has, where a constant says so."""
+    """Returns the number that every element of an HLO instruction has; None unless a constant says so."""
     while node.opcode in ("broadcast", "reshape") and node.operand_ids:
         node = graph.operand(node, 0)
     if node.opcode != "constant":

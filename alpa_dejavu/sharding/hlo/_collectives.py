@@ -17,19 +17,19 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def groups_of(node: HloInstructionProto) -> Groups:
-    """The groups of partitions that a collective works in, each in the order of its members."""
+    """Returns the groups of partitions that a collective instruction works in, each in the order of its members."""
     return tuple(tuple(group.replica_ids) for group in node.replica_groups)
 
 
 def set_groups(node: HloInstructionProto, groups: Iterable[Iterable[int]]) -> None:
-    """Writes the groups that a collective works in."""
+    """Writes the groups of partitions that a collective instruction works in."""
     node.ClearField("replica_groups")
     for group in groups:
         node.replica_groups.add(replica_ids=list(group))
 
 
 def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
-    """The operation by which a collective reduces, such as "add"; "" for others and for what isn't one operation."""
+    """Returns the operation by which a collective reduces, such as "add"; "" where it isn't one operation."""
     if not node.called_computation_ids:
         return ""
     called = computation(module, node.called_computation_ids[0])
@@ -38,10 +38,10 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
 
 
 def is_gradient(node: HloInstructionProto) -> bool:
-    """Whether a collective is the all-reduce of a gradient's sum, which is needed after the last micro-batch only."""
+    """Returns whether a collective is a gradient sum's all-reduce, which is needed after the last micro-batch only."""
     return node.metadata.op_name == GRADIENT_NAME
 
 
 def next_channel(module: HloModuleProto) -> int:
-    """A channel number that no collective of the module uses."""
+    """Returns a channel number that no collective of an HLO module uses."""
     return 1 + max((node.channel_id for part in module.computations for node in part.instructions), default=0)

@@ -21,7 +21,7 @@ Node = HloInstructionProto
 
 
 def canonical_dots(graph: Graph) -> bool:
-    """Rewrites every dot that isn't in the engine's form; whether any was."""
+    """Rewrites every dot that isn't in the sharding engine's form, and returns whether there were any."""
     for node in graph:
         if node.opcode == "dot" and not _is_canonical(graph, node):
             graph.replace(node, _decompose(graph, node))
@@ -70,7 +70,10 @@ def _free(side: Node, batch: Sequence[int], contracting: Sequence[int]) -> list[
 
 
 def turn_dots(graph: Graph) -> bool:
-    """`transpose(dot(a, b))` of matrices becomes `dot(b, a)` where nobody else takes the dot; whether any did."""
+    """Rewrites `transpose(dot(a, b))` of matrices as `dot(b, a)`, and returns whether there were any.
+
+    Only dots that nothing but the transpose takes are rewritten.
+    """
     changed = False
     users = graph.users()
     for node in graph:
@@ -91,7 +94,7 @@ def turn_dots(graph: Graph) -> bool:
 
 
 def fold_transposes(graph: Graph) -> bool:
-    """Lets dots take transposed operands as they were before the transpose; whether any did.
+    """Lets dots take transposed operands as they were before the transpose, and returns whether there were any.
 
     Only where the batch dimensions stay in front, in order: what is left is a swap of the last two dimensions.
     """

@@ -20,12 +20,12 @@ _SIDE_EFFECTS = frozenset({
 
 
 def entry(module: HloModuleProto) -> HloComputationProto:
-    """The computation that a module starts with."""
+    """Returns the entry computation of an HLO module, with which it starts."""
     return computation(module, module.entry_computation_id)
 
 
 def computation(module: HloModuleProto, computation_id: int) -> HloComputationProto:
-    """A computation of a module by its id; KeyError if there is none."""
+    """Returns the computation of an HLO module with the given id; raises a KeyError if there is none."""
     for found in module.computations:
         if found.id == computation_id:
             return found
@@ -33,7 +33,7 @@ def computation(module: HloModuleProto, computation_id: int) -> HloComputationPr
 
 
 class Graph:
-    """An editable view of one computation of a module; `close` makes the edits the module's."""
+    """An editable view of one computation of an HLO module; `close` writes the edits into the module."""
 
     def __init__(self, module: HloModuleProto, target: HloComputationProto | None = None) -> None:
         self.module = module
@@ -48,24 +48,24 @@ class Graph:
 
     @property
     def root(self) -> HloInstructionProto:
-        """The instruction whose value the computation returns."""
+        """Returns the instruction whose value the computation returns."""
         return self.nodes[self.root_id]
 
     def operands(self, node: HloInstructionProto) -> list[HloInstructionProto]:
-        """The instructions whose values an instruction takes."""
+        """Returns the instructions whose values an instruction takes."""
         return [self.nodes[i] for i in node.operand_ids]
 
     def operand(self, node: HloInstructionProto, position: int) -> HloInstructionProto:
-        """One instruction whose value an instruction takes."""
+        """Returns the instruction whose value an instruction takes at a position."""
         return self.nodes[node.operand_ids[position]]
 
     def parameters(self) -> list[HloInstructionProto]:
-        """The parameters by number."""
+        """Returns the parameter instructions of the computation, by number."""
         found = [node for node in self.nodes.values() if node.opcode == "parameter"]
         return sorted(found, key=lambda node: node.parameter_number)
 
     def users(self) -> dict[int, list[HloInstructionProto]]:
-        """Who takes the value of each instruction, as of now."""
+        """Returns for each instruction's id the instructions that take its value, as of now."""
         found: dict[int, list[HloInstructionProto]] = {i: [] for i in self.nodes}
         for node in self.nodes.values():
             for operand in dict.fromkeys(node.operand_ids):
@@ -79,7 +79,7 @@ class Graph:
         operands: Sequence[HloInstructionProto] = (),
         **fields: Any,
     ) -> HloInstructionProto:
-        """Adds an instruction; further fields of the message are given by name."""
+        """Adds an instruction to the computation; further fields of the message are given by name."""
         node = HloInstructionProto(opcode=opcode, shape=shape, id=self._next_id, **fields)
         node.name = f"{opcode}.d{self._next_id}"
         node.operand_ids.extend(operand.id for operand in operands)
@@ -101,7 +101,7 @@ class Graph:
         return copy
 
     def constant(self, element_type: int, values: np.ndarray | float) -> HloInstructionProto:
-        """Adds a constant."""
+        """Adds a constant instruction with the given element type and values."""
         literal = make_literal(element_type, values)
         return self.add("constant", literal.shape, literal=literal)
 
@@ -122,20 +122,20 @@ class Graph:
         )
 
     def element(self, node: HloInstructionProto, index: int) -> HloInstructionProto:
-        """Adds the extraction of one part of a tuple."""
+        """Adds an instruction that extracts one part of a tuple."""
         return self.add("get-tuple-element", node.shape.tuple_shapes[index], [node], tuple_index=index)
 
     def tuple(self, parts: Sequence[HloInstructionProto]) -> HloInstructionProto:
-        """Adds a tuple of values."""
+        """Adds an instruction that makes a tuple of values."""
         return self.add("tuple", tuple_shape([part.shape for part in parts]), parts)
 
     def replace(self, old: HloInstructionProto, new: HloInstructionProto) -> None:
-        """Makes every user of `old`, and the root, take `new`; `settle` does it, at once for all replacements."""
+        """Notes that every user of `old`, and the root, shall take `new`; `settle` does it for all at once."""
         if old.id != new.id:
             self._forward[old.id] = new.id
 
     def resolve(self, node_id: int) -> int:
-        """The id that stands for an instruction after the replacements so far."""
+        """Returns the id that stands for an instruction after the replacements so far."""
         seen = node_id
         while seen in self._forward:
             seen = self._forward[seen]
@@ -144,7 +144,7 @@ class Graph:
         return seen
 
     def settle(self) -> bool:
-        """Carries out the replacements; whether there were any."""
+        """Carries out the replacements noted so far, and returns whether there were any."""
         if not self._forward:
             return False
         for node in self.nodes.values():
@@ -155,7 +155,10 @@ class Graph:
         return True
 
     def drop_dead(self) -> bool:
-        """Removes what neither the root nor a side effect needs; parameters stay. Whether anything went."""
+        """Removes instructions that neither the root nor a side effect needs, and returns whether there were any.
+
+        Parameters stay.
+        """
         live: set[int] = set()
         stack = [self.root_id] + [node.id for node in self.nodes.values() if has_side_effect(node)]
         while stack:
@@ -172,7 +175,7 @@ class Graph:
         return True
 
     def order(self) -> list[HloInstructionProto]:
-        """The instructions, each after what it takes, otherwise as they came."""
+        """Returns the instructions, each after what it takes, otherwise as they came."""
         state: dict[int, bool] = {}
         result: list[HloInstructionProto] = []
         for start in self.nodes:
@@ -205,12 +208,12 @@ class Graph:
 
 
 def has_side_effect(node: HloInstructionProto) -> bool:
-    """Whether an instruction must stay although nobody takes its value."""
+    """Returns whether an HLO instruction must stay although nobody takes its value."""
     return node.opcode in _SIDE_EFFECTS or (node.opcode == "custom-call" and node.custom_call_has_side_effect)
 
 
 def drop_unreachable(module: HloModuleProto) -> None:
-    """Removes the computations that nothing calls any more."""
+    """Removes the computations of an HLO module that nothing calls any more."""
     by_id = {part.id: part for part in module.computations}
     live: set[int] = set()
     stack = [module.entry_computation_id]

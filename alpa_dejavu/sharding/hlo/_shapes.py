@@ -35,7 +35,7 @@ FLOATS = frozenset({F16, F32, F64, BF16})
 
 
 def array_shape(element_type: int, dimensions: Sequence[int]) -> ShapeProto:
-    """A dense array shape in row-major layout."""
+    """Makes the HLO shape of a dense array in row-major layout."""
     shape = ShapeProto(element_type=element_type, dimensions=list(dimensions))
     shape.layout.minor_to_major.extend(range(len(dimensions) - 1, -1, -1))
     shape.is_dynamic_dimension.extend([False] * len(dimensions))
@@ -43,12 +43,12 @@ def array_shape(element_type: int, dimensions: Sequence[int]) -> ShapeProto:
 
 
 def tuple_shape(shapes: Sequence[ShapeProto]) -> ShapeProto:
-    """The shape of a tuple of values."""
+    """Makes the HLO shape of a tuple of values."""
     return ShapeProto(element_type=TUPLE, tuple_shapes=list(shapes))
 
 
 def is_tuple(shape: ShapeProto) -> bool:
-    """Whether a shape is a tuple's."""
+    """Returns whether an HLO shape is a tuple's."""
     return shape.element_type == TUPLE
 
 
@@ -65,12 +65,12 @@ def byte_size(shape: ShapeProto) -> int:
 
 
 def same_array(first: ShapeProto, second: ShapeProto) -> bool:
-    """Whether two array shapes have the same element type and dimensions; layouts don't count."""
+    """Returns whether two array shapes have the same element type and dimensions; layouts don't count."""
     return first.element_type == second.element_type and list(first.dimensions) == list(second.dimensions)
 
 
 def literal_values(literal: LiteralProto) -> np.ndarray | None:
-    """A literal as a numpy array, or None for element types that numpy lacks."""
+    """Returns an HLO literal as a numpy array, or None for element types that numpy lacks."""
     kind = literal.shape.element_type
     field, dtype = _LITERAL_FIELD.get(kind), _NUMPY.get(kind)
     if field is None or dtype is None:
@@ -81,7 +81,7 @@ def literal_values(literal: LiteralProto) -> np.ndarray | None:
 
 
 def make_literal(element_type: int, values: np.ndarray | float) -> LiteralProto:
-    """A literal of the given element type from an array or a number, dense and row-major."""
+    """Makes an HLO literal of the given element type from an array or a number, dense and row-major."""
     array = np.asarray(values, _NUMPY[element_type])
     literal = LiteralProto(shape=array_shape(element_type, array.shape))
     field = _LITERAL_FIELD[element_type]

@@ -23,7 +23,7 @@ _Combine = Callable[[Graph, Sequence[Node], int], list[Node]]
 
 
 def combine_all_reduces(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """A copy in which all-reduces of the same groups, type and operation are done together.
+    """Returns a copy of a module in which all-reduces of the same groups, type and operation are done together.
 
     Args:
         module: a partitioned module without calls.
@@ -33,12 +33,17 @@ def combine_all_reduces(module: HloModuleProto, threshold_bytes: int) -> HloModu
 
 
 def combine_all_gathers(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """A copy in which all-gathers of the same groups and type are done together, up to `threshold_bytes` of results."""
+    """Returns a copy of a module in which all-gathers of the same groups and type are done together.
+
+    The result of one combined all-gather has at most `threshold_bytes`; a larger single one stays as it is.
+    """
     return _combine(module, "all-gather", threshold_bytes, _all_gather)
 
 
 def combine_reduce_scatters(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """A copy in which reduce-scatters of the same groups, type, operation and dimension are done together.
+    """Returns a copy of a module in which reduce-scatters that are alike are done together.
+
+    Alike are those of the same groups, type, operation and dimension.
 
     Args:
         module: a partitioned module without calls.
@@ -68,7 +73,7 @@ def _combine(module: HloModuleProto, opcode: str, threshold_bytes: int, combine:
 
 
 def next_channel_of(graph: Graph) -> int:
-    """A channel number that no collective uses, those that were just added included."""
+    """Returns a channel number that no collective uses, those that were just added to the graph included."""
     return max(next_channel(graph.module), 1 + max((node.channel_id for node in graph), default=0))
 
 
@@ -180,11 +185,11 @@ def _reduce_scatter(graph: Graph, group: Sequence[Node], channel: int) -> list[N
 def optimize_collectives(
     module: HloModuleProto, num_partitions: int, all_reduce_threshold_bytes: int, all_gather_threshold_bytes: int
 ) -> HloModuleProto:
-    """A copy of a partitioned module with reduce-scatters where pieces are enough, and collectives done together.
+    """Returns a copy of a partitioned module with fewer, combined collectives and reduce-scatters where they do.
 
     Args:
-        module: one partition, without calls.
-        num_partitions: of how many.
+        module: the module of one partition, without calls.
+        num_partitions: the number of partitions.
         all_reduce_threshold_bytes: the most bytes of a combined all-reduce or reduce-scatter.
         all_gather_threshold_bytes: the most bytes of a combined all-gather.
     """

@@ -44,14 +44,14 @@ def estimate_cost(
     num_micro_batches: int = 1,
     gradient_channels: Collection[int] = (),
 ) -> float:
-    """Seconds of one run of a partitioned module.
+    """Estimates the seconds of one run of a partitioned module from measured collectives and matrix products.
 
     Args:
         module: one partition; loop bodies count once.
         costs: what was measured on the mesh.
         num_partitions: the number of partitions.
         num_micro_batches: the gradients' all-reduces are done once in that many runs.
-        gradient_channels: which those are.
+        gradient_channels: the channels of these all-reduces.
 
     Raises:
         ValueError: if a collective's kind was never measured in groups of its size.
@@ -100,7 +100,9 @@ def _beyond_nothing(points: Sequence[tuple[float, float]], size: float) -> float
 
 
 def count_flop_dot_conv_only(module: HloModuleProto) -> int:
-    """The operations of all `dot` and `convolution` instructions, each computation counted once for each of its calls.
+    """Counts the operations of all `dot` and `convolution` instructions of a module.
+
+    Each computation is counted once for each of its calls.
 
     The body of a loop counts once: how often it runs isn't known from the module.
     """
@@ -121,7 +123,7 @@ def count_flop_dot_conv_only(module: HloModuleProto) -> int:
 
 
 def instruction_flop(node: HloInstructionProto, operand_dimensions: list[list[int]]) -> int:
-    """The operations of one instruction; 0 where it is neither a dot nor a convolution."""
+    """Returns the floating-point operations of one HLO instruction; 0 where it is neither a dot nor a convolution."""
     size = math.prod(node.shape.dimensions)
     if node.opcode == "dot":
         contracting = node.dot_dimension_numbers.lhs_contracting_dimensions

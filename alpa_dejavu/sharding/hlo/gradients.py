@@ -19,7 +19,7 @@ _FORM = frozenset({"bitcast", "reshape", "copy", "transpose", "negate"})
 
 
 def rewrite_gradient_accumulation(module: HloModuleProto, outputs: Sequence[int] | None = None) -> HloModuleProto:
-    """A copy of a partitioned module that all-reduces sums of gradients instead of gradients.
+    """Returns a copy of a partitioned module that all-reduces sums of gradients instead of gradients.
 
     `old + all_reduce(new)` as a result becomes `all_reduce(old + new)`, also where the all-reduced value is scaled by a
     constant first, as the mean of a loss is. This is another function: it is right only if all
@@ -88,14 +88,14 @@ def _linear_operand(graph: Graph, node: HloInstructionProto) -> HloInstructionPr
 
 
 def gradient_channels(module: HloModuleProto) -> list[int]:
-    """The channels of the all-reduces of sums of gradients, in ascending order."""
+    """Returns the channels of a module's all-reduces of gradient sums, in ascending order."""
     return sorted({
         node.channel_id for node in entry(module).instructions if node.opcode == "all-reduce" and is_gradient(node)
     })  # fmt: skip
 
 
 def without_all_reduces(module: HloModuleProto, channels: Collection[int]) -> HloModuleProto:
-    """A copy of the module in which the all-reduces of the given channels give back what they take."""
+    """Returns a copy of a module in which the all-reduces of the given channels give back what they take."""
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
     for node in graph:

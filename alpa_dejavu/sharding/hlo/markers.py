@@ -21,19 +21,19 @@ _START, _END = "$start", "$end"
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage cut out of a module: its name and a module with a parameter per input and a tuple of the outputs."""
+    """A pipeline stage cut out of a module: its name, and a module from parameters (inputs) to a tuple (outputs)."""
 
     name: str
     module: HloModuleProto
 
 
 def is_marker(node: HloInstructionProto) -> bool:
-    """Whether an instruction is a pipeline marker."""
+    """Returns whether an HLO instruction is a pipeline marker."""
     return node.opcode == "custom-call" and node.custom_call_target == MARKER_TARGET
 
 
 def remove_markers(module: HloModuleProto) -> HloModuleProto:
-    """A copy of the module in which every marker is replaced by what it marks."""
+    """Returns a copy of a module in which every pipeline marker is replaced by the value that it marks."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in module.computations:
         if not any(is_marker(node) for node in target.instructions):
@@ -48,7 +48,7 @@ def remove_markers(module: HloModuleProto) -> HloModuleProto:
 
 
 def slice_at_markers(module: HloModuleProto) -> list[Stage]:
-    """The stages of a flat module, in the order of their starts; empty where there are no markers.
+    """Cuts a flat module into its pipeline stages, in the order of their starts; none where there are no markers.
 
     Shardings of inputs and outputs are those of the markers, where the markers carry any.
 
@@ -71,7 +71,7 @@ def slice_at_markers(module: HloModuleProto) -> list[Stage]:
 
 
 def hooked_shardings(module: HloModuleProto) -> list[OpSharding]:
-    """The shardings of the values that the module's hook holds, in order; empty without a hook.
+    """Returns the shardings of the values that a module's hook holds, in order; none without a hook.
 
     A hook is an optimization barrier named `hook$hook`; it keeps values whose shardings somebody asks for.
     """

@@ -28,7 +28,9 @@ _PARTITION_STEP = 0x6A09E667F3BCC909
 
 
 def seed_random_numbers(module: HloModuleProto, partitioned: bool) -> HloModuleProto | None:
-    """A copy of a module whose random numbers follow a last parameter, a u64 scalar; None if it draws none.
+    """Returns a copy of a module whose random numbers follow a seed, a u64 scalar that is its last parameter.
+
+    It is None if the module draws no random numbers.
 
     Args:
         module: a module whose entry computation may contain `rng`; those in loops and branches, and those of integers,

@@ -20,7 +20,7 @@ Node = HloInstructionProto
 
 
 def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
-    """A copy in which an all-reduce that is only used cut into pieces, one for each partition, is a reduce-scatter.
+    """Returns a copy of a module in which all-reduces that partitions take only pieces of are reduce-scatters.
 
     The pieces must cover the value along one dimension within each group of partitions; the groups' orders are
     changed to the order of the pieces.
@@ -80,7 +80,7 @@ def _scatter(graph: Graph, node: Node, piece: Node, how: tuple[int, tuple[tuple[
 
 
 def reassociate_all_reduces(module: HloModuleProto) -> HloModuleProto:
-    """A copy in which sums of all-reduced values are summed first and all-reduced once."""
+    """Returns a copy of a module in which sums of all-reduced values are summed first and all-reduced once."""
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
     changed = True
@@ -113,7 +113,7 @@ def _sums_all_reduces(graph: Graph, node: Node, users: dict[int, list[Node]]) ->
 
 
 def drop_redundant_slices(module: HloModuleProto) -> HloModuleProto:
-    """A copy in which pieces of broadcasts are broadcast at the piece's size.
+    """Returns a copy of a module in which slices of broadcasts are broadcasts of the slice's size.
 
     That holds where the broadcast repeats its operand along every dimension that the slice cuts.
     """
@@ -146,7 +146,7 @@ _LARGEST_TABLE = 1 << 16
 
 
 def values_by_partition(graph: Graph, node: HloInstructionProto, num_partitions: int) -> np.ndarray | None:
-    """The value of a scalar instruction on each partition, or None where it depends on more than the partition."""
+    """Returns a scalar instruction's value on each partition; None where it depends on more than the partition."""
     found = _values(graph, node, num_partitions)
     return found[:, 0] if found is not None and found.shape[1] == 1 else None
 

@@ -18,22 +18,22 @@ REPLICATED, MAXIMAL, TUPLE, OTHER, MANUAL, UNKNOWN = 0, 1, 2, 3, 4, 5
 
 
 def replicated() -> OpSharding:
-    """The sharding of a value that every device has whole."""
+    """Returns the HLO sharding of a value that every device has whole."""
     return OpSharding(type=REPLICATED)
 
 
 def tuple_sharding(parts: Sequence[OpSharding]) -> OpSharding:
-    """The sharding of a tuple."""
+    """Returns the HLO sharding of a tuple, made from those of its parts."""
     return OpSharding(type=TUPLE, tuple_shardings=list(parts))
 
 
 def sharding_of(shape: ShapeProto, parts: Sequence[OpSharding]) -> OpSharding:
-    """The sharding of a value, from those of its arrays: a tuple's, or that of the only one."""
+    """Returns the HLO sharding of a value, made from those of its arrays: a tuple's, or that of the only one."""
     return tuple_sharding(parts) if is_tuple(shape) else parts[0]
 
 
 def parameter_shardings(module: HloModuleProto) -> list[OpSharding]:
-    """The sharding of each parameter, by number; replicated where none is written."""
+    """Returns the sharding of each parameter of a module, by number; replicated where none is written."""
     if module.spmd_parameters_shardings:
         return list(module.spmd_parameters_shardings)
     parameters = sorted(_parameters(module), key=lambda node: node.parameter_number)
@@ -41,7 +41,7 @@ def parameter_shardings(module: HloModuleProto) -> list[OpSharding]:
 
 
 def output_sharding(module: HloModuleProto) -> OpSharding:
-    """The sharding of the result: a tuple's where the result is a tuple."""
+    """Returns the sharding of a module's result: a tuple's where the result is a tuple."""
     if module.HasField("spmd_output_sharding"):
         return module.spmd_output_sharding
     root = _root(module)
@@ -51,7 +51,7 @@ def output_sharding(module: HloModuleProto) -> OpSharding:
 
 
 def element_shardings(node: HloInstructionProto) -> list[OpSharding]:
-    """The sharding of each element of a tuple-shaped instruction; replicated where none is written."""
+    """Returns the sharding of each element of a tuple-shaped instruction; replicated where none is written."""
     count = len(node.shape.tuple_shapes)
     if not node.HasField("sharding"):
         return [replicated() for _ in range(count)]
@@ -61,7 +61,7 @@ def element_shardings(node: HloInstructionProto) -> list[OpSharding]:
 
 
 def set_parameter_shardings(module: HloModuleProto, shardings: Sequence[OpSharding]) -> None:
-    """Writes a sharding on each parameter; `MANUAL` stands for "not decided" and leaves the parameter as it is.
+    """Writes a sharding on each parameter of a module; one of type `MANUAL` leaves its parameter as it is.
 
     Raises:
         ValueError: if there aren't as many shardings as parameters.
@@ -77,7 +77,7 @@ def set_parameter_shardings(module: HloModuleProto, shardings: Sequence[OpShardi
 
 
 def set_output_shardings(module: HloModuleProto, shardings: Sequence[OpSharding]) -> None:
-    """Writes the sharding of each element of the result.
+    """Writes the sharding of each element of a module's result.
 
     Raises:
         ValueError: if there aren't as many shardings as elements.
@@ -91,7 +91,7 @@ def set_output_shardings(module: HloModuleProto, shardings: Sequence[OpSharding]
 
 
 def summarize(module: HloModuleProto) -> None:
-    """Writes the shardings of parameters and result beside the computations, as found in them."""
+    """Copies the shardings that a module's parameters and root instruction carry into the module's own fields."""
     _forget_summary(module)
     parameters, output = parameter_shardings(module), output_sharding(module)
     module.spmd_parameters_shardings.extend(parameters)

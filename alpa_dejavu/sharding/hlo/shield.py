@@ -15,7 +15,7 @@ _TILED = 3
 
 
 def shield_constants(module: HloModuleProto) -> HloModuleProto:
-    """A copy of the module with a barrier between each constant and the broadcasts of it."""
+    """Returns a copy of a module with a barrier between each constant and the broadcasts of it."""
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
     shields: dict[int, HloInstructionProto] = {}
@@ -31,7 +31,7 @@ def shield_constants(module: HloModuleProto) -> HloModuleProto:
 
 
 def shield_copies(module: HloModuleProto) -> HloModuleProto:
-    """A copy of the module whose copies into other pieces are the custom calls by which jax asks XLA for a sharding.
+    """Returns a copy of a module with jax's `Sharding` custom calls in place of copies into other pieces.
 
     MLIR drops copies, and with them the wish that a value be cut otherwise before somebody takes it. Copies of the
     whole value to every device may go: whoever takes them asks for that anyway.
@@ -46,7 +46,7 @@ def shield_copies(module: HloModuleProto) -> HloModuleProto:
 
 
 def unshield_constants(module: HloModuleProto) -> HloModuleProto:
-    """A copy of the module without barriers behind constants."""
+    """Returns a copy of a module without barriers behind constants."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in module.computations:
         graph = Graph(module, target)

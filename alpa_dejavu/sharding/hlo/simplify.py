@@ -18,7 +18,7 @@ _COLLECTIVES = ("all-", "reduce-scatter", "collective-")
 
 
 def simplify(module: HloModuleProto) -> HloModuleProto:
-    """A copy of a module without calls that computes the same with fewer and simpler instructions.
+    """Returns a copy of a module without calls that computes the same with fewer and simpler instructions.
 
     Parameters keep their number and order, and pipeline markers stay where they are.
     """
@@ -94,7 +94,7 @@ def _key(node: HloInstructionProto) -> bytes:
 
 
 def inline_calls(module: HloModuleProto) -> HloModuleProto:
-    """A copy of the module in which no `call` is left; the computations of reductions, loops and branches stay."""
+    """Returns a copy of a module with every `call` inlined; the computations of reductions, loops and branches stay."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in list(module.computations):
         graph = Graph(module, target)
