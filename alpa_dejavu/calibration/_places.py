@@ -14,7 +14,7 @@ from alpa_dejavu.calibration._log_fit import Array
 from alpa_dejavu.calibration.bench import BETWEEN, WITHIN, Collective, Pipeline, Place, Probe
 from alpa_dejavu.calibration.measurements import Measurements
 from alpa_dejavu.calibration.operators import Program, programs
-from alpa_dejavu.costs.communication import COLLECTIVES
+from alpa_dejavu.costs.communication import MEASURED
 from alpa_dejavu.problem import Cluster, Device, Link
 
 __all__ = ["Part", "devices_of", "parts_of"]
@@ -96,7 +96,7 @@ def _collectives(prior: Link, devices: int, across: bool) -> list[Collective]:
     listed = [
         Collective(name, size, members, concurrent, across)
         for members, concurrent in groups
-        for name in COLLECTIVES[:-1]
+        for name in MEASURED
         for size in _COLLECTIVE_BYTES
     ]
     return [one for one in listed if predicted_s(one, prior, devices) <= _LONGEST_S]

@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 
 from alpa_dejavu._util import units
 from alpa_dejavu.calibration.operators import Program
-from alpa_dejavu.costs.communication import COLLECTIVES
+from alpa_dejavu.costs.communication import MEASURED
 
 __all__ = ["BETWEEN", "WITHIN", "Bench", "Collective", "Flows", "MeasurementError", "Pipeline", "Place", "Probe"]
 
@@ -28,7 +28,7 @@ class Collective:
     """A probe that runs a collective in several equal groups of devices at the same time.
 
     Attributes:
-        name: one of `COLLECTIVES`, but for "send".
+        name: one of `MEASURED`.
         num_bytes: as `CommunicationModel.seconds` counts them.
         size: devices of a group.
         concurrent: groups at the same time.
@@ -42,7 +42,7 @@ class Collective:
     across: bool
 
     def __post_init__(self) -> None:
-        if self.name not in COLLECTIVES[:-1] or self.num_bytes < 1 or self.size < 2 or self.concurrent < 1:
+        if self.name not in MEASURED or self.num_bytes < 1 or self.size < 2 or self.concurrent < 1:
             raise ValueError(f"there is no collective {dataclasses.astuple(self)}; measure anew")
 
     def __str__(self) -> str:

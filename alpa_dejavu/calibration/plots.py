@@ -18,7 +18,7 @@ from alpa_dejavu.calibration._calibration import Calibration, MeasuredLink
 from alpa_dejavu.calibration._host_links import HostLinks
 from alpa_dejavu.calibration._measured_plots import measured_pages
 from alpa_dejavu.clusters.link_map import link_map
-from alpa_dejavu.costs.communication import COLLECTIVES, Group
+from alpa_dejavu.costs.communication import MEASURED, Group
 from alpa_dejavu.costs.left_out_errors import Array
 from alpa_dejavu.problem import Cluster
 
@@ -67,7 +67,7 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
             yield f"kernel-{op}", f"{op}, single precision", axis, sizes, _kernels(calibration, op, sizes)
     cluster = example_cluster_of(calibration)
     if cluster is not None and calibration.within is not None:
-        for collective in COLLECTIVES[:4]:
+        for collective in MEASURED:
             title = f"{collective.replace('_', '-')} on {cluster.name}"
             yield collective.replace("_", "-"), title, "bytes", _BYTES, _collective(calibration, collective, cluster)
     if calibration.links:

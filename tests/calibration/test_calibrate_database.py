@@ -264,7 +264,7 @@ def test_rows_that_were_left_out_are_named_where_they_are_converted(tmp_path, re
     assert done.exit_code == 0, done.output
     lines = " ".join(done.stdout.split())
     assert "left out: 2 not finite, the first: all_reduce in f16 of 64 bytes on 1x4; measure again" in lines
-    assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 B on 1x4, " in lines
+    assert "left out: 1 not above zero, the first: all_reduce in f16 of 128 bytes on 1x4, " in lines
 
 
 def test_a_converted_file_is_checked(tmp_path, result_class):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from alpa_dejavu._util.by_name import name_of, resolve
 from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
-from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
 from alpa_dejavu.costs.communication._free import Free
 from alpa_dejavu.costs.communication._links import Links
 from alpa_dejavu.costs.communication._measured_links import MeasuredAlphaBeta
 
 __all__ = [
     "COLLECTIVES",
+    "MEASURED",
     "AlphaBeta",
     "CommunicationModel",
     "Free",

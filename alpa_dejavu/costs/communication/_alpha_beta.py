@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
 
 
 @final
@@ -36,7 +36,7 @@ class AlphaBeta(CommunicationModel):
         if collective == "send":
             latency_s, rate = link.sending
             return np.where(sizes > 0, latency_s + sizes * group.concurrent / rate, 0.0)
-        rounds = (group.size - 1) * (2 if collective == "all_reduce" else 1)
+        rounds = (group.size - 1) * RING_PASSES.get(collective, 1)
         if rounds == 0:
             return np.zeros_like(sizes)
         members = Counter(group.hosts).values()

@@ -11,8 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu.problem import Cluster
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+RING_PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+"""The collectives that go around a ring, and how often: a pass of n devices is n-1 rounds of 1/n of the bytes each."""
+COLLECTIVES = (*RING_PASSES, "all_to_all", "send")
 """The collectives that can be asked for. "send" goes from the first device of a group to the last."""
+MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+"""The collectives that calibrations measure, fit and keep; the others go by links alone."""
 
 
 @final

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from alpa_dejavu.costs.communication._alpha_beta import AlphaBeta
-from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._base import COLLECTIVES, MEASURED, CommunicationModel, Group
 from alpa_dejavu.costs.communication._collectives import Array, Collectives
 from alpa_dejavu.costs.communication._fitted import FittedCollectives
 from alpa_dejavu.costs.communication._links import Links
@@ -67,7 +67,7 @@ class LearnedCommunication(CommunicationModel):
     def _predicted(self, collective: str, sizes: Array, group: Group) -> Seconds | None:
         hosts = len(set(group.hosts))
         fitted = self.within if hosts == 1 else self.across
-        if fitted is None or collective == "send" or group.size == 1:
+        if fitted is None or collective not in MEASURED or group.size == 1:
             return None
         link = group.cluster.slowest_link(group.hosts)
         # One device holds so much of an all-to-all; the fit counts what all hold together.

@@ -10,7 +10,7 @@ from typing import TypeAlias, final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alpa_dejavu.costs.communication._base import COLLECTIVES, CommunicationModel, Group
+from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, CommunicationModel, Group
 from alpa_dejavu.costs.communication._flows import Lines, lines
 from alpa_dejavu.costs.communication._ring_order import around, ring_orders
 from alpa_dejavu.problem import Cluster
@@ -104,7 +104,7 @@ def _sending(group: Group) -> tuple[float, float]:
 def _ways(collective: str, group: Group) -> list[_Way]:
     if collective == "all_to_all":
         return [_exchange(group)]
-    passes = 2 if collective == "all_reduce" else 1
+    passes = RING_PASSES[collective]
     members = dict(sorted(Counter(group.hosts).items()))
     counts = set(members.values())
     found = [_flat(group, members, order, passes) for order in ring_orders(group.cluster, members, group.concurrent)]
