@@ -31,8 +31,9 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """Returns the seconds of predictions given as logarithms, and of the ends of their errors, of shape (2,), or
-        (rows, 2).
+        """Returns the seconds whose natural logarithms were predicted, with the lower and upper ends of their intervals.
+
+        The logarithm of an end is that of the prediction plus an error; errors have shape (2,), or (rows, 2).
         """
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 

@@ -89,10 +89,12 @@ class _Search:
         return best_first(known)
 
     def after(self, state: _State, given: MemoryMargin) -> tuple[_Search, list[Candidate]]:
-        """Returns the search with what was measured, and its candidates; none if nothing fits any more.
+        """Searches again with the stages that were measured, and returns that search with its candidates.
 
-        The margin is that of the measured peaks too. Where nothing fits under it, and no residuals were given that a
-        risk was chosen for, what the peaks are in the middle is left free.
+        There are none if nothing fits into memory any more.
+
+        The share of memory that is left free follows from how far measured peaks are from the counted ones. Where
+        nothing fits under it, and the user chose no risk, the median of these differences is left free instead.
         """
         if not state.peaks:
             return self, self.candidates(state.errors)

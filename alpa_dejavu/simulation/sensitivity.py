@@ -32,7 +32,7 @@ class Sensitivity:
         what: the figure.
         part: one of `LEVERS`: the speed of devices, that of links, or the cost of layers (a half of it is "twice").
         step_s: of the plan.
-        saved_s: -d step / d ln(figure) where the figure gets better: of a hundred percent's worth, the beginning.
+        saved_s: -d step / d ln(figure) where the figure gets better: a figure better by 1 % saves a hundredth of it.
         cost_s: the same where it gets worse.
         twice_s: a step of the same plan with the figure twice as good.
         best_s: a step of the plan that is best then; None: nobody looked for it.

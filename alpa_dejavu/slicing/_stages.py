@@ -151,7 +151,9 @@ class Transfers:
 
 
 def unlike_links(sites: Sites) -> IntArray:
-    """Returns `Sites.links`, in which links that cost the same at every cut get the same number; shape (S, S)."""
+    """Returns a number for the link between each two submeshes, shape (S, S).
+
+    Links over which every pair of stages takes equally long have the same number."""
     return numbered(sites.crossing_s[1:].T)[sites.links]
 
 

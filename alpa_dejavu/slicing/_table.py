@@ -17,8 +17,9 @@ def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
 
 
 def least_sum(corridor: Corridor) -> tuple[float, IntArray]:
-    """Returns the least summed weight of paths through a corridor (infinite if there is none), and the arcs of that
-    path.
+    """Returns the least sum of weights over paths through a layered graph, and the arcs of that path.
+
+    The graph has only the arcs near a known path, its corridor. Without any path the sum is infinite.
 
     Of equal paths it is the first.
     """

@@ -42,7 +42,7 @@ class Fitted:
 
     @property
     def values(self) -> dict[str, float]:
-        """Returns the fitted parameters of the physical model by name, in their units."""
+        """Returns the fitted parameters of the physical model of an iteration by name, such as rates and latencies."""
         return parameter_values(self.physics, self.estimate)
 
     def predict(self, rows: Rows) -> tuple[Array, Array]:

@@ -44,8 +44,8 @@ class Value:
 class Step:
     """One operation of a flattened jaxpr: its primitive, operands and results, and how often it runs (`trips`).
 
-    A "copy" into what a scan carries has the parameter `enters`; the one out of it has `carried`, the value that the
-    next trip begins with.
+    The loop-carried values of a `lax.scan` are copies: the copy before the first trip has the parameter `enters`, and
+    the copy at the end of a trip has `carried`, the value that the next trip begins with.
     """
 
     primitive: str

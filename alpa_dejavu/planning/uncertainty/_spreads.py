@@ -51,7 +51,9 @@ class SharesErrors(Protocol):
     """A latency model that knows which share of the error variance all operators of a class have in common."""
 
     def common_share(self, product: bool) -> float:
-        """Returns the share (0 to 1) of error variance common to all matrix products, or to all other operators."""
+        """Returns the share, from 0 to 1, of the error variance that all operators of a class have in common.
+
+        The classes are matrix products and all other operators."""
         ...
 
 

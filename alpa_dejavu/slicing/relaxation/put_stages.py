@@ -29,8 +29,9 @@ def put_before(
     count: NDArray[np.int16],
     taken: NDArray[np.int16],
 ) -> None:
-    """Updates the table of the best plans of the layers from one on, with plans that begin with J stages of Q classes,
-    W ways.
+    """Extends a dynamic program over plans, from the last layer to the first: adds the plans that begin at one layer.
+
+    Their first stage has one of J last layers and one of Q classes (submesh and config), in W numbers of such stages.
 
     Of equals the first one stays.
 
