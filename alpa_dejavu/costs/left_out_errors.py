@@ -31,7 +31,7 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """Returns the seconds whose natural logarithms were predicted, with the lower and upper ends of their intervals.
+        """Returns the seconds whose natural logarithms were predicted, with both ends of their intervals.
 
         The logarithm of an end is that of the prediction plus an error; errors have shape (2,), or (rows, 2).
         """

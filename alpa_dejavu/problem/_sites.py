@@ -36,7 +36,7 @@ class Sites:
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=dtype))
 
     def check(self, num_layers: int, submesh_sizes: NDArray[np.int64], num_devices: int) -> None:
-        """Checks that the sites of submeshes, which are the hosts that they may be on, fit a slicing problem's numbers of layers, submeshes and devices.
+        """Checks that these sites, the hosts that submeshes may be on, fit the sizes of a slicing problem.
 
         Raises:
             ValueError: they don't; says what differs.

@@ -47,7 +47,7 @@ class _Quicker(LatencyModel):
     factor: float
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a faster device: those on the present one, divided by the speed-up."""
+        """Returns the seconds of each operator on a faster device: those on the present one over the speed-up."""
         known = self.before.get(device)
         found = self.model.predict(operators, device if known is None else known)
         return found if known is None else Latency(found.mean_s / self.factor, found.spread_s / self.factor)

@@ -153,7 +153,8 @@ class Transfers:
 def unlike_links(sites: Sites) -> IntArray:
     """Returns a number for the link between each two submeshes, shape (S, S).
 
-    Links over which every pair of stages takes equally long have the same number."""
+    Links over which every pair of stages takes equally long have the same number.
+    """
     return numbered(sites.crossing_s[1:].T)[sites.links]
 
 

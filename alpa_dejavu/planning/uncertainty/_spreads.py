@@ -53,7 +53,8 @@ class SharesErrors(Protocol):
     def common_share(self, product: bool) -> float:
         """Returns the share, from 0 to 1, of the error variance that all operators of a class have in common.
 
-        The classes are matrix products and all other operators."""
+        The classes are matrix products and all other operators.
+        """
         ...
 
 
