@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import final
 
+from alpa_dejavu._util.units import byte_rate
 from hetero._system import NotShownError, is_leftover, own_name, ran
 
 _log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ def shape(net: Network, bytes_per_s: Sequence[Sequence[float]]) -> None:
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a != b and not rate > 0:
-                raise ValueError(f"link {a} to {b} has the rate {rate}; give positive bytes per second")
+                raise ValueError(f"the link from host {a} to host {b} has {byte_rate(rate)}; give a positive rate")
     for a, row in enumerate(bytes_per_s):
         for b, rate in enumerate(row):
             if a == b:

@@ -132,7 +132,7 @@ def faults(example, how, folder, before=lambda folder: None, after=lambda folder
         (ended(0, "a \x1b[31mname"), ("control characters on the terminal",)),
         (ended(0, seconds=21.0), ("over 20 s",)),
         (ended(0, stderr="this takes about 40 seconds", seconds=21.0), ()),
-        (ended(0, memory_bytes=2.0**32), ("over 2 GiB",)),
+        (ended(0, memory_bytes=2.0**32), ("over 2.00 GiB",)),
         (ended(None), ("had to be ended",)),
         (ended(130, stderr="Aborted!", seconds=41.0, stopped=True), ("had to be ended",)),
         (ended(130, stderr="this takes about 5 minutes\nAborted!", seconds=41.0, stopped=True), ()),
