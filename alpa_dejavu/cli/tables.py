@@ -54,7 +54,7 @@ def print_plan(plan: Plan, to: Console) -> None:
         f"{counted(plan.num_micro_batches, 'micro-batch', 'micro-batches')}, {plan.schedule}, "
         f"{counted(plan.num_layers, 'layer')} in {counted(len(plan.stages), 'stage')}"
     )
-    to.print(stage_table(PLANNED, stage_rows(plan.stages)))
+    to.print(stage_table(PLANNED, stage_rows(plan)))
 
 
 def print_said(plan: Plan, to: Console) -> None:

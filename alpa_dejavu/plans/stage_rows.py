@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, final
 
 from alpa_dejavu._util import units
-from alpa_dejavu.problem import StagePlan
+from alpa_dejavu.problem import Plan, StagePlan
 
 __all__ = [
     "BRIEF", "PLANNED", "PROFILED", "REPORTED", "Column", "StageRow", "StageTimes", "cells", "layers_text", "mesh_text",
@@ -77,9 +77,9 @@ class Column:
     is_figure: bool = True
 
 
-def stage_rows(stages: Iterable[StagePlan]) -> list[StageRow]:
+def stage_rows(plan: Plan) -> list[StageRow]:
     """Returns the table rows of a plan's stages, without any simulated or measured times."""
-    return [StageRow(n, stage) for n, stage in enumerate(stages)]
+    return [StageRow(n, stage) for n, stage in enumerate(plan.stages)]
 
 
 def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]]:

@@ -9,7 +9,7 @@ from alpa_dejavu.problem import Plan
 
 def plan_table(plan: Plan) -> str:
     """Returns a plan as a table in plain text: a row for each stage, then the predicted seconds of a step."""
-    rows = [[column.name for column in BRIEF], *cells(BRIEF, stage_rows(plan.stages))]
+    rows = [[column.name for column in BRIEF], *cells(BRIEF, stage_rows(plan))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     steps = ", ".join(f"{step} {units.seconds(seconds)}" for step, seconds in plan.planning_s.items())

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from alpa_dejavu.plans.stage_rows import BRIEF, PLANNED, PROFILED, REPORTED, StageRow, cells, stage_rows
-from alpa_dejavu.problem import StagePlan, Submesh
+from alpa_dejavu.problem import Plan, StagePlan, Submesh
 from alpa_dejavu.simulation.step import StageTimes
 
 STAGE = StagePlan(
@@ -33,7 +33,7 @@ def test_what_is_missing_is_said():
 
 
 def test_what_a_row_does_not_know_is_blank():
-    (row,) = stage_rows([STAGE])
+    (row,) = stage_rows(Plan((STAGE,), 1.0, 1.0, 4, "1f1b", "example", {}))
     assert [name for name, cell in told(REPORTED, row).items() if not cell] == [
         "computing", "bubbles", "measured forward", "measured backward", "measured to predicted",
     ]  # fmt: skip
