@@ -12,12 +12,14 @@ from alpa_dejavu.problem.limits import MOST_MICRO_BATCHES
 
 __all__ = ["Shape", "ShapeSearch", "micro_batch_counts"]
 
-_GAIN, _IDLE = 0.003, 2
+_GAIN, _IDLE = 0.008, 2
 """More layers are tried until so many numbers of them in a row gain less than this share of a step: each has to be cut
 and divided."""
 _COUNTS, _REFINED = 3, 2
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
+_CLOSE = 1.05
+"""Numbers of micro-batches that take more than so many times the best one's step aren't tried with more layers."""
 _HOPELESS, _PATIENCE = 1.25, 2
 """Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""
 
@@ -98,14 +100,17 @@ class ShapeSearch:
     def _widely(self) -> Iterator[Shape]:
         few, *more = self._layers
         yield from self._with_layers(few)
-        counts, best, idle = self._best_counts(few)[:_COUNTS], self._least(few), 0
+        counts, best, idle = self._close_counts(few, _COUNTS), self._least(few), 0
         for number in more:
             yield from (Shape(number, count) for count in counts or self._counts[-1:])
-            yield from (Shape(number, shape.micro_batches, self._stages[shape]) for shape in self._best(1))
+            for best_shape in self._best(1):
+                count, stages = best_shape.micro_batches, self._stages[best_shape]
+                if self._stages.get(Shape(number, count)) != stages:
+                    yield Shape(number, count, stages)
             least = self._least(number)
             idle = idle + 1 if least > best * (1 - _GAIN) else 0
             if least < best:
-                counts, best = self._best_counts(number)[: _COUNTS - 1], least
+                counts, best = self._close_counts(number, _COUNTS - 1), least
             if idle == _IDLE and not self._thorough:
                 break
 
@@ -149,7 +154,7 @@ class ShapeSearch:
                 least, number = self.told[other], number + way
 
     def _uphill(self, begin: Shape) -> Iterator[Shape]:
-        """Yields a shape, then more and then fewer micro-batches as long as steps get shorter, or until one fits."""
+        """Yields a shape, then more micro-batches as long as steps get shorter, or until one fits; else fewer."""
         place = min(range(len(self._counts)), key=lambda n: abs(math.log(self._counts[n] / begin.micro_batches)))
         first = Shape(begin.layers, self._counts[place])
         yield first
@@ -161,6 +166,8 @@ class ShapeSearch:
                 if math.isfinite(least) and self.told[other] >= least * (1 - TOLERANCE):
                     break
                 least, at = self.told[other], at + way
+            if least < self.told[first]:
+                break
 
     def _least(self, layers: int) -> float:
         return min((step_s for shape, step_s in self.told.items() if shape.layers == layers), default=math.inf)
@@ -169,6 +176,11 @@ class ShapeSearch:
         """The numbers of micro-batches that were tried with so many layers and fit, the best first."""
         steps = {s.micro_batches: t for s, t in self.told.items() if s.layers == layers and not s.stages}
         return ordered((count for count in steps if math.isfinite(steps[count])), key=lambda count: steps[count])
+
+    def _close_counts(self, layers: int, most: int) -> list[int]:
+        """The best numbers of micro-batches with so many layers, without those that are far from the best one."""
+        far = _CLOSE * self._least(layers)
+        return [count for count in self._best_counts(layers)[:most] if self.told[Shape(layers, count)] <= far]
 
     def _best(self, count: int) -> list[Shape]:
         """The best shapes with any number of stages."""

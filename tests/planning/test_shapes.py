@@ -66,7 +66,7 @@ def test_what_fits_nowhere_is_tried_with_all_numbers():
 
 def test_more_layers_are_tried_as_long_as_they_gain():
     steps = {16: 1.0, 24: 0.999, 32: 0.9, 48: 0.899, 56: 0.898, 64: 0.1}
-    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 8))
+    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 400))
     tried = {shape.layers for shape in asked}
     assert tried == {16, 24, 32, 48, 56}, "24 gain too little alone, 48 and 56 in a row"
     assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {2, 4, 8}
@@ -84,10 +84,27 @@ def test_there_is_no_plan_without_stages():
     assert [shape.stages for shape in asked] == [0, 2], "neither half of one stage nor one less"
 
 
+def test_micro_batches_that_are_far_from_the_best_are_not_tried_with_more_layers():
+    steps = {16: 1.0, 24: 0.9}
+    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 100))
+    assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {4, 8}
+
+
+def test_the_best_number_of_stages_is_tried_with_more_layers():
+    def step_s(shape):
+        return 1.0 if shape.layers == 16 else 0.5 if shape.stages == 4 else 2.0
+
+    search, asked = ShapeSearch([16, 24], [8]), []
+    while (shape := search.ask()) is not None:
+        asked.append(shape)
+        search.tell(shape, step_s(shape), shape.stages or (4 if shape.layers == 16 else 3))
+    assert Shape(24, 8, 4) in asked
+
+
 def test_from_a_shape_the_search_goes_uphill_and_keeps_its_layers():
     search = ShapeSearch([16, 32], COUNTS, begin=Shape(32, 8))
     asked = searched(search, away_from(32, 32))
-    assert [shape.micro_batches for shape in asked if not shape.stages] == [8, 16, 32, 64, 4]
+    assert [shape.micro_batches for shape in asked if not shape.stages] == [8, 16, 32, 64], "fewer than 8 where more gained"
     assert {shape.layers for shape in asked} == {32}
     assert best(search) == Shape(32, 32)
 
