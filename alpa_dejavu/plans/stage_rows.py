@@ -1,7 +1,8 @@
 """Tables of stages: each column is told once, and the command line, reports and texts choose from them.
 
-A new column is a `Column` here and its name in one of the tuples; what it needs that a plan doesn't hold is a field of
-`StageRow`.
+A new column is a `Column` here and its name in one of the tuples. What it needs of the plan as a whole, `stage_rows`
+puts into a field of `StageRow`; what only a simulation or a measurement tells, whoever makes the rows puts there. The
+columns of `BRIEF` are also in the README.
 """
 
 from __future__ import annotations
