@@ -18,7 +18,7 @@ and divided."""
 _COUNTS, _REFINED = 3, 2
 """So many of the best numbers of micro-batches are tried with more layers, and so many of the best shapes with other
 numbers of stages."""
-_CLOSE = 1.05
+_CLOSE = 1.1
 """Numbers of micro-batches that take more than so many times the best one's step aren't tried with more layers."""
 _HOPELESS, _PATIENCE = 1.25, 2
 """Fewer micro-batches aren't tried any more after so many numbers of them in a row that take so many times the best."""

@@ -86,7 +86,7 @@ def test_there_is_no_plan_without_stages():
 
 def test_micro_batches_that_are_far_from_the_best_are_not_tried_with_more_layers():
     steps = {16: 1.0, 24: 0.9}
-    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 100))
+    asked = searched(ShapeSearch(list(steps), COUNTS), lambda s: steps[s.layers] * (1 + abs(s.micro_batches - 8) / 50))
     assert {shape.micro_batches for shape in asked if shape.layers == 24 and not shape.stages} == {4, 8}
 
 
