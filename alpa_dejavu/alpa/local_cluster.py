@@ -213,16 +213,22 @@ def _descendants(ancestor: int) -> list[tuple[int, str]]:
 
 
 def _kill(processes: list[tuple[int, str]]) -> None:
-    """Waits for the processes to end by themselves, then ends them."""
-    deadline = time.monotonic() + _GRACE_S
-    left = processes
-    while left and time.monotonic() < deadline:
-        time.sleep(0.05)
-        left = [process for process in left if _is_running(process)]
+    """Waits for the processes to end by themselves, then ends them, and waits until they are gone."""
+    left = _left(processes)
     for pid, _ in left:
         logger.warning("process %d of the local Ray cluster didn't end within %s: killed", pid, units.seconds(_GRACE_S))
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    _left(left)
+
+
+def _left(processes: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Returns those processes that haven't ended after a while."""
+    deadline = time.monotonic() + _GRACE_S
+    while processes and time.monotonic() < deadline:
+        time.sleep(0.05)
+        processes = [process for process in processes if _is_running(process)]
+    return processes
 
 
 def _is_running(process: tuple[int, str]) -> bool:
