@@ -1,4 +1,4 @@
-"""The threads of this process and the cores that they may run on. Linux only."""
+"""The threads of this process and the cores that they may run on. Linux only, but for `usable_cores`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["cores_of_threads", "pin"]
+__all__ = ["cores_of_threads", "pin", "usable_cores"]
 
 _TASKS = Path("/proc/self/task")
+
+
+def usable_cores() -> int:
+    """Returns how many CPU cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pin(cores: Iterable[int]) -> list[int]:

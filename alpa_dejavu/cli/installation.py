@@ -11,6 +11,7 @@ import sys
 from typing import final
 
 from alpa_dejavu._util import units
+from alpa_dejavu._util.threads import usable_cores
 from alpa_dejavu._util.versions import installed_version
 
 __all__ = ["Check", "Package", "checks", "versions"]
@@ -72,7 +73,6 @@ def checks() -> tuple[Check, ...]:
     """Returns the results of trying what works on this machine, planning first; each package is tried in a process of
     its own.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus = len(list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*")))
     return (
         _tried(
@@ -90,7 +90,7 @@ def checks() -> tuple[Check, ...]:
             f"{_ALPA}: the hooks know this version",
         ),
         _cache(),
-        Check("this machine", True, f"{cores} CPU cores, {gpus} NVIDIA GPUs"),
+        Check("this machine", True, f"{usable_cores()} CPU cores, {gpus} NVIDIA GPUs"),
     )
 
 

@@ -201,12 +201,12 @@ def _divisible(sharding: Sharding, space: SearchSpace) -> SearchSpace:
 def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     """Returns the share by which the scaled model is off in a plan's slowest stage, and too large in its largest."""
     by_scaling, exactly = [(0.0, 0.0)], [(0.0, 0.0)]
-    places, exact_places = _places(scaled.space), _places(exact.space)
+    known = {choice: entry for entry, choice in _choices(scaled.space).items()}
+    choices = _choices(exact.space)
     for n, stage in enumerate(exact.stages):
-        place, config = exact_places[stage.submesh], exact.space.configs[stage.submesh][stage.config]
-        submesh = places.index(place) if place in places else None  # partial costs lack those that take long to solve
-        if submesh is not None and config in scaled.space.configs[submesh]:
-            there = dataclasses.replace(stage, submesh=submesh, config=scaled.space.configs[submesh].index(config))
+        entry = known.get(choices[stage.submesh, stage.config])
+        if entry is not None:  # partial costs lack submeshes that take long to solve
+            there = dataclasses.replace(stage, submesh=entry[0], config=entry[1])
             in_flight = exact.run.in_flight(len(exact.stages) - 1 - n)
             by_scaling.append(_seconds_and_bytes(scaled.table, there, in_flight))
             exactly.append(_seconds_and_bytes(exact.table, stage, in_flight))
@@ -215,9 +215,15 @@ def _scaling_errors(scaled: Costs, exact: Candidate) -> tuple[float, float]:
     return abs(float(errors[0])), max(float(errors[1]), 0.0)
 
 
-def _places(space: SearchSpace) -> list[tuple[Submesh, tuple[int, ...]]]:
-    """Each submesh of a space with its hosts; where hosts are alike, with none."""
-    return list(zip(space.submeshes, space.hosts or [()] * len(space.submeshes), strict=True))
+def _choices(space: SearchSpace) -> dict[tuple[int, int], tuple[Submesh, tuple[int, ...], MeshConfig]]:
+    """Returns the submesh, its hosts (none where hosts are alike) and the config of each entry of a space."""
+    hosts = space.hosts or [()] * len(space.submeshes)
+    return {
+        (s, c): (space.submeshes[s], hosts[s], config)
+        for s, row in enumerate(space.configs)
+        for c, config in enumerate(row)
+        if config is not None
+    }
 
 
 def _seconds_and_bytes(table: CostTable, stage: StageChoice, in_flight: int) -> tuple[float, float]:

@@ -114,18 +114,14 @@ def _headroom(row: StageRow) -> str:
     return units.size(left) if left >= 0 else f"MISSING {units.size(-left)}"
 
 
-def _share(name: str, of: Callable[[StageRow], float | None]) -> Column:
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _figure(name: str, of: Callable[[StageRow], float | None], text: Callable[[float], str] = units.seconds) -> Column:
     def cell(row: StageRow) -> str:
         value = of(row)
-        return "" if value is None else f"{100 * value:.0f} %"
-
-    return Column(name, cell)
-
-
-def _seconds(name: str, of: Callable[[StageRow], float | None]) -> Column:
-    def cell(row: StageRow) -> str:
-        value = of(row)
-        return "" if value is None else units.seconds(value)
+        return "" if value is None else text(value)
 
     return Column(name, cell)
 
@@ -135,7 +131,7 @@ def _timed(name: str, of: Callable[[StageRow], StageTimes | None], seconds: Call
         times = of(row)
         return None if times is None else seconds(times)
 
-    return _seconds(name, value)
+    return _figure(name, value)
 
 
 def _predicted(row: StageRow) -> StageTimes | None:
@@ -168,14 +164,14 @@ _CHOICES = (
     Column("ZeRO", lambda row: str(row.stage.zero), False),
 )
 _TIMES = (
-    _seconds("compute", lambda row: row.stage.compute_s),
-    _seconds("collectives", lambda row: row.stage.collective_s),
-    _seconds("transfers", lambda row: row.stage.boundary_s),
-    _seconds("once a step", lambda row: row.stage.per_step_s),
+    _figure("compute", lambda row: row.stage.compute_s),
+    _figure("collectives", lambda row: row.stage.collective_s),
+    _figure("transfers", lambda row: row.stage.boundary_s),
+    _figure("once a step", lambda row: row.stage.per_step_s),
 )
 _SHARES = (
-    _share("computing", lambda row: row.busy_share),
-    _share("bubbles", lambda row: row.bubble_share),
+    _figure("computing", lambda row: row.busy_share, _percent),
+    _figure("bubbles", lambda row: row.bubble_share, _percent),
 )
 _MEMORY = Column("memory", lambda row: units.size(row.stage.memory_bytes))
 _LIMIT = Column("limit", lambda row: units.size(row.stage.memory_limit_bytes))
@@ -196,10 +192,10 @@ PROFILED = (
     *_PLACE,
     _timed("forward", _predicted, lambda times: times.forward_s),
     _timed("→", _measured, lambda times: times.forward_s),
-    _seconds("computing", lambda row: None if row.computing_s is None else row.computing_s[0]),
+    _figure("computing", lambda row: None if row.computing_s is None else row.computing_s[0]),
     _timed("backward", _predicted, lambda times: times.backward_s),
     _timed("→", _measured, lambda times: times.backward_s),
-    _seconds("computing", lambda row: None if row.computing_s is None else row.computing_s[1]),
+    _figure("computing", lambda row: None if row.computing_s is None else row.computing_s[1]),
     _timed("to next", _predicted, lambda times: times.forward_send_s),
     _timed("→", _measured, lambda times: times.forward_send_s),
     _timed("once a step", _predicted, lambda times: times.per_step_s),

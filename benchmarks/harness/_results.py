@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any, final
 
 from alpa_dejavu._util.json_file import write_whole
+from alpa_dejavu._util.threads import usable_cores
+from alpa_dejavu._util.versions import installed_version
 from harness._tables import Figure, Table, figures_table, show
 
 _VERSIONS = ("numpy", "scipy", "jax", "ray", "highspy", "scikit-learn")
@@ -77,23 +78,16 @@ class Results(dict[str, Any]):
 
 
 def _run() -> dict[str, Any]:
-    versions = {}
-    for name in _VERSIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # A path from the root of this machine tells nobody else anything.
     said = [Path(argument).name if os.path.isabs(argument) else argument for argument in sys.argv]
     return {
         "command": shlex.join(["python", f"benchmarks/{Path(said[0]).name}", *said[1:]]),
         "date": datetime.date.today().isoformat(),
         "machine": {
-            "cores": cores,
+            "cores": usable_cores(),
             "platform": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
-            **versions,
+            **{name: version for name in _VERSIONS if (version := installed_version(name)) is not None},
         },
     }
 

@@ -8,6 +8,14 @@ from alpa_dejavu.sharding.hlo import HloModuleProto
 from alpa_stock_jax._executable import MeshExecutable
 from alpa_stock_jax.lowering import lower
 
+ADD = """add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+"""
+"""A computation that adds, for the reductions of a module's text."""
+ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"
+"""The attributes of a collective of all four devices."""
+
 
 def from_function(function, *args):
     """The module of a jax function, as jax lowers it: with calls."""
@@ -48,3 +56,12 @@ def run_partitions(module, count, *args):
     executable = MeshExecutable(client, module, devices, count)
     pieces = [[client.buffer_from_pyval(np.asarray(a), d) for a, d in zip(arg, devices, strict=True)] for arg in args]
     return [[np.asarray(one) for one in result] for result in executable.execute_sharded_on_local_devices(pieces)]
+
+
+def check_equal(old, new, *shapes):
+    """Checks that two modules give the same on four devices, for random arguments of these shapes."""
+    rng = np.random.default_rng(0)
+    args = [[rng.standard_normal(shape).astype(np.float32) for _ in range(4)] for shape in shapes]
+    for first, second in zip(run_partitions(old, 4, *args), run_partitions(new, 4, *args), strict=True):
+        for a, b in zip(first, second, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)

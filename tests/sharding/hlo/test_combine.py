@@ -1,25 +1,11 @@
 """Collectives done together give what they give one by one, in fewer calls."""
 
-import numpy as np
 import pytest
 
 from alpa_dejavu.sharding.hlo.combine import combine_all_gathers, combine_all_reduces, combine_reduce_scatters
-from hlo_tools import from_text, opcodes, run_partitions
+from hlo_tools import ADD, ALL, check_equal, from_text, opcodes
 
-ADD = """add { a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b) }
-"""
-ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"
 PAIRS = "replica_groups={{0,1},{2,3}}, use_global_device_ids=true"
-
-
-def _equal(old, new, *shapes):
-    rng = np.random.default_rng(0)
-    args = [[rng.standard_normal(shape).astype(np.float32) for _ in range(4)] for shape in shapes]
-    for first, second in zip(run_partitions(old, 4, *args), run_partitions(new, 4, *args), strict=True):
-        for a, b in zip(first, second, strict=True):
-            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
 
 
 def _all_reduces(second=ALL):
@@ -38,14 +24,14 @@ def test_all_reduces_of_all_shapes_are_one():
     module = _all_reduces()
     combined = combine_all_reduces(module, 1 << 60)
     assert opcodes(combined).count("all-reduce") == 1
-    _equal(module, combined, (4, 6), (5,), ())
+    check_equal(module, combined, (4, 6), (5,), ())
 
 
 def test_other_groups_stay_apart():
     module = _all_reduces(PAIRS)
     combined = combine_all_reduces(module, 1 << 60)
     assert opcodes(combined).count("all-reduce") == 2
-    _equal(module, combined, (4, 6), (5,), ())
+    check_equal(module, combined, (4, 6), (5,), ())
 
 
 @pytest.mark.parametrize(("threshold", "left"), [(0, 3), (24, 2), (100, 2), (120, 1), (119, 2)])
@@ -66,7 +52,7 @@ ENTRY e {{ a = f32[8] parameter(0)
   ROOT t = (f32[8], f32[8], f32[8]) tuple(x, y, z) }}""")
     combined = combine_all_reduces(module, 1 << 60)
     assert opcodes(combined).count("all-reduce") == 2
-    _equal(module, combined, (8,), (8,))
+    check_equal(module, combined, (8,), (8,))
 
 
 def test_crossed_dependencies_make_no_cycle():
@@ -79,7 +65,7 @@ ENTRY e {{ a = f32[8] parameter(0)
   u = f32[8] all-reduce(b), channel_id=3, {PAIRS}, to_apply=add
   v = f32[8] all-reduce(u), channel_id=4, {ALL}, to_apply=add
   ROOT t = (f32[8], f32[8]) tuple(y, v) }}""")
-    _equal(module, combine_all_reduces(module, 1 << 60), (8,), (8,))
+    check_equal(module, combine_all_reduces(module, 1 << 60), (8,), (8,))
 
 
 def test_all_gathers_of_different_dimensions_are_one():
@@ -93,7 +79,7 @@ ENTRY e {{ a = f32[2,3] parameter(0)
   ROOT t = (f32[8,3], f32[2,12,2], f32[8]) tuple(x, y, z) }}""")
     combined = combine_all_gathers(module, 1 << 60)
     assert opcodes(combined).count("all-gather") == 2
-    _equal(module, combined, (2, 3), (2, 3, 2), (4,))
+    check_equal(module, combined, (2, 3), (2, 3, 2), (4,))
 
 
 def test_reduce_scatters_are_one_for_each_dimension():
@@ -108,4 +94,4 @@ ENTRY e {{ a = f32[8,3] parameter(0)
   ROOT t = (f32[2,3], f32[1,2], f32[2,3]) tuple(x, y, z) }}""")
     combined = combine_reduce_scatters(module, 1 << 60)
     assert opcodes(combined).count("reduce-scatter") == 2
-    _equal(module, combined, (8, 3), (4, 2), (2, 12))
+    check_equal(module, combined, (8, 3), (4, 2), (2, 12))

@@ -1,6 +1,5 @@
 """All-reduces of which only pieces are used become reduce-scatters, and give the same pieces."""
 
-import numpy as np
 import pytest
 
 from alpa_dejavu.sharding.hlo.scatter import (
@@ -8,21 +7,7 @@ from alpa_dejavu.sharding.hlo.scatter import (
     drop_redundant_slices,
     reassociate_all_reduces,
 )
-from hlo_tools import from_text, opcodes, run_partitions
-
-ADD = """add { a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT c = f32[] add(a, b) }
-"""
-ALL = "replica_groups={{0,1,2,3}}, use_global_device_ids=true"
-
-
-def _equal(old, new, *shapes):
-    rng = np.random.default_rng(0)
-    args = [[rng.standard_normal(shape).astype(np.float32) for _ in range(4)] for shape in shapes]
-    for first, second in zip(run_partitions(old, 4, *args), run_partitions(new, 4, *args), strict=True):
-        for a, b in zip(first, second, strict=True):
-            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+from hlo_tools import ADD, ALL, check_equal, from_text, opcodes
 
 
 def _sliced(table, groups, size=2, extra=""):
@@ -53,7 +38,7 @@ def test_pieces_for_each_partition_become_a_reduce_scatter(table, groups, size):
     scattered = all_reduce_to_reduce_scatter(module, 4)
     assert opcodes(scattered).count("reduce-scatter") == 1
     assert "all-reduce" not in opcodes(scattered)
-    _equal(module, scattered, (8, 3))
+    check_equal(module, scattered, (8, 3))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +68,7 @@ ENTRY e {{ a = f32[8] parameter(0)
   ROOT t = (f32[8]) tuple(r) }}""")
     once = reassociate_all_reduces(module)
     assert opcodes(once).count("all-reduce") == 1
-    _equal(module, once, (8,), (8,), (8,))
+    check_equal(module, once, (8,), (8,), (8,))
 
 
 def test_an_all_reduce_with_other_users_is_not_moved():
@@ -108,4 +93,4 @@ ENTRY e {{ a = f32[8] parameter(0)
   ROOT t = (f32[2,8]) tuple(piece) }}""")
     small = drop_redundant_slices(module)
     assert opcodes(small).count("dynamic-slice") == left
-    _equal(module, small, (8,))
+    check_equal(module, small, (8,))
