@@ -162,7 +162,7 @@ def _shown(data: Mapping[str, Any], count: int) -> Iterator[Table | str]:
     columns = {name: f"{{{name}}}" for name in ("kind", "examples", *(f"exit {code}" for code in ALLOWED), "failed")}
     columns |= {"slowest": "{slowest_s:seconds}", "most memory": "{most_bytes:size}"}
     kinds = data["kinds"].items()
-    yield Table.of([{"kind": kind, **row, "most_bytes": row["most_mib"] * 2**20} for kind, row in kinds], columns)
+    yield Table.of([{"kind": kind, **row} for kind, row in kinds], columns)
     for sort in data["failures"]:
         yield f"{sort['count']} x {sort['sort']!a}\n    {sort['said'][:200]!a}\n    {sort['again'][0]!a}"
     failed = sum(sort["count"] for sort in data["failures"])
@@ -176,7 +176,7 @@ def _row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         **{f"exit {code}": sum(one.code == code for one in ended) for code in ALLOWED},
         "failed": sum(bool(outcome.faults) for outcome in outcomes),
         "slowest_s": max(one.seconds for one in ended),
-        "most_mib": max(one.memory_bytes for one in ended) / 2**20,
+        "most_bytes": max(one.memory_bytes for one in ended),
     }
 
 

@@ -29,7 +29,7 @@ from _measured_runs import ENVIRONMENT
 from harness import Results, at_least, options
 from hetero._bench import bench
 from hetero._cases import CASES, NUM_HOSTS
-from hetero._killed import killed, killed_misses, killed_table
+from hetero._killed import killed, killed_lines, killed_misses
 from hetero._report import cases_table, figures, misses, table
 from hetero._system import NotShownError
 from hetero._trial import Effort, trial
@@ -62,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
     shown = [table(result["cases"][name]) for name in names]
     if KILLED in arguments.cases:
         said += killed_misses(result[KILLED])
-        shown.append(killed_table(result[KILLED]))
+        shown += killed_lines(result[KILLED])
     result.shown(*shown, cases_table(result["cases"]), *(said or ["All figures are as they were to be."]))
     return 1 if said else 0
 

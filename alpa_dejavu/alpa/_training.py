@@ -15,7 +15,7 @@ from alpa_dejavu.alpa._gradients import with_marked_gradients
 from alpa_dejavu.alpa._workers import StageWorkers
 from alpa_dejavu.alpa.layer_option import DejavuLayerOption
 from alpa_dejavu.alpa.option import DejavuStageOption
-from alpa_dejavu.alpa.ray_cluster import alpa_hosts, host_names
+from alpa_dejavu.alpa.ray_cluster import alpa_hosts, host_names, nodes_with_devices
 from alpa_dejavu.calibration.measurement import StepNotes
 from alpa_dejavu.exports.alpa_code import remat_layers
 from alpa_dejavu.problem import Plan
@@ -50,10 +50,16 @@ class Training:
 
         if not ray.is_initialized():
             raise RuntimeError("this program isn't connected to a Ray cluster; call ray.init(address=...) first")
-        hosts = len({host for stage in plan.stages for host in stage.hosts})
-        alpa.init("ray", num_nodes=hosts, num_devices_per_node=plan.num_devices // hosts)
+        used, nodes = plan.devices_of_hosts, nodes_with_devices()
+        if used.keys() <= (self._nodes or nodes).keys():
+            # Alpa takes all nodes, since it would choose by itself which ones to leave out.
+            alpa.init("ray")
+        else:
+            hosts = len(used if plan.hardware is None else plan.hardware.hosts)
+            devices = plan.num_devices // len(used)
+            alpa.init("ray", num_nodes=min(hosts, len(nodes)), num_devices_per_node=devices)
         if not self._nodes:
-            self._name_nodes(plan)
+            self._nodes = _named_nodes(plan)
         layers = plan.num_layers if plan.layer_option == "auto" else None
         method = alpa.PipeshardParallel(
             num_micro_batches=plan.num_micro_batches,
@@ -159,15 +165,23 @@ class Training:
         ]
         return dataclasses.replace(plan, stages=tuple(stages))
 
-    def _name_nodes(self, plan: Plan) -> None:
-        from alpa.device_mesh import get_global_cluster
 
-        nodes = [info["NodeID"] for info in get_global_cluster().host_info]
-        used = plan.devices_of_hosts
-        # Of an old plan its contingencies say in which order the cluster has them.
-        known = plan.contingencies if plan.hardware is None else (host.name for host in plan.hardware.hosts)
-        names = [host for host in known if host in used]
-        names += [host for host in used if host not in names]
-        if len(names) != len(nodes):
-            raise RuntimeError(f"the plan is for the hosts {names}, but Alpa has {len(nodes)}; plan for this cluster")
-        self._nodes = dict(zip(names, nodes, strict=True))
+def _named_nodes(plan: Plan) -> dict[str, str]:
+    """Returns Ray's ids of the nodes that a plan's hosts are, by the hosts' names: by Ray's names of the nodes, or else
+    by the order of both.
+    """
+    from alpa.device_mesh import get_global_virtual_physical_mesh
+
+    mesh = get_global_virtual_physical_mesh()
+    ids = [host.info["NodeID"] for host in alpa_hosts(mesh)]
+    nodes = dict(zip(host_names(mesh), ids, strict=True))
+    used = plan.devices_of_hosts
+    if used.keys() <= nodes.keys():
+        return nodes
+    # Of an old plan its contingencies say in which order the cluster has them.
+    known = list(plan.contingencies) if plan.hardware is None else [host.name for host in plan.hardware.hosts]
+    names = known if len(known) == len(ids) else [host for host in known if host in used]
+    names += [host for host in used if host not in names]
+    if len(names) != len(ids):
+        raise RuntimeError(f"the plan is for the hosts {names}, but Alpa has {len(ids)}; plan for this cluster")
+    return dict(zip(names, ids, strict=True))

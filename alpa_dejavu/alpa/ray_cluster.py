@@ -47,7 +47,21 @@ def host_names(virtual_mesh: Any) -> list[str]:
     """Returns the names of the hosts of Alpa's virtual mesh: their machines', with a number where Ray nodes share a
     machine.
     """
-    machines = [_machine_name(host.info) for host in alpa_hosts(virtual_mesh)]
+    return _names([host.info for host in alpa_hosts(virtual_mesh)])
+
+
+def nodes_with_devices() -> dict[str, str]:
+    """Returns Ray's ids of its living nodes that have devices, by the names that they have as hosts of Alpa's."""
+    import ray
+    from alpa.global_env import global_config
+
+    nodes = [node for node in ray.nodes() if global_config.ray_accelerator_name in node["Resources"]]
+    return dict(zip(_names(nodes), (str(node["NodeID"]) for node in nodes), strict=True))
+
+
+def _names(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the names of hosts, given what Ray says of each: their machines', numbered where several share one."""
+    machines = list(map(_machine_name, hosts))
     return [f"{name}:{n}" if machines.count(name) > 1 else name for n, name in enumerate(machines)]
 
 

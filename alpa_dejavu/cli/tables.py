@@ -12,6 +12,7 @@ from alpa_dejavu._util import units
 from alpa_dejavu.planning import PlanningResult, RunnerUp
 from alpa_dejavu.planning.price import PricedPlan
 from alpa_dejavu.plans.stage_rows import PLANNED, Column, StageRow, cells, stage_rows
+from alpa_dejavu.plans.table import planning_text
 from alpa_dejavu.problem import Plan, StepCorrection
 
 _REACH = 1.6449
@@ -84,8 +85,7 @@ def print_planned(planned: PlanningResult, to: Console, verb: str = "planned") -
         to.print(f"price of a step         {planned.price_per_step:.4g}")
     print_said(plan, to)
     if plan.planning_s:
-        steps = ", ".join(f"{step} {units.seconds(time)}" for step, time in plan.planning_s.items())
-        to.print(f"{f'{verb} in':<24}{units.seconds(plan.total_planning_s)} ({steps})")
+        to.print(f"{f'{verb} in':<24}{planning_text(plan)}")
     if planned.runners_up:
         to.print(runners_up_table(planned.runners_up))
     if planned.front:

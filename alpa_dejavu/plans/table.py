@@ -12,12 +12,17 @@ def plan_table(plan: Plan) -> str:
     rows = [[column.name for column in BRIEF], *cells(BRIEF, stage_rows(plan))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    steps = ", ".join(f"{step} {units.seconds(seconds)}" for step, seconds in plan.planning_s.items())
     lines.append(
         f"predicted {units.seconds(plan.step_s)} per step ({plan.num_micro_batches} micro-batches, {plan.schedule}, "
-        f"{plan.cluster}); planned in {units.seconds(plan.total_planning_s)} ({steps})"
+        f"{plan.cluster}); planned in {planning_text(plan)}"
     )
     if plan.correction is not None:
         runs, factor = plan.correction.runs, plan.correction.factor
         lines.append(f"corrected by {runs} run{'s' if runs > 1 else ''}: {factor:.3f} times as predicted")
     return "\n".join(lines)
+
+
+def planning_text(plan: Plan) -> str:
+    """Returns the time that planning took, as text: all of it, and that of each step of it in brackets."""
+    steps = ", ".join(f"{step} {units.seconds(seconds)}" for step, seconds in plan.planning_s.items())
+    return f"{units.seconds(plan.total_planning_s)} ({steps})"

@@ -93,7 +93,7 @@ def _run() -> dict[str, Any]:
 
 
 def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
-    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and lines.
+    """What a benchmark's JSON file says, as Markdown: command, machine, date, tables and single lines.
 
     Args:
         result: all that is in the file.
@@ -105,7 +105,8 @@ def described(result: Mapping[str, Any], left_out: Collection[str] = ()) -> str:
     parts = [f"```\n{run['command']}\n```", said, f"**Date:** {run['date']}."]
     for one in result["tables"]:
         if isinstance(one, str):
-            parts.append(textwrap.fill(one, 120))
+            # Listings of several lines are for the terminal.
+            parts.append("" if "\n" in one else textwrap.fill(one, 120))
         else:
             parts.append(Table(tuple(one["columns"]), tuple(map(tuple, one["rows"])), one["title"]).markdown(left_out))
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -13,16 +13,15 @@ from hetero._cases import Case
 from hetero._chosen import chosen_plan, cluster_of
 from hetero._layouts import label
 
-HOST = 1
-"""The one that is killed."""
 GOES_ON_S, DIFFERENCE = 60.0, 1e-4
 """At most so many seconds to the end of the next step, and so much of a loss, relative, from an undisturbed run."""
 
 
 def killed(case: Case, bench: Bench) -> dict[str, Any]:
-    """Everything that is measured; the bench has a host less afterwards."""
+    """Everything that is measured; the bench has a host less afterwards, the last one that the plan uses."""
     plan = chosen_plan(case, cluster_of(case, bench.calibrated(case)))
-    trained, expected = bench.train_and_kill(case, plan, HOST)
+    host = max(map(bench.names.index, plan.devices_of_hosts))
+    trained, expected = bench.train_and_kill(case, plan, host)
     recoveries = [
         {
             "hosts": recovery.hosts,
@@ -61,7 +60,7 @@ def killed_misses(found: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def killed_table(found: Mapping[str, Any]) -> str:
+def killed_lines(found: Mapping[str, Any]) -> list[str]:
     """What happened, in lines."""
     lines = [f"killed host: {found['plan']}"]
     for recovery in found["recoveries"]:
@@ -76,4 +75,4 @@ def killed_table(found: Mapping[str, Any]) -> str:
         f"losses from {first:.4f} to {last:.4f}; they differ by {found['difference']:.1e} of them from an undisturbed "
         "run's at most"
     )
-    return "\n".join(lines)
+    return lines

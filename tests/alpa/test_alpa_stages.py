@@ -15,7 +15,7 @@ from alpa.pipeline_parallel import stage_construction
 import alpa_dejavu
 from alpa_dejavu import DejavuStageOption, NoPlanError
 from alpa_dejavu.alpa._profile import _kind_differences
-from alpa_dejavu.alpa._training import Training
+from alpa_dejavu.alpa._training import _named_nodes
 from alpa_dejavu.calibration import Calibration
 from alpa_dejavu.calibration.history import PastRun, Store
 from alpa_dejavu.clusters import named_cluster
@@ -559,13 +559,19 @@ def test_stages_go_across_hosts_that_are_slow_inside():
 def test_training_goes_by_the_order_that_the_plans_cluster_has_its_hosts_in(tmp_path, monkeypatch):
     """Stages are in another order on them, and some hosts aren't used."""
     plan = moved(read_plan(saved(tmp_path)), ["p3.8xlarge-3"], ["p3.8xlarge-1"], hardware=hardware(4, 2, "p3.8xlarge"))
-    nodes = [{"NodeID": "first"}, {"NodeID": "second"}]
-    monkeypatch.setattr("alpa.device_mesh.get_global_cluster", lambda: SimpleNamespace(host_info=nodes))
-    training = Training(train_step, dict, dict, tmp_path)
-    training._name_nodes(plan)
-    assert training._nodes == {"p3.8xlarge-1": "first", "p3.8xlarge-3": "second"}
+    of_four = [f"p3.8xlarge-{n}" for n in range(4)]
+
+    def nodes(plan, *names):
+        infos = [{"NodeManagerHostname": name, "NodeManagerAddress": name, "NodeID": f"id of {name}"} for name in names]
+        mesh = VirtualPhysicalMesh(list(range(len(infos))), infos, 2)
+        monkeypatch.setattr("alpa.device_mesh.get_global_virtual_physical_mesh", lambda: mesh)
+        return _named_nodes(plan)
+
+    assert nodes(plan, "one", "two") == {"p3.8xlarge-1": "id of one", "p3.8xlarge-3": "id of two"}
+    assert nodes(plan, *"abcd") == {name: f"id of {node}" for name, node in zip(of_four, "abcd", strict=True)}
+    assert nodes(plan, *of_four[::-1]) == {name: f"id of {name}" for name in of_four}
     with pytest.raises(RuntimeError, match="but Alpa has 2"):
-        training._name_nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]))
+        nodes(moved(plan, ["p3.8xlarge-0"], ["p3.8xlarge-0"]), "one", "two")
 
 
 @pytest.mark.parametrize(

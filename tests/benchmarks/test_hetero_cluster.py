@@ -19,7 +19,7 @@ from hetero import _chosen
 from hetero._bench import bench
 from hetero._cases import CASES, Case
 from hetero._chosen import amps_plan, cluster_of
-from hetero._killed import killed_misses, killed_table
+from hetero._killed import killed_lines, killed_misses
 from hetero._layouts import Layout, enumeration, label
 from hetero._namespaces import Network, network, shape
 from hetero._quotas import Quotas
@@ -137,7 +137,7 @@ def test_a_training_that_did_not_go_on_is_told(changed, said):
     found = {"plan": "before", "plan_afterwards": "after", "losses": [2.0, 1.0], "difference": 1e-5}
     found |= {"recoveries": [recovery], **changed}
     assert [part in line for part, line in zip(said, killed_misses(found), strict=True)] == [True] * len(said)
-    assert "losses from 2.0000 to 1.0000" in killed_table(found)
+    assert "losses from 2.0000 to 1.0000" in "\n".join(killed_lines(found))
     slow = {**found, "recoveries": [{**recovery, "seconds": 61.0}]}
     assert "after 61 s, at most 60 s" in killed_misses(slow)[0]
 
