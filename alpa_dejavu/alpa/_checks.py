@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from alpa_dejavu.alpa._playoff import Argument, Playoff
 from alpa_dejavu.alpa._recorder import watch
 from alpa_dejavu.alpa.option import DejavuStageOption
 
@@ -25,13 +26,25 @@ def checking(original: Callable[..., Any]) -> Callable[..., Any]:
     def compile_pipeshard_executable(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(PARAMETERS[:-1], args, strict=False)) | kwargs
         option = given["stage_option"]
-        if isinstance(option, DejavuStageOption):
-            avals = args[len(PARAMETERS) - 1 :]
-            _check_batch(given["num_microbatch"], given["batch_invars"], avals)
-            _check_layers(given["layer_option"])
-            _check_submeshes(option, given["virtual_mesh"])
-        executable = original(*args, **kwargs)
-        if isinstance(option, DejavuStageOption) and option.history is not None:
+        if not isinstance(option, DejavuStageOption):
+            return original(*args, **kwargs)
+        avals = args[len(PARAMETERS) - 1 :]
+        _check_batch(given["num_microbatch"], given["batch_invars"], avals)
+        _check_layers(given["layer_option"])
+        _check_submeshes(option, given["virtual_mesh"])
+
+        def compiled(stage_option: DejavuStageOption) -> Any:
+            for store in filter(None, given["fun"].stores):  # they keep what was traced before
+                store.reset()
+            known = given | {"stage_option": stage_option}
+            return original(*(known[name] for name in PARAMETERS[:-1]), *avals)
+
+        if option.profile == "playoff" and option.plan is None:
+            each = zip(avals, given["donated_invars"], given["batch_invars"], strict=True)
+            executable = Playoff(compiled, option, given["virtual_mesh"], [Argument(*one) for one in each]).fastest()
+        else:
+            executable = compiled(option)
+        if option.history is not None:
             watch(executable, option)
         return executable
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from alpa_dejavu.alpa._measure_stage import stage_measurer
 from alpa_dejavu.alpa._places import cluster_differences, places, running_differences
+from alpa_dejavu.alpa._playoff import most_entrants
 from alpa_dejavu.alpa._submeshes import on_hosts
 from alpa_dejavu.alpa._translate import model_of, space_of
 from alpa_dejavu.alpa.option import DejavuStageOption
@@ -53,7 +54,11 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
         option = given["stage_option"]
         if not isinstance(option, DejavuStageOption):
             return original(*args, **kwargs)
-        chosen = _plan(option, given) if option.plan is None else _given(option, given)
+        if option.plan is None:
+            option.entrants = _plans(option, given)
+            chosen = option.entrants[0]
+        else:
+            chosen = _given(option, given)
         option.last_plan = chosen
         _log.info("the plan:\n%s", plan_table(chosen))
         for line in _said(chosen):
@@ -66,7 +71,8 @@ def planning(original: Callable[..., Any]) -> Callable[..., Any]:
     return cluster_layers_and_slice_mesh
 
 
-def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
+def _plans(option: DejavuStageOption, given: Mapping[str, Any]) -> tuple[Plan, ...]:
+    """Returns the plan, and before it, where a playoff is asked for, others that may be better on the devices."""
     from alpa.pipeline_parallel import stage_construction
 
     mesh, micro_batch = given["virtual_mesh"], given["batch_size"]
@@ -102,18 +108,20 @@ def _plan(option: DejavuStageOption, given: Mapping[str, Any]) -> Plan:
         slicer=slicer(option.slicer),
         margin=MemoryMargin(option.risk, priced.residuals(option.memory), option.memory_margin),
         priced_by=priced.named(_asked(option, model.num_layers, given["num_micro_batches"])),
+        contenders=most_entrants(option),
     )
-    made = plan(task if option.strategy == OURS else by_strategy(option, task)).plan
+    made = plan(task if option.strategy == OURS else by_strategy(option, task))
     if option.strategy != OURS:
-        checked(made, given, option.cluster)
-    whole = made.after({"cluster": known - started, "features": described - known})
+        checked(made.plan, given, option.cluster)
+    plans = (*made.contenders, made.plan.after({"cluster": known - started, "features": described - known}))
     if option.history is None:
-        return whole
+        return plans
     from alpa_dejavu.calibration.history import Correction, Origin, corrected
 
     models = priced.models
-    option.last_origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
-    return corrected(whole, Correction.read(option.history).of(option.last_origin, whole))
+    origin = Origin.of(model, priced.cluster, models.latency, models.communication, priced.calibration)
+    option.last_origin, correction = origin, Correction.read(option.history)
+    return tuple(corrected(each, correction.of(origin, each)) for each in plans)
 
 
 def _asked(option: DejavuStageOption, num_layers: int, num_micro_batches: int) -> PricedBy:

@@ -25,7 +25,7 @@ __all__ = ["DejavuStageOption"]
 
 _log = logging.getLogger(__name__)
 
-PROFILES = ("never", "decisive")
+PROFILES = ("never", "decisive", "playoff")
 
 
 @final
@@ -65,6 +65,8 @@ class DejavuStageOption:
         memory_margin: that share; None, the default: each host's own, or 5 % where its machine's file has none.
         profile: "never", the default, compiles and measures nothing. "decisive" measures, through Alpa's profiling
             workers, stages whose error could change the chosen plan, until none could or the budget is spent.
+            "playoff" compiles the plans that may be the best one after the other, runs some steps of each on the
+            cluster's devices, with arrays that the workers make up, and keeps the fastest.
         budget_s: seconds for these measurements together.
         plan: None, the default, plans. A plan file's path, or a `Plan`, is run as it is once it is seen to fit
             the step and the cluster, each stage on the hosts that it names, in that order. Where the plan's hosts are
@@ -117,6 +119,7 @@ class DejavuStageOption:
     strategy: str | Strategy = OURS
     last_plan: Plan | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
     last_origin: Origin | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    entrants: tuple[Plan, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check_space()

@@ -16,7 +16,7 @@ from alpa_dejavu.planning.task import Found, PlanningTask
 from alpa_dejavu.problem import Plan
 from alpa_dejavu.simulation.step import Timeline
 
-__all__ = ["Ranked", "plan_of", "ranked", "settled"]
+__all__ = ["Ranked", "contenders", "plan_of", "ranked", "settled"]
 
 
 @final
@@ -67,6 +67,17 @@ def ranked(task: PlanningTask, found: Found, clock: Clock) -> list[Ranked]:
     rivals = order if task.objective != "price" else [order[0], *as_cheap(plans, order[1:], order[0], task.cluster)]
     clock.lap("placement")
     return [Ranked(plans[n], each[n], n in rivals) for n in order]
+
+
+def contenders(ranking: Sequence[Ranked], found: Found, most: int) -> tuple[Plan, ...]:
+    """Returns the plans beside the first one that are worth trying on the devices, together with it `most` of them."""
+    if most == 1:
+        return ()
+    from alpa_dejavu.planning.uncertainty import worth_trying
+
+    rivals = [one for one in ranking if one.rivals]
+    chosen = worth_trying([one.candidate for one in rivals], most, errors=found.errors, resolver=found.resolver)
+    return tuple(rivals[n].plan for n in chosen)
 
 
 def _different(found: Sequence[Candidate]) -> list[Candidate]:

@@ -9,7 +9,7 @@ from alpa_dejavu._util.collector import collector_paused
 from alpa_dejavu.planning._annotations import ANNOTATIONS, Annotation, Chosen
 from alpa_dejavu.planning._bench import nothing_fits
 from alpa_dejavu.planning._clock import Clock
-from alpa_dejavu.planning._ranking import ranked
+from alpa_dejavu.planning._ranking import contenders, ranked
 from alpa_dejavu.planning.price import front, why_not
 from alpa_dejavu.planning.result import PlanningResult, RunnerUp
 from alpa_dejavu.planning.task import PlanningTask
@@ -66,4 +66,5 @@ def plan(
             for one in ranking[1 : _RUNNERS_UP + 1]
         ),
         front=front([best, *(one.plan for one in ranking[1:])], task.cluster) if task.objective == "pareto" else (),
+        contenders=contenders(ranking, found, task.contenders),
     )

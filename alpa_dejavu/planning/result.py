@@ -46,6 +46,8 @@ class PlanningResult:
         choices: the plan's stages by their place in `table`.
         runners_up: the next best plans, best first.
         front: where it was asked for, the plans of which no other is both as fast and as cheap, the fastest first.
+        contenders: where they were asked for, other plans that may be the best by the errors of predictions, the
+            likeliest first.
     """
 
     plan: Plan
@@ -58,6 +60,7 @@ class PlanningResult:
     choices: tuple[StageChoice, ...] = ()
     runners_up: tuple[RunnerUp, ...] = ()
     front: tuple[PricedPlan, ...] = ()
+    contenders: tuple[Plan, ...] = ()
 
     @property
     def confidence(self) -> Confidence | None:

@@ -163,6 +163,7 @@ class PlanningTask:
         before: the plan that runs now; the new one takes those hosts that have most of what it needs. None: none runs.
         priced_by: the choices that the plan has to tell; None: nobody told them.
         factors: how many times longer each layer's operators take than predicted, shape (L,); None: as predicted.
+        contenders: so many plans that may be the best are handed over at most, the chosen one among them.
     """
 
     source: ModelSource
@@ -180,6 +181,7 @@ class PlanningTask:
     before: Plan | None = None
     priced_by: PricedBy | None = None
     factors: tuple[float, ...] | None = None
+    contenders: int = 1
 
     @property
     def cluster(self) -> Cluster:

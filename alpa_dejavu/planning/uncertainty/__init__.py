@@ -4,7 +4,12 @@ Errors are factors that all work of one class has in common, and factors of a la
 that share operators, layers or links err together.
 """
 
-from alpa_dejavu.planning.uncertainty._confidence import confidence, confidence_of_draws, optimism
+from alpa_dejavu.planning.uncertainty._confidence import (
+    confidence,
+    confidence_of_draws,
+    optimism,
+    worth_trying,
+)
 from alpa_dejavu.planning.uncertainty._errors import Errors, Factors
 from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._spreads import CLASSES
@@ -13,5 +18,5 @@ from alpa_dejavu.planning.uncertainty._table_draws import class_table, meet, red
 
 __all__ = [
     "CLASSES", "Errors", "Factors", "Resolver", "class_table", "closed_form", "confidence",
-    "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws",
+    "confidence_of_draws", "meet", "optimism", "redrawn", "step_draws", "worth_trying",
 ]  # fmt: skip

@@ -10,12 +10,13 @@ import numpy as np
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import first_least
 from alpa_dejavu.planning._candidate import Candidate
+from alpa_dejavu.planning.uncertainty._decide import most_useful
 from alpa_dejavu.planning.uncertainty._errors import Errors
 from alpa_dejavu.planning.uncertainty._resolved import Resolver
 from alpa_dejavu.planning.uncertainty._steps import meet_plan, step_draws
 from alpa_dejavu.problem import Confidence, Slicing
 
-__all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism"]
+__all__ = ["NEARLY", "confidence", "confidence_of_draws", "optimism", "worth_trying"]
 
 NEARLY = 1.05
 """A plan of so many times the best one's step is as good as the best."""
@@ -38,11 +39,32 @@ def confidence(
         resolver: the one that `errors` are of; None: a new one.
     """
     resolver = resolver or Resolver()
+    steps = _drawn(candidates, count, errors, resolver)
+    return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
+
+
+def worth_trying(
+    candidates: Sequence[Candidate], most: int, errors: Errors | None = None, resolver: Resolver | None = None
+) -> list[int]:
+    """Returns the indices of the plans that it is worth to try on the devices beside the first of some candidate plans.
+
+    Each next one is the plan that, tried as well, would shorten the step of the fastest plan tried most on average.
+
+    Args:
+        candidates: the chosen one first.
+        most: how many plans are tried, the chosen one among them.
+        errors: what is known of the errors of predictions; None: what the models say.
+        resolver: the one that `errors` are of; None: a new one.
+    """
+    return most_useful(_drawn(candidates, _DRAWS, errors, resolver or Resolver()), most)
+
+
+def _drawn(candidates: Sequence[Candidate], count: int, errors: Errors | None, resolver: Resolver) -> FloatArray:
+    """Returns the seconds of the candidates' steps in joint draws of their errors, shape (count, candidates)."""
     for candidate in candidates:
         meet_plan(candidate, resolver)
     errors = errors or Errors.unmeasured(resolver)
-    steps = step_draws(candidates, resolver, errors, errors.drawn(count))
-    return confidence_of_draws(steps, resolver.source, _missed(candidates[0].slicing), _compared(candidates))
+    return step_draws(candidates, resolver, errors, errors.drawn(count))
 
 
 def _missed(slicing: Slicing) -> float:

@@ -1,4 +1,4 @@
-"""Decides which measurement is worth its time: one after which, on average, a better plan would be chosen."""
+"""Decides what is worth measuring: a stage, or whole plans, after which on average a better plan would be chosen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from alpa_dejavu._util.range_sums import FloatArray
 from alpa_dejavu._util.ties import first_least
 
-__all__ = ["LEAST_GAIN", "gain_s", "most_worthwhile"]
+__all__ = ["LEAST_GAIN", "gain_s", "most_useful", "most_worthwhile"]
 
 LEAST_GAIN = 0.005
 """The share of a step that a measurement must promise to save, or it isn't made."""
@@ -63,3 +63,26 @@ def most_worthwhile(
     worth = np.where((gains >= wanted) & (takes_s <= budget_s), gains / np.maximum(takes_s, 1e-9), 0.0)
     best = int(first_least(-worth))
     return best if worth[best] > 0 else None
+
+
+def most_useful(steps_s: FloatArray, most: int, least: float = LEAST_GAIN) -> list[int]:
+    """Returns the plans to measure beside the first one: each shortens the fastest one's step most on average.
+
+    Args:
+        steps_s: of the candidate plans in joint draws, shape (K, candidates).
+        most: how many are measured, the first one among them.
+        least: the share of a step that a plan must shorten it by, or it isn't measured.
+
+    >>> most_useful(np.array([[2.0, 1.9, 1.0, 3.0], [2.0, 1.9, 3.0, 3.0]]), most=3)
+    [2, 1]
+    """
+    found: list[int] = []
+    fastest_s = steps_s[:, 0]
+    while len(found) < most - 1:
+        gains = fastest_s.mean() - np.minimum(fastest_s[:, None], steps_s).mean(axis=0)
+        best = int(first_least(-gains))
+        if gains[best] < least * fastest_s.mean():
+            break
+        found.append(best)
+        fastest_s = np.minimum(fastest_s, steps_s[:, best])
+    return found
