@@ -11,13 +11,17 @@ _LEAST_PRODUCTS = 3
 def allowed(
     heavy: NDArray[np.bool_], flop: NDArray[np.float64], num_layers: int, eps: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns arrays (begins, ends): a layer of the equations k..r-1 is allowed if begins[k] <= r < ends[k].
+    """Returns which layers Alpa's `AutoLayerOption` allows: those with enough products and not too many operations.
 
     Args:
-        heavy: which equations have products, of shape (number of equations,).
-        flop: operations of each, of the same shape.
-        num_layers: how many layers there are to be.
-        eps: how much more than its share of the operations a layer may have.
+        heavy: which equations of a jaxpr have matrix products, shape (equations,).
+        flop: the floating-point operations of each equation, shape (equations,).
+        num_layers: how many layers the equations are to be cut into.
+        eps: how much more than the average of the layers' operations a layer may have, as a share of that.
+
+    Returns:
+        Two arrays, begins and ends, of shape (equations,): the equations k..r-1 may be a layer if
+        begins[k] <= r < ends[k].
     """
     num = len(heavy)
     bound = float(flop.sum()) / num_layers * (1 + eps)
@@ -43,7 +47,14 @@ def allowed(
 
 
 def least_layers(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns, for each equation, the least number of layers that it and all later ones can be cut into."""
+    """Returns for each of N equations the least number of layers that it and all later ones can be cut into.
+
+    The result has shape (N + 1,), with 0 at the end; N + 1 means that there is no way.
+
+    Args:
+        begins: the equations k..r-1 may be a layer for begins[k] <= r < ends[k], shape (N,).
+        ends: the other side of that range, shape (N,).
+    """
     num = len(begins)
     least = np.full(num + 1, num + 1, dtype=np.int64)
     least[num] = 0

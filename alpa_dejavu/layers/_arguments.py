@@ -22,10 +22,10 @@ class Arguments:
     """A train step and the shapes of its arguments, the batch cut to the size of one micro-batch.
 
     Attributes:
-        step: the train step.
-        leaves: the arrays among its arguments, abstract.
-        is_data: whether each is part of the batch.
-        batch: samples in a batch.
+        step: the train step, a function.
+        leaves: the arrays among its arguments, as `jax.ShapeDtypeStruct`.
+        is_data: for each of these arrays whether it is part of the batch.
+        batch: the number of samples in a whole batch.
     """
 
     step: Callable[..., Any]
@@ -39,8 +39,14 @@ class Arguments:
     def of(cls, name: str, returned: Any, batch: int | None, num_micro_batches: int) -> Arguments:
         """Checks the train step and arguments that a model function returned, and cuts the batch to a micro-batch.
 
+        Args:
+            name: the model function's name, for errors.
+            returned: what it returned, which must be `(train_step, (state, batch, ...))`.
+            batch: the number of samples in a batch; None: it is that of most of the batch's arrays.
+            num_micro_batches: how many micro-batches a batch is cut into.
+
         Raises:
-            ValueError: it isn't a step and its arguments, or the batch can't be cut.
+            ValueError: the function didn't return a step and its arguments, or the batch can't be cut.
         """
         if not (isinstance(returned, Sequence) and len(returned) == 2 and callable(returned[0])):
             raise ValueError(f"{name} returned {_described(returned)}; {_WANTED}")
@@ -71,7 +77,10 @@ class Arguments:
         )
 
     def calling(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that calls a step with these arguments: it takes their arrays, the rest stays as given."""
+        """Returns a function that calls a step with a model function's arguments, given only the arrays among these.
+
+        All arguments that aren't arrays stay as the model function gave them.
+        """
 
         def called(*leaves: Any) -> Any:
             rest = iter(leaves)
@@ -125,8 +134,8 @@ _SMALLEST, _LARGEST = 0.001, 0.05
 def concrete(arguments: Any, seed: int = 0) -> Any:
     """Returns a pytree of arguments with an array of numbers in place of each abstract array; all else stays.
 
-    Numbers are small and positive (so are the squares that optimizers keep), whole ones 0 (a token and a label of any
-    vocabulary), truth values true. How long a step takes doesn't depend on them, as long as they are ordinary numbers.
+    Floating-point numbers are random, from 0.001 to 0.05 (so that squares that optimizers keep are positive), integers
+    are 0 (a token and a label of any vocabulary), and booleans are true. How long a step takes doesn't depend on them.
     """
     rng = np.random.default_rng(seed)
 

@@ -50,9 +50,10 @@ ad.primitive_jvps[gradient_p] = _refused("another gradient or jax.jvp")
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Turns the outermost gradients that this thread traces within a `with` block into equations of `gradient_p`.
+    """Turns gradients that this thread traces within a `with` block into equations of the primitive `gradient_p`.
 
-    jax's caches of traced functions are kept apart: nothing that is traced here is found later by anyone else.
+    Such an equation holds the jaxpr of the function that is differentiated; gradients within that function are left to
+    jax. jax's caches of traced functions are kept apart: what is traced in the block isn't found outside of it.
 
     Raises:
         RuntimeError: this version of jax takes gradients in another way.

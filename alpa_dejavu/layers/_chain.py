@@ -26,11 +26,11 @@ class Chain:
     """The forward and backward jaxprs of all layers of a loss, tied together by the variables that they share.
 
     Attributes:
-        forward: the jaxpr of each layer; its results are what later layers, the backward ones or the step take.
-        backward: of each layer, in the order of the forward ones; without equations where nothing is to be done.
-        accumulators: operands of the backward layers that gradients are added to, and the results of that.
-        gradients: for each trained operand that has any: (layer, accumulated gradient) of each layer that uses it.
-        names: what the loss's variables are called in the forward layers.
+        forward: the forward jaxpr of each layer; its results are what later layers, backward passes or the step take.
+        backward: the backward jaxpr of each layer, in the same order; without equations if nothing is differentiated.
+        accumulators: for each operand of the backward jaxprs that a gradient is added to, the result that is their sum.
+        gradients: for each trained operand that has any, (layer, accumulated gradient) of each layer that uses it.
+        names: for variables of the loss's jaxpr what stands for them in the forward jaxprs.
     """
 
     forward: tuple[core.Jaxpr, ...]
@@ -61,10 +61,10 @@ def chain_of(
 
     Args:
         rows: the jaxprs of the loss's layers; what one makes and another takes is the same variable.
-        pieces: each layer's equations in one piece or in several.
+        pieces: each layer's equations as one jaxpr, or as several in a row that are differentiated one by one.
         trained: the operands that the loss is differentiated by.
-        loss: which of the layers' results is the loss.
-        remat: whether the backward pieces compute forward again.
+        loss: the layers' result that is the loss.
+        remat: whether backward passes compute the forward pass again.
     """
     split = iter(_split(list(itertools.chain(*pieces)), trained, loss, remat))
     names: dict[core.Var, core.Atom] = {}
@@ -134,9 +134,14 @@ class _Backward:
             self._cotangents[loss] = [core.Literal(np.ones((), loss.aval.dtype), core.raise_to_shaped(loss.aval))]
 
     def layer(self, n: int, pieces: Sequence[_Piece]) -> core.Jaxpr:
-        """The backward jaxpr of layer n.
+        """Builds the backward jaxpr of layer n; it must be called for the last layer first.
 
-        What it finds for an operand of the layer is added up, and done with, as soon as the last piece has been.
+        A gradient of one of the layer's operands is added up from the pieces of the layer that use this operand, as
+        soon as the last of them has been differentiated.
+
+        Args:
+            n: the number of the layer.
+            pieces: the layer's equations in rows that are differentiated one by one.
         """
         equations: list[core.JaxprEqn] = []
         inside = {var for piece in pieces for var in piece.row.outvars}

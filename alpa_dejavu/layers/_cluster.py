@@ -31,11 +31,12 @@ EPS = 0.5
 @final
 @dataclasses.dataclass(frozen=True)
 class Clustering:
-    """A cut of equations into layers, with the largest number of bytes that any layer takes from earlier ones.
+    """A cut of a jaxpr's equations into layers by the rule of Alpa's `AutoLayerOption`.
 
     Attributes:
-        ends: layer i is the equations ends[i-1]..ends[i]-1.
-        most_bytes: that number; infinite if the rule had to be broken, because there aren't enough products.
+        ends: layer i is the equations ends[i-1]..ends[i]-1, and layer 0 begins with equation 0.
+        most_bytes: the largest number of bytes that any layer takes from earlier layers; infinite if the rule had to be
+            broken, because there aren't enough matrix products.
     """
 
     ends: tuple[int, ...]
@@ -44,7 +45,10 @@ class Clustering:
 
 @final
 class Clusters:
-    """A clusterer of equations, which cuts them into any number of layers by Alpa's rule."""
+    """A clusterer of a jaxpr's equations, which cuts them into any number of layers as Alpa's `AutoLayerOption` does.
+
+    `eps` is how much more than the average of the layers' floating-point operations a layer may have, as a share of it.
+    """
 
     def __init__(self, equations: Sequence[core.JaxprEqn], eps: float = EPS) -> None:
         self._num = len(equations)
@@ -59,10 +63,10 @@ class Clusters:
         return [int(n) for n in np.flatnonzero(self._heavy)]
 
     def cut(self, num_layers: int) -> Clustering:
-        """Cuts the equations into a given number of layers, by Alpa's rule where that is possible.
+        """Cuts a jaxpr's equations into a given number of layers, by the rule of Alpa's `AutoLayerOption` if possible.
 
         Raises:
-            ValueError: there are fewer equations than layers, or no way was found.
+            ValueError: there are fewer equations than layers, or no way was found to cut them.
         """
         if not 1 <= num_layers <= self._num:
             raise ValueError(
@@ -91,7 +95,7 @@ class Clusters:
         )
 
     def possible(self, num_layers: int) -> bool:
-        """Returns whether the equations can be cut into that many layers without breaking Alpa's rule."""
+        """Returns whether Alpa's `AutoLayerOption` could cut a jaxpr's equations into that many layers by its rule."""
         return reachable(*self._allowed(num_layers), num_layers)
 
     def _allowed(self, num_layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,9 +104,9 @@ class Clusters:
         return self._known[num_layers]
 
     def best_number(self) -> int:
-        """Returns the largest number of layers of which none takes more bytes from earlier ones than with two layers.
+        """Returns the largest number of layers of which none takes more bytes from earlier layers than with two layers.
 
-        That is Alpa's number for "auto"; it is found by bisection.
+        That is the number that Alpa's `AutoLayerOption` takes for "auto"; it is found by bisection.
         """
         least, most = 2, int(self._heavy.sum() / 3) + 1
         if self._num < 2:
@@ -185,11 +189,11 @@ class _Table:
 
 
 def costs(equations: Sequence[core.JaxprEqn]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Returns which equations have products, and each one's floating-point operations, both of shape (equations,).
+    """Returns which equations have matrix products, and each one's floating-point operations, as Alpa counts them.
 
-    By Alpa's rule matrix products and convolutions count, by their operations; an equation that has a `jaxpr` (a jitted
-    or rematerialised function, a scan) counts what is in it once; nothing else does, not even a product inside of a
-    `custom_vjp` or a cond.
+    Both arrays have shape (equations,). Matrix products and convolutions count, by their operations. An equation that
+    has a `jaxpr` (a jitted or rematerialised function, a scan) counts the equations of that once. All other equations
+    count nothing, even if they have a product inside, as a `custom_vjp` or a cond may.
     """
     known: dict[int, tuple[bool, float]] = {}
     counted = [_count(equation, known) for equation in equations]

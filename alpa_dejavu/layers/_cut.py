@@ -27,13 +27,14 @@ class LayeredStep:
     """A train step cut into L layers: each layer's forward, backward and update jaxpr, which share variables.
 
     Attributes:
-        forward: the jaxpr of each of the L layers, in order.
-        backward: of each layer, in the order of the forward ones; empty for inference. No equations: nothing to do.
-        updates: the optimizer's jaxpr of each layer, None where it has none; empty for inference. One may take what
-            another makes, and the other way round.
-        accumulators: operands of the backward layers that gradients are added to, and the results of that.
-        data: operands that are part of the batch, or made of it.
-        gradients: for each operand that is trained the accumulated gradients of it, one of each layer that uses it.
+        forward: the forward jaxpr of each of the L layers, in order.
+        backward: the backward jaxpr of each layer, in the same order; empty for inference. A layer in which nothing is
+            differentiated has one without equations.
+        updates: the jaxpr of the optimizer's update of each layer, None where it has none; empty for inference. Updates
+            may take each other's results, both ways.
+        accumulators: for each operand of the backward jaxprs that a gradient is added to, the result that is their sum.
+        data: the operands of the forward jaxprs that are part of the batch, or computed from it.
+        gradients: for each trained operand its accumulated gradients, one from each layer that uses it.
     """
 
     forward: tuple[core.Jaxpr, ...]
@@ -45,9 +46,9 @@ class LayeredStep:
 
 
 def most_layers(traced: TracedStep, wanted: int) -> int:
-    """Returns the largest number of layers, up to the wanted one, that Alpa's rule lets a step's loss be cut into.
+    """Returns the largest number of layers, up to `wanted`, into which Alpa's `AutoLayerOption` may cut a step's loss.
 
-    More than there are products may be possible, too, but breaks the rule.
+    Its rule asks for enough matrix products in each layer. A loss may be cut into more layers by breaking that rule.
     """
     return next((n for n in range(min(wanted, len(traced.loss.eqns)), 1, -1) if traced.clusters.possible(n)), 1)
 
@@ -56,11 +57,12 @@ def cut_into_layers(traced: TracedStep, num_layers: int | str, *, remat: str = "
     """Cuts a traced train step into layers: the loss by the rule of Alpa's `AutoLayerOption`, then the update.
 
     Args:
-        traced: the step.
-        num_layers: L, or "auto": as many as don't need more bytes between them than two do.
-        remat: "none": backward takes what forward has kept; "layer": backward computes its layer's forward again, and
-            what is kept are the layer's operands.
-        eps: how much more than its share of the operations a layer may have.
+        traced: the train step.
+        num_layers: the number of layers; "auto": the largest number of which no layer takes more bytes from earlier
+            layers than with two layers.
+        remat: "none": a backward pass takes what the forward pass has kept; "layer": it computes its layer's forward
+            pass again, and only the layer's operands are kept.
+        eps: how much more than the average of the layers' operations a layer may have, as a share of that.
 
     Raises:
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
@@ -136,9 +138,9 @@ def _added(
 
 
 def step_digest(traced: TracedStep) -> str:
-    """Returns the SHA-256 digest of what a step computes, how its parts connect, and which operands are data.
+    """Returns a SHA-256 digest that traced train steps share if they compute the same on the same shapes of data.
 
-    Where a function has derivatives of its own, its jaxpr doesn't say them: the backward pass tells then.
+    Where a function has derivative rules of its own, as by `jax.custom_vjp`, the digest is of the backward pass, too.
     """
     jaxprs = [traced.loss, *([] if traced.update is None else [traced.update])]
     if traced.update is not None and _has_rules(traced.loss):

@@ -42,9 +42,12 @@ class Alike:
 class Linear:
     """A layer's derivative as two jaxprs: the layer with its residuals as further results, and the linear part.
 
+    Residuals are the values that the linear part takes of the forward pass. Active operands are those that the layer is
+    differentiated by.
+
     Attributes:
-        forward: results are the layer's, then the residuals.
-        tangents: takes the residuals as constants, and tangents of the active operands.
+        forward: the layer; its results are the layer's, then the residuals.
+        tangents: the linear part; it takes the residuals as constants, and the tangents of the active operands.
         active: which of the layer's results depend on active operands.
     """
 
@@ -58,14 +61,12 @@ class Linear:
 class Parts:
     """The forward pass and the backward pass of a layer, as two jaxprs.
 
-    Whatever else their equations take is constant.
-
     Attributes:
-        forward: results are the layer's, then the residuals.
-        backward: takes the residuals, then the cotangents of those results that have one. A rematerialised layer's
-            takes all the layer's operands in place of residuals. Results: the cotangents of the active operands that
-            have one.
-        reached: for each of the layer's operands, whether it has a cotangent.
+        forward: the forward pass; its results are the layer's, then the residuals, which the backward pass takes.
+        backward: the backward pass. It takes the residuals (all of the layer's operands, if the layer is
+            rematerialised), then the cotangents of those of the layer's results that have one. Its results are the
+            cotangents of the operands that get one.
+        reached: for each of the layer's operands, whether it gets a cotangent.
     """
 
     forward: core.Jaxpr
@@ -79,7 +80,12 @@ class Parts:
 
 @functools.lru_cache(maxsize=1024)
 def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
-    """Returns a layer's derivative by its active operands (those that depend on trained ones), as a linear jaxpr."""
+    """Returns a layer's derivative by its active operands, as its forward jaxpr and a linear jaxpr on tangents.
+
+    Args:
+        layer: the layer's jaxpr.
+        active: for each of its operands whether it is active, that is, depends on trained parameters.
+    """
     saved: dict[str, Any] = {}
 
     def run(*operands: Any) -> list[Any]:
@@ -99,7 +105,14 @@ def linear(layer: Alike, active: tuple[bool, ...]) -> Linear:
 
 @functools.lru_cache(maxsize=1024)
 def parts(layer: Alike, active: tuple[bool, ...], pulled: tuple[bool, ...], remat: bool) -> Parts:
-    """Splits a layer into its forward and its backward jaxpr, given which of its results have a cotangent."""
+    """Differentiates a layer, and returns its forward and its backward jaxpr.
+
+    Args:
+        layer: the layer's jaxpr.
+        active: for each of its operands whether it depends on trained parameters.
+        pulled: for each of its results whether it has a cotangent, that is, whether the loss depends on it.
+        remat: whether the backward jaxpr computes the forward pass again.
+    """
     split = linear(layer, active)
     reached: list[bool] = []
     residuals = list(split.tangents.constvars)

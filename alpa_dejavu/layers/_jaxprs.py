@@ -11,7 +11,7 @@ MARKER = "pipeline_marker"
 
 
 def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -> core.Jaxpr:
-    """Builds a jaxpr from equations; the variables that they take from outside become its operands, in order."""
+    """Builds a jaxpr from equations and results; variables that no equation makes become its operands, in order."""
     made: set[core.Var] = set()
     taken: dict[core.Var, None] = {}
     effects: set[core.Effect] = set()
@@ -25,7 +25,7 @@ def jaxpr_of(equations: Sequence[core.JaxprEqn], results: Iterable[core.Atom]) -
 
 
 def live_equations(equations: Sequence[core.JaxprEqn], wanted: Iterable[core.Atom]) -> list[bool]:
-    """Returns for each equation whether a wanted variable depends on its results, or it has effects."""
+    """Returns for each of a jaxpr's equations whether a wanted variable depends on its results, or it has effects."""
     needed = {atom for atom in wanted if isinstance(atom, core.Var)}
     alive = []
     for equation in reversed(equations):
@@ -47,7 +47,7 @@ def renamed(jaxpr: core.Jaxpr, operands: Sequence[core.Atom]) -> tuple[list[core
 
 
 def named(names: Mapping[core.Var, core.Atom], atom: core.Atom) -> core.Atom:
-    """Returns the atom that `names` has for an atom of a jaxpr; the atom itself if there is none."""
+    """Returns the atom that stands for an atom of a jaxpr by the mapping `names`; the atom itself if it isn't in it."""
     return atom if isinstance(atom, core.Literal) else names.get(atom, atom)
 
 
@@ -73,9 +73,12 @@ def inlined(
     names: dict[core.Var, core.Atom],
     wanted: Callable[[core.JaxprEqn], bool],
 ) -> list[core.JaxprEqn]:
-    """Returns equations with those calls inlined for which `wanted` is true, and without Alpa's pipeline markers.
+    """Returns a jaxpr's equations with some calls of jitted functions inlined, and without Alpa's pipeline markers.
 
-    `names` maps variables to what stands for them; the results of what was replaced are added to it.
+    Args:
+        equations: the equations.
+        names: maps variables to what stands for them; the results of inlined calls and of markers are added to it.
+        wanted: whether a call is to be inlined.
     """
     flat: list[core.JaxprEqn] = []
     for equation in equations:

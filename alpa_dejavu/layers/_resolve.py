@@ -19,12 +19,13 @@ ModelFunction = Callable[..., Any]
 def resolve(function: str | ModelFunction) -> ModelFunction:
     """Returns the model function that a known model's name or `module:function` stands for.
 
-    A module is looked for where `python -m` would: in the current directory first. What it raises while it is imported
-    is passed on as it is.
+    A function is returned as it is. A model function takes a batch size and returns a train step with its arguments. A
+    module is looked for where `python -m` would: in the current directory first. What it raises while it is imported is
+    passed on as it is.
 
     Raises:
         ValueError: there is no such model, module or function; near names are listed.
-        TypeError: it isn't a function.
+        TypeError: what the name stands for isn't a function.
     """
     if callable(function):
         return function

@@ -24,15 +24,16 @@ class TracedStep:
     """A train step traced to jaxprs at the size of a micro-batch: its loss, and the update after its gradients.
 
     Attributes:
-        name: of the model function.
-        loss: what is differentiated: its first result is the loss. In inference, the whole step.
+        name: the name of the model function.
+        loss: the jaxpr of the function that is differentiated; its first result is the loss. In inference, the whole
+            step.
         gradients: for each operand of the loss that it is differentiated by, the variable of its gradient in `update`;
             empty in inference.
-        data: the operands of the loss that are part of the batch, or made of it.
-        update: what the step does besides, on operands of the loss, its results, gradients and the optimizer's state;
-            None in inference.
-        batch: samples in a batch.
-        num_micro_batches: how many micro-batches it is cut into.
+        data: the operands of the loss that are part of the batch, or computed from it.
+        update: the jaxpr of all else that the step does, on operands of the loss, its results, gradients and the
+            optimizer's state; None in inference.
+        batch: the number of samples in a batch.
+        num_micro_batches: how many micro-batches a batch is cut into.
     """
 
     name: str
@@ -55,12 +56,12 @@ class TracedStep:
 
     @cached_property
     def clusters(self) -> Clusters:
-        """Returns the clusterer that cuts the loss's equations into any number of layers."""
+        """Returns the clusterer that cuts the equations of the step's loss into any number of layers, as Alpa does."""
         return Clusters(self.loss.eqns)
 
     @cached_property
     def workshops(self) -> dict[Any, Any]:
-        """Returns the cache of the sharding engine's cost tables, which all numbers of layers of this step share."""
+        """Returns the cache of the auto-sharding engine's cost tables, which all cuts of the step into layers share."""
         return {}
 
     @property
@@ -73,11 +74,12 @@ def trace(function: str | Callable[..., Any], *, batch: int | None = None, num_m
     """Traces a model function's train step into jaxprs, at the size of a micro-batch; nothing is computed.
 
     Args:
-        function: takes a batch size, and returns a train step and its arguments, `(train_step, (state, batch, ...))`;
-            its name (`module:function`, or one of `alpa_dejavu.layers.models`) will do. The arguments may be abstract
-            (`jax.ShapeDtypeStruct`).
-        batch: the batch size it is called with; None: it is called without, and its arguments say it.
-        num_micro_batches: the second argument's arrays are cut into so many, along their first dimension.
+        function: a model function, which takes a batch size and returns a train step with its arguments,
+            `(train_step, (state, batch, ...))`, or its name (`module:function`, or one of `alpa_dejavu.layers.models`).
+            The arguments may be abstract (`jax.ShapeDtypeStruct`).
+        batch: the batch size that the function is called with; None: it is called without one, and the batch size is
+            taken from the arrays that it returns.
+        num_micro_batches: how many micro-batches the batch's arrays are cut into, along their first dimension.
 
     Raises:
         ValueError: the name isn't known, the function returns something else, the batch can't be cut, or the step takes

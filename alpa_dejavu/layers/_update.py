@@ -20,7 +20,7 @@ def divide_update(update: core.Jaxpr, owners: Mapping[core.Var, int], num_layers
     """Divides the jaxpr of an optimizer's update among the layers; a layer that has no part in it gets None.
 
     Args:
-        update: all that the step does after its gradients.
+        update: all that the train step does after its gradients.
         owners: for each gradient and parameter the number of its layer.
         num_layers: how many layers there are.
     """
@@ -51,7 +51,14 @@ class _Division:
         self._owners = dict(owners)
 
     def walk(self, equations: Iterable[core.JaxprEqn], names: dict[core.Var, core.Atom]) -> None:
-        """Appends the equations, each with its layer; `names` is told how results are called after all."""
+        """Appends equations of an optimizer's update to a list, each with the layer that it belongs to, if known.
+
+        Calls of jitted functions on several layers' arrays are inlined.
+
+        Args:
+            equations: the equations, in order.
+            names: maps variables to those that stand for them; results of inlined calls are added to it.
+        """
         for equation in equations:
             equation = equation.replace(invars=[named(names, atom) for atom in equation.invars])
             owners = [
@@ -75,15 +82,18 @@ class _Division:
                     self._owners.update((var, layer) for var in equation.outvars)
 
     def leave_out_dead(self, wanted: Collection[core.Atom]) -> None:
-        """Leaves out the equations whose results aren't wanted, by the step or by another equation."""
+        """Leaves out the equations of an update whose results neither the train step nor another equation takes.
+
+        `wanted` are the results that the step takes.
+        """
         alive = live_equations(self.equations, wanted)
         self.layers = [layer for layer, is_alive in zip(self.layers, alive, strict=True) if is_alive]
         self.equations = [equation for equation, is_alive in zip(self.equations, alive, strict=True) if is_alive]
 
     def assign_rest(self) -> None:
-        """Gives equations without a layer, from the last one on, the first layer that takes their results.
+        """Gives each equation of an update that has no layer yet the first layer that takes one of its results.
 
-        What no layer takes, such as a count of steps, is the first layer's that has a part at all.
+        Equations whose results no layer takes, such as a count of steps, go to the first layer that has any equations.
         """
         first = min((layer for layer in self.layers if layer >= 0), default=0)
         takers: dict[core.Var, int] = {}

@@ -36,24 +36,25 @@ def search(
 ) -> None:
     """Fills the tables of the best ways to cut the first r of N equations into q of Q layers, at index [r, q].
 
-    A way wins if it takes fewer bytes at most, or altogether, or about as many and is more even; in what order ways are
-    tried is part of the rule, as are the single-precision numbers.
+    A way wins if its largest layer takes fewer bytes from earlier layers, or all its layers together do, or if they
+    take about as many and are more even in their numbers of equations. This is the rule of Alpa's `AutoLayerOption`;
+    the order in which ways are tried is part of it, and so is single precision.
 
     Args:
         begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
-        ends: see `begins`.
+        ends: the other side of that range, shape (N,).
         ahead: the least number of layers that the equations from each one on can be cut into, shape (N + 1,).
-        within: whether layers that aren't allowed are left out.
-        sizes: bytes of V values, shape (V,).
+        within: whether layers that `begins` and `ends` don't allow are left out.
+        sizes: the bytes of V values that equations make, shape (V,).
         first_users: the first equation that takes each value, -1 for none, shape (V,).
-        made: equation k makes the values made[k] to made[k + 1], shape (N + 1,).
-        takings: equation k takes the values at takings[k] to takings[k + 1] of the next two, shape (N + 1,).
-        taken_values: values, in the order of the equations that take them.
-        next_users: for each of these the next equation that takes it, -1 for none.
-        most: a table of what any layer takes at most, shape (N + 1, Q + 1), filled with infinities.
-        total: likewise of what all layers take.
-        uneven: likewise of how uneven their numbers of equations are.
-        start: likewise of where the last layer starts, filled with -1.
+        made: equation k makes the values made[k] to made[k + 1] - 1, shape (N + 1,).
+        takings: equation k takes entries takings[k] to takings[k + 1] - 1 of the next two arrays, shape (N + 1,).
+        taken_values: the values that equations take, in the order of the equations.
+        next_users: for each entry of `taken_values` the next equation that takes the same value, -1 for none.
+        most: a table of the most bytes that a layer takes from earlier ones, (N + 1, Q + 1), filled with infinity.
+        total: a table of the bytes that all layers together take from earlier ones, likewise.
+        uneven: a table of how uneven the layers' numbers of equations are, likewise.
+        start: a table of the equation at which the last layer starts, shape (N + 1, Q + 1), filled with -1.
     """
     num, num_layers = len(begins), most.shape[1] - 1
     enough = np.full(most.shape, np.inf)
@@ -106,8 +107,8 @@ def reachable(begins: IntArray, ends: IntArray, num_layers: int) -> bool:
 
     Args:
         begins: a layer that starts at equation k may end before equation r for begins[k] <= r < ends[k], shape (N,).
-        ends: see `begins`.
-        num_layers: Q.
+        ends: the other side of that range, shape (N,).
+        num_layers: the number of layers, Q.
     """
     num = len(begins)
     ways = np.zeros((num + 2, num_layers + 2), dtype=np.int64)

@@ -13,7 +13,7 @@ def with_micro_batch(model: Model, ratio: float) -> Model:
     """Returns a model with a micro-batch `ratio` times as large: what has a batch dimension grows by that ratio.
 
     Raises:
-        ValueError: a ratio that isn't positive.
+        ValueError: the ratio isn't positive.
     """
     if not ratio > 0:
         raise ValueError(f"the micro-batch can't become {ratio} times as large; give a positive ratio")

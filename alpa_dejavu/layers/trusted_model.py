@@ -11,18 +11,18 @@ from alpa_dejavu.problem import Plan
 def trusted_model(
     plan: Plan, model: str | Callable[..., Any] | None = None, trust_model: bool = False
 ) -> str | Callable[..., Any]:
-    """Returns the model that the caller gives, or else the plan's, if it may be trusted.
+    """Returns the model that the caller gives, or else the one that a plan names, if that may be trusted.
 
-    A plan may come from anyone, and `module:function` in it would be imported and called: it is taken only from a
-    caller who says so. The known models' names stand for functions of this package, whoever writes them.
+    A plan file may come from anyone, and a `module:function` in it would be imported and called: it is only returned if
+    the caller trusts it. Known models' names are always trusted, since they stand for functions of this package.
 
     Args:
-        plan: whose model is asked for.
-        model: the caller's; None: the plan's.
+        plan: the plan whose model is wanted.
+        model: the model that the caller gives, by a name or as a function; None: the plan's is taken.
         trust_model: whether a function that the plan names may be imported and called.
 
     Raises:
-        ValueError: neither names a model, or the plan names a function that isn't trusted.
+        ValueError: neither the caller nor the plan names a model, or the plan names a function that isn't trusted.
     """
     if model:
         return model

@@ -15,14 +15,14 @@ def annotate(
 ) -> HloModuleProto:
     """Returns a copy of an HLO module with a sharding on every instruction, and on parameters and result.
 
-    Where a strategy needs an operand cut otherwise than the operand is, a copy cut in that way stands between them:
+    Where a strategy needs an operand cut otherwise than the operand is, a copy cut in that way is put between them:
     left to itself the partitioner might compute in some other way.
 
     Args:
         module: the module that `program` was read from.
-        program: its operators.
-        solution: how each is cut.
-        mesh: the devices.
+        program: the module as the auto-sharding engine's operators.
+        solution: the strategy that was chosen for each operator.
+        mesh: the logical mesh of the devices.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(result)
@@ -44,10 +44,10 @@ def annotate_parameters(
 
     Args:
         module: the module that `program` was read from.
-        program: its operators.
-        specs: the spec of each parameter, by its operator; a result is cut like the parameter that it replaces, or
-            else whole.
-        mesh: the devices.
+        program: the module as the auto-sharding engine's operators.
+        specs: for the index of each parameter's operator the mesh axes that cut each of its dimensions. A result is
+            cut like the parameter whose memory it takes over; all other results are whole.
+        mesh: the logical mesh of the devices.
     """
     result = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(result)
@@ -73,17 +73,17 @@ class _Writer:
         self.lone = set(solution.recut.lone_readers)
 
     def sharding(self, spec: Spec) -> OpSharding:
-        """The spec as the module carries it."""
+        """Returns the HLO sharding of a spec, that is, of the mesh axes that cut each dimension of a tensor."""
         return to_op_sharding(spec, self.mesh)
 
     def mark(self, instruction: HloInstructionProto) -> None:
-        """Write the chosen sharding onto an instruction."""
+        """Writes the sharding that the auto-sharding solver chose onto an HLO instruction."""
         shardings = [self.sharding(self.specs[i]) for i in leaves(self.program.values[instruction.id])]
         if shardings:
             instruction.sharding.CopyFrom(sharding_of(instruction.shape, shardings))
 
     def bring_operands(self, instruction: HloInstructionProto) -> None:
-        """Put copies where the operands are needed in another way than they are cut."""
+        """Gives an HLO instruction copies of those operands that it needs cut otherwise than the operands are."""
         value = self.program.values.get(instruction.id)
         for position, operand_id in enumerate(instruction.operand_ids):
             source = self.graph.nodes[operand_id]
@@ -135,7 +135,7 @@ class _Writer:
         return self.copies[key]
 
     def output_spec(self, output: int) -> Spec:
-        """The spec of an output of the program."""
+        """Returns the mesh axes that cut each dimension of an output of the program, given its operator's index."""
         source = self.program.operators[output].operands[0]
         if source in self.solution.recut.specs and source not in self.gathered:
             return self.specs[source]

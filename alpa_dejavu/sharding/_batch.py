@@ -20,11 +20,11 @@ def operator_batch_dims(
     carried forward to results and then backward to operands.
 
     Args:
-        operators: the program.
-        thorough: Alpa's pass stops there; True goes on for as long as more is found: what is computed again in the
-            backward pass may hang together with the first product by an operand alone.
-        known: operators whose batch dimension is known, each with it: then the first product isn't looked for. It need
-            not tell: a layer may begin with a product that is batched by experts.
+        operators: the program, each operator after its operands.
+        thorough: whether it is carried forward and backward again until no more are found; Alpa's pass does so once.
+            Results that the backward pass computes again may be connected to the first product by an operand only.
+        known: pairs of an operator and its batch dimension. If there are any, they are where it is carried from, not
+            the first product: that may be batched by experts.
     """
     batch: list[int | None] = [None] * len(operators)
     for index, place in known:
@@ -77,7 +77,13 @@ def _backward(operators: Sequence[Operator], operator: Operator, position: int, 
 
 
 def carried_dims(operators: Sequence[Operator], operator: Operator, position: int) -> list[tuple[int, int]]:
-    """Returns pairs (dimension of an operand, dimension of the result) that an operator keeps the same."""
+    """Returns pairs (dimension of an operand, dimension of the result) that an operator carries over as they are.
+
+    Args:
+        operators: the program.
+        operator: one of its operators.
+        position: which of its operands is looked at.
+    """
     operand = operators[operator.operands[position]]
     attributes = operator.attributes
     if operator.kind in _SAME_PLACE:

@@ -70,22 +70,33 @@ def picked(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def own(matrix: np.ndarray) -> np.ndarray:
-    """Returns the diagonal of a matrix of costs between a node's choices and themselves."""
+    """Returns the diagonal of a square matrix: the cost of each choice of a node together with the same choice."""
     return np.ascontiguousarray(np.diagonal(matrix))
 
 
 def affordable(costs: np.ndarray) -> np.ndarray:
-    """Returns the costs with infinity in place of all that are INFINITY_COST or more."""
+    """Returns an array of costs with infinity in place of all that are INFINITY_COST (1e13) or more."""
     return np.where(costs >= INFINITY_COST, np.inf, costs)
 
 
 def fold_into_one(cost: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Returns the least cost of a node and of its only edge, for each choice of the neighbour."""
+    """Returns for each choice of a node's only neighbour the least cost of the node and of the edge between them.
+
+    Args:
+        cost: the cost of each of the node's choices, shape (K,).
+        matrix: the cost of each pair of choices of the node and of its neighbour, shape (K, M).
+    """
     return np.asarray((cost[:, None] + matrix).min(axis=0))
 
 
 def fold_into_two(cost: np.ndarray, to_a: np.ndarray, to_b: np.ndarray) -> np.ndarray:
-    """Returns the least cost of a node and of its two edges, for each pair of choices of the two neighbours."""
+    """Returns for each pair of choices of a node's two neighbours the least cost of the node and of its two edges.
+
+    Args:
+        cost: the cost of each of the node's choices, shape (K,).
+        to_a: the cost of each pair of choices of the node and of its first neighbour, shape (K, A).
+        to_b: likewise of its second neighbour, shape (K, B).
+    """
     return np.asarray((cost[:, None, None] + to_a[:, :, None] + to_b[:, None, :]).min(axis=0))
 
 
@@ -93,6 +104,10 @@ def undominated(cost: np.ndarray, *matrices: np.ndarray) -> np.ndarray:
     """Returns the indices of a node's choices worth keeping: the possible ones that no other kept one dominates.
 
     One choice dominates another if it is at least as good whatever the node's neighbours choose.
+
+    Args:
+        cost: the cost of each of the node's choices; infinite where it is impossible.
+        *matrices: for each neighbour the cost of the node's choices (rows) with the neighbour's (columns).
     """
     possible = np.isfinite(cost)
     for matrix in matrices:

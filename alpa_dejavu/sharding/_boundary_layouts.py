@@ -17,7 +17,7 @@ Axes = tuple[int, ...]
 class BoundaryLayout:
     """The mesh axes that cut the batch, first, second and last dimension of tensors that cross between layers.
 
-    The batch dimension isn't counted among the others.
+    First, second and last are counted without the batch dimension and without dimensions of size 1.
 
     >>> BoundaryLayout((0,), last=(1,)).spec((8, 16, 32), 0, (2, 2))
     ((0,), (), (1,))
@@ -31,7 +31,7 @@ class BoundaryLayout:
     def spec(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
         """Returns the mesh axes that cut each dimension of a tensor in this layout.
 
-        It is None if the tensor has no batch dimension, or can't be cut evenly.
+        It is None if the tensor has no batch dimension, too few dimensions, or can't be cut evenly.
         """
         if batch_dim is None:
             return None
@@ -46,9 +46,9 @@ class BoundaryLayout:
         return spec if divides(spec, shape, mesh_shape) and fills(spec, shape, mesh_shape) else None
 
     def nearest(self, shape: Shape, batch_dim: int | None, mesh_shape: Shape) -> Spec | None:
-        """Returns the mesh axes that cut each dimension of a tensor in this layout, or in its batch axes alone.
+        """Returns the mesh axes that cut each dimension of a tensor in this layout, as far as it can be cut so.
 
-        Only the batch is cut where the rest can't be; None if the batch can't be cut either.
+        If not all dimensions of the layout can be cut, only the batch dimension is; None if that can't be cut either.
         """
         spec = self.spec(shape, batch_dim, mesh_shape)
         return spec if spec is not None else BoundaryLayout(self.batch).spec(shape, batch_dim, mesh_shape)
@@ -59,15 +59,15 @@ Layouts = tuple[BoundaryLayout, BoundaryLayout]
 
 
 def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -> tuple[Layouts, ...]:
-    """Returns the pairs of layouts to try between layers: one for the largest tensors there, one for the others.
+    """Returns the pairs of layouts to try for tensors that cross from one layer to the next.
 
-    Where tensors of several sizes cross, such as what lies within a block and the sum that passes by it, the largest
-    may be cut otherwise than the rest.
+    The first layout of a pair is for the largest tensors that cross, the second for all others. The two differ only
+    where tensors of several sizes cross, such as a wide activation within a block and the residual that bypasses it.
 
     Args:
-        mesh: the devices.
-        options: the user's.
-        mixed: whether tensors of several sizes cross any boundary.
+        mesh: the logical mesh of the devices.
+        options: the user's sharding options.
+        mixed: whether tensors of several sizes cross between any two layers.
     """
     found = boundary_layouts(mesh, options)
     return tuple((largest, rest) for largest in found for rest in (found if mixed else (largest,)))
@@ -76,9 +76,9 @@ def pairs_of_layouts(mesh: LogicalMesh, options: ShardingOptions, mixed: bool) -
 def boundary_layouts(mesh: LogicalMesh, options: ShardingOptions) -> tuple[BoundaryLayout, ...]:
     """Returns the layouts to try for a tensor that crosses between layers, those that cut only the batch first.
 
-    Where the options force the batch onto an axis, every layout has it there. The other axis leaves tensors whole, or
-    cuts the first dimension behind the batch (sequence), the second (experts) or the last one (features). Where they
-    leave a grid free, one axis or the other cuts the batch.
+    Where the options force the batch dimension onto a mesh axis, it is there in every layout. The other axis leaves
+    tensors whole, or cuts the first dimension behind the batch (sequence), the second (experts) or the last one
+    (features). On a mesh of two axes of which none is forced, one axis, the other or none cuts the batch.
     """
     axes, forced = mesh.axes, options.force_batch_dim_to_mesh_dim
     batches = [(forced,) if forced in axes else ()] if forced >= 0 else [*((axis,) for axis in axes), ()]

@@ -24,7 +24,8 @@ def layer_program(layers: Sequence[LayerJaxprs], batch_dims: Mapping[core.Var, i
 
     Args:
         layers: the jaxprs of each layer.
-        batch_dims: the batch dimension of variables that they take, as far as it is known; by default that of data.
+        batch_dims: the batch dimension of variables that the layers take, where it is known; that of the batch's arrays
+            is known anyway.
     """
     known = dict(batch_dims or {})
     for layer in layers:
@@ -52,7 +53,10 @@ class _Builder:
         self.values: dict[core.Var, Value] = {}
 
     def build(self) -> LayerProgram:
-        """Reads the forward passes in order, the backward passes in the opposite order, then the updates."""
+        """Builds the sharding engine's program of some layers from their jaxprs.
+
+        It has the forward passes in order, the backward passes in the opposite order, then the optimizer's updates.
+        """
         writer = self.writer
         ahead, forward_records = self._passes([layer.forward for layer in self.layers])
         num_forward = len(writer.operators)

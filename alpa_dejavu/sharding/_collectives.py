@@ -14,7 +14,11 @@ from alpa_dejavu.sharding._table import Strategy
 @final
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """Equal collectives that one operator of a program causes; the fields are those of `Collective`."""
+    """Equal collectives that one operator of a program causes, with their kind, bytes, mesh axis and number (`count`).
+
+    Bytes are of one collective on one device. `batched` says whether they grow with the micro-batch, and `divided`
+    whether mesh axis 0 cuts them.
+    """
 
     operator: int
     kind: str
@@ -30,11 +34,12 @@ def collectives(
 ) -> list[Sent]:
     """Returns all collectives of a program whose operators are computed by the chosen strategies.
 
-    A tensor that several operators need in the same other way is brought there once.
+    They are the all-reduces within operators, and the resharding of operands. A tensor that several operators need
+    resharded in the same way is resharded once.
 
     Args:
         operators: the program.
-        strategies: what was chosen for each.
+        strategies: the sharding strategy that was chosen for each operator.
         mesh_shape: the lengths of the mesh's axes.
         batch_dims: the batch dimension of each operator's result, None where it has none.
     """
@@ -85,9 +90,10 @@ def _shared_sums(operators: Sequence[Operator], strategies: Sequence[Strategy]) 
 def resharding(num_bytes: float, source: Spec, target: Spec, mesh_shape: Shape) -> list[tuple[str, float, int, bool]]:
     """Lists the collectives that turn one sharding of a tensor into another.
 
-    Each has a kind, its bytes, its mesh axis, and whether mesh axis 0 cuts these bytes. An axis that moves from one
-    dimension to another is an all-to-all of what a device holds; one that goes away is an all-gather; one that comes is
-    a cut, which costs nothing.
+    Each has a kind, its bytes, its mesh axis, and whether mesh axis 0 cuts these bytes. A mesh axis that moves from one
+    dimension to another means an all-to-all of what a device holds; one that cuts the tensor no more, an all-gather;
+    one that newly cuts it, nothing. `num_bytes` are those of the whole tensor; `source` and `target` have for each
+    dimension the mesh axes that cut it.
 
     >>> resharding(64, ((0,), ()), ((), (0,)), (4, 1))
     [('all_to_all', 16.0, 0, True)]

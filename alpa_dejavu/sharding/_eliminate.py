@@ -37,7 +37,7 @@ class _Work:
     blocks: Blocks
 
     def drop(self, node: int) -> None:
-        """Take out a node, and remember what its answer depends on."""
+        """Takes a node out of the cost graph, and keeps the costs by which its best choice is found afterwards."""
         neighbours = self.near.pop(node)
         for other in neighbours:
             del self.near[other][node]
@@ -45,13 +45,13 @@ class _Work:
         self.removed.append((node, self.costs.pop(node), at_the_time))
 
     def connect(self, a: int, b: int, matrix: np.ndarray) -> None:
-        """Add a cost to a pair of nodes."""
+        """Adds a matrix of costs to an edge of the cost graph, with node a's choices in rows and b's in columns."""
         before = self.near[a].get(b)
         total = matrix if before is None else self.blocks.once(add, before, matrix)
         self.near[a][b], self.near[b][a] = total, self.blocks.once(turned, total)
 
     def add_cost(self, node: int, cost: np.ndarray) -> None:
-        """Add a cost to a node."""
+        """Adds an array of costs to those of a node's choices in the cost graph."""
         self.costs[node] = self.blocks.once(add, self.costs[node], cost)
 
 
@@ -60,15 +60,15 @@ class Reduced:
     """A cost graph with nodes eliminated exactly, and what is needed to choose for the eliminated nodes, too.
 
     Attributes:
-        core: the graph that is left; equal to the whole one in its best cost, but for a constant.
-        work: what was taken out.
+        core: the graph of the nodes that are left; its least cost is the whole graph's, but for a constant.
+        work: the eliminated nodes, with the costs by which the best choice of each is found.
     """
 
     core: CostGraph
     work: _Work
 
     def complete(self, core_choice: dict[int, int]) -> dict[int, int]:
-        """Returns the best choice of every node, given the choices of the nodes that weren't eliminated."""
+        """Returns the best choice of every node of the graph, given those of the nodes that weren't eliminated."""
         kept = self.work.kept
         choice = {node: int(kept[node][index]) for node, index in core_choice.items()}
         for node, cost, neighbours in reversed(self.work.removed):
@@ -82,16 +82,20 @@ def solve_by_elimination(graph: CostGraph, solve_core: Solver, blocks: Blocks) -
     """Returns the cheapest choice for every node of a cost graph, from which nodes are first eliminated exactly.
 
     Args:
-        graph: the costs.
+        graph: the cost of each choice of each node, and of each pair of choices along an edge.
         solve_core: solves the graph that is left when no node can be eliminated any more.
-        blocks: the cache of array computations, which are done once for all blocks of a model that are alike.
+        blocks: a cache of array computations, which are done once for all blocks of a model that are alike.
     """
     reduced = reduce_graph(graph, blocks)
     return reduced.complete(solve_core(reduced.core) if reduced.core.costs else {})
 
 
 def reduce_graph(graph: CostGraph, blocks: Blocks, keep: Collection[int] = ()) -> Reduced:
-    """Eliminates nodes and choices of a cost graph exactly, where it can; nodes of `keep` stay, with all choices."""
+    """Eliminates nodes and choices of a cost graph as long as that leaves its least cost exact.
+
+    A node of at most two neighbours becomes part of their costs, and choices that are never better than another one
+    are dropped. Nodes of `keep` stay, with all choices. `blocks` is a cache of array computations.
+    """
     work = _Work(
         dict(graph.costs), {node: {} for node in graph.costs},
         {node: np.arange(len(cost)) for node, cost in graph.costs.items()}, [], blocks,

@@ -15,15 +15,15 @@ _numbers: dict[Hashable, int] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """The facts about an operator that its strategies depend on, besides its operands' strategies.
+    """The surroundings of an operator in its program that its sharding strategies depend on.
 
     Attributes:
-        number: the same for operators that are alike in themselves, in their operands' shapes, and in all of this.
-        feeds_output: whether the result is an output of the program.
-        feeds_broadcast: whether a broadcast is among the next few operators that read an iota.
-        batch_switch: whether it is a reshape between a batched product and a transposition.
-        users: how many operators read the result.
-        accumulated: whether the result is a gradient that is added to what earlier micro-batches left in a parameter.
+        number: a number that operators share if they, their operands' shapes and their surroundings are alike.
+        feeds_output: whether the operator's result is an output of the program.
+        feeds_broadcast: whether it is an iota, and a broadcast is among the next few operators after it.
+        batch_switch: whether it is a reshape between a batched matrix product and a transpose.
+        users: how many operators read its result.
+        accumulated: whether its result is a gradient that is added to the sum of earlier micro-batches' gradients.
     """
 
     number: int
@@ -39,11 +39,11 @@ class Facts:
     """The facts about a program's operators that hold on every mesh, such as their batch dimensions and readers.
 
     Attributes:
-        operators: the program.
-        batch_dims: the batch dimension that each operator was found to have.
-        depths: how deep each operator lies in the program.
-        users: who reads each operator's result.
-        replaces: for operators whose result takes over a parameter's memory, that parameter.
+        operators: the program; operators are referred to by their indices.
+        batch_dims: the batch dimension that each operator was found to have, or None.
+        depths: for each operator the length of the longest path to it; a matrix product counts a thousand.
+        users: for each operator the operators that read its result.
+        replaces: for each operator whose result takes over a parameter's memory, that parameter.
     """
 
     operators: Sequence[Operator]
@@ -56,7 +56,14 @@ class Facts:
     def of(
         cls, operators: Sequence[Operator], thorough: bool = False, known_batch: Sequence[tuple[int, int]] = ()
     ) -> "Facts":
-        """Derives the facts about a program; `operator_batch_dims` says what `thorough` and `known_batch` are."""
+        """Derives the batch dimensions, depths and readers of a program's operators.
+
+        Args:
+            operators: the program, each operator after its operands.
+            thorough: whether batch dimensions are carried through the program again until no more are found.
+            known_batch: pairs of an operator and its batch dimension; if there are none, the batch is the first
+                dimension of the first matrix product.
+        """
         batch_dims = operator_batch_dims(operators, thorough, known_batch)
         users: list[list[int]] = [[] for _ in operators]
         for index, operator in enumerate(operators):
@@ -67,13 +74,13 @@ class Facts:
 
     @cached_property
     def batch_sizes(self) -> frozenset[int]:
-        """Returns the sizes of the batch dimensions of all operators."""
+        """Returns the different sizes of the batch dimensions of all operators' results."""
         pairs = zip(self.operators, self.batch_dims, strict=True)
         return frozenset(operator.shape[dim] for operator, dim in pairs if dim is not None)
 
     @cached_property
     def surroundings(self) -> list[Surroundings]:
-        """Returns for each operator the facts that its strategies depend on, besides its operands' strategies."""
+        """Returns for each operator the surroundings that its sharding strategies depend on, such as its readers."""
         return [self._surroundings(index, operator) for index, operator in enumerate(self.operators)]
 
     def _surroundings(self, index: int, operator: Operator) -> Surroundings:

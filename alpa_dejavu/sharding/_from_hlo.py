@@ -24,9 +24,9 @@ class HloProgram:
     """The sharding engine's operators of an HLO module, with the instructions and results that they stand for.
 
     Attributes:
-        operators: the operators, each after its operands.
-        values: for each instruction id the operators of its result.
-        outputs: the operators of kind "output", in the order of the result's parts.
+        operators: the operators, each after its operands; they are referred to by their indices here.
+        values: for each instruction's id the index of the operator of its result; for a tuple a list of them.
+        outputs: the indices of the operators of kind "output", in the order of the parts of the module's result.
     """
 
     operators: tuple[Operator, ...]
@@ -35,7 +35,7 @@ class HloProgram:
 
 
 def leaves(value: Value) -> list[int]:
-    """Flattens a value of nested tuples into the list of its arrays' operators.
+    """Flattens nested lists of operators' indices, which stand for an HLO value of nested tuples, into one list.
 
     >>> leaves([1, [2, 3]])
     [1, 2, 3]
@@ -44,7 +44,7 @@ def leaves(value: Value) -> list[int]:
 
 
 def leaf_shapes(shape: ShapeProto) -> list[ShapeProto]:
-    """Flattens an HLO shape into the list of the shapes of its arrays."""
+    """Flattens an HLO shape, which may be a nested tuple's, into the list of the shapes of its arrays."""
     return [leaf for part in shape.tuple_shapes for leaf in leaf_shapes(part)] if is_tuple(shape) else [shape]
 
 
@@ -168,7 +168,10 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -> Kind:
-    """Returns the sharding engine's kind of an HLO instruction; "opaque" for what the engine doesn't know."""
+    """Returns the kind, such as "dot" or "elementwise", by whose rules the sharding engine cuts an HLO instruction.
+
+    It is "opaque" for an instruction that the engine has no rules for.
+    """
     opcode = instruction.opcode
     if opcode in ELEMENTWISE:
         shape = tuple(instruction.shape.dimensions)
@@ -181,7 +184,7 @@ def kind_of(instruction: HloInstructionProto, operand_shapes: Sequence[Shape]) -
 
 
 def attributes_of(instruction: HloInstructionProto, operands: Sequence[Operator]) -> Attributes:
-    """Returns the dimension numbers of an HLO instruction that its sharding strategies depend on; None for none."""
+    """Returns the dimension numbers of an HLO instruction that its sharding strategies depend on; None if none do."""
     opcode = instruction.opcode
     if opcode == "dot":
         dims = instruction.dot_dimension_numbers

@@ -20,7 +20,12 @@ _RESHAPES = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 def read_steps(writer: Writer, steps: Sequence[Step]) -> None:
-    """Writes the sharding engine's operators for the steps of a flattened jaxpr, and notes each step's operator."""
+    """Appends the sharding engine's operators for a flattened jaxpr to a writer's list of operators.
+
+    Args:
+        writer: keeps the list; the index of the operator of each operation's result is appended to its `of_step`.
+        steps: the jaxpr's operations, in order.
+    """
     for step in steps:
         if step.primitive in _RENAMES:
             _rename(writer, step)
@@ -138,12 +143,15 @@ _NAMES = {
 
 
 def element_name(primitive: str) -> str:
-    """Returns HLO's name of a jax primitive where the sharding rules depend on it, or else jax's own name."""
+    """Returns HLO's name of a jax primitive, such as "multiply" for "mul", or jax's own where no rule depends on it."""
     return _NAMES.get(primitive, primitive)
 
 
 def kind_of_primitive(step: Step) -> Kind:
-    """Returns the sharding engine's kind of a jaxpr's operation; "opaque" for what the engine doesn't know."""
+    """Returns the kind, such as "dot" or "elementwise", by whose rules the sharding engine cuts a jaxpr's operation.
+
+    It is "opaque" for an operation that the engine has no rules for.
+    """
     name, out = step.primitive, step.outputs[0]
     if name in _KINDS:
         return _KINDS[name]
@@ -163,7 +171,10 @@ def _spreads(shape: Shape, out: Shape) -> bool:
 
 
 def attributes_of_step(step: Step, kind: Kind) -> Attributes:
-    """Returns the dimension numbers of a jaxpr's operation that its sharding strategies depend on; None for none."""
+    """Returns the dimension numbers of a jaxpr's operation that its sharding strategies depend on; None if none do.
+
+    `kind` is the sharding engine's kind of the operation, such as "dot" or "reduce".
+    """
     params = step.params
     if kind == "dot":
         return _dot_dims(step)

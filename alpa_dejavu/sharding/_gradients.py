@@ -23,14 +23,18 @@ def results(jaxpr: core.Jaxpr) -> set[core.Var]:
 class Groups:
     """A grouping of the operands of optimizer updates: a parameter, its gradient and its state are in one group.
 
-    Scalars tie nothing: all parameters depend on the norm of all gradients. Done once for updates that are alike.
+    Operands are in one group if an array is computed from both; scalars don't count, since all parameters depend on the
+    norm of all gradients. Updates that are alike are looked at once.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, list[list[int]]] = {}
 
     def of(self, update: core.Jaxpr) -> list[list[core.Var]]:
-        """Returns the array operands of an update in groups that belong together, each in the order of the operands."""
+        """Returns the array operands of an optimizer's update in groups: a parameter, its gradient, its state.
+
+        Each group has the order of the operands.
+        """
         number = structure(update)
         if number not in self._known:
             self._known[number] = _groups(update)
@@ -69,13 +73,13 @@ def _groups(update: core.Jaxpr) -> list[list[int]]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Roles:
-    """The roles that the operands of all layers' updates are known to have.
+    """The variables of a train step that are known to be parameters, gradients, or neither of them nor optimizer state.
 
     Attributes:
-        parameters: of the model.
-        gradients: results of the backward layers.
-        others: what else the step makes itself, so that it is no state.
-        pairs: for parameters their gradients in each layer; None where that isn't known.
+        parameters: the parameters of the model.
+        gradients: the results of the backward passes.
+        others: all else that the step computes itself, which therefore isn't optimizer state.
+        pairs: for each parameter its gradients, one from each layer that uses it; None where they aren't known.
     """
 
     parameters: Collection[core.Var]
@@ -87,15 +91,15 @@ class Roles:
 def pair_gradients(
     groups: Iterable[Sequence[core.Var]], roles: Roles, own: Iterable[core.Var], made: Collection[core.Var]
 ) -> Pairs:
-    """Returns the gradient and the optimizer state of each parameter of a layer that is trained.
+    """Returns two dictionaries for a layer: each trained parameter's gradient, and its optimizer state's variables.
 
-    Where an update works on several parameters as one, what they have is dealt out by shapes, in order.
+    Where an update works on several parameters as one, gradients and states are dealt out by shapes, in order.
 
     Args:
-        groups: the operands of the layer's update that belong together.
-        roles: the known roles of operands.
+        groups: the operands of the layer's update in groups of a parameter, its gradient and its state.
+        roles: which variables are known to be parameters or gradients, or to be no optimizer state.
         own: the layer's parameters, in order.
-        made: what the layer's backward pass makes.
+        made: the results of the layer's backward pass.
     """
     pairs: dict[core.Var, core.Var] = {}
     states: dict[core.Var, tuple[core.Var, ...]] = {}

@@ -31,7 +31,7 @@ class CostGraph:
     edges: dict[Edge, np.ndarray]
 
     def objective(self, choice: dict[int, int]) -> float:
-        """Returns the total cost of one choice for every node: of all nodes, and of all edges between them."""
+        """Returns the total cost of one choice for every node of the graph: of all nodes, and of all edges between."""
         nodes = sum(float(cost[choice[node]]) for node, cost in self.costs.items())
         return nodes + sum(float(m[choice[a], choice[b]]) for (a, b), m in self.edges.items())
 
@@ -50,11 +50,11 @@ class CostGraph:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Followers:
-    """A record of which operator decides for each operator, and which strategy follows from each of its choices.
+    """A record of the operators that don't choose their sharding strategy, but follow another operator's choice.
 
     Attributes:
-        root: for each operator the operator whose choice decides.
-        remap: for each operator the strategy that it takes under each choice of its root.
+        root: for each operator the index of the operator whose choice decides its strategy, maybe itself.
+        remap: for each operator the number of the strategy that it takes under each choice of that deciding one.
     """
 
     root: tuple[int, ...]
@@ -66,7 +66,13 @@ class Followers:
 
 
 def merge_followers(operators: Sequence[Operator], tables: Sequence[Table], blocks: Blocks) -> Followers:
-    """Finds for each operator the one at the end of the chain that it follows, which decides how it is sharded."""
+    """Finds for each operator of a program the one whose choice of a sharding strategy decides its own.
+
+    Args:
+        operators: the program.
+        tables: each operator's strategies, and the operand that it follows, if any.
+        blocks: a cache of array computations.
+    """
     root: list[int] = []
     remap: list[np.ndarray] = []
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
@@ -101,7 +107,16 @@ def _lookup(table: Table) -> np.ndarray:
 def build_graph(
     operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, blocks: Blocks
 ) -> CostGraph:
-    """Builds the cost graph of a program by adding up all operators' costs at the nodes that decide them."""
+    """Builds a program's cost graph, whose nodes are the operators that choose their sharding strategy themselves.
+
+    Operators that follow another one's choice add their costs to that one's. Edges have the costs of resharding.
+
+    Args:
+        operators: the program.
+        tables: the strategies of each operator, with their costs.
+        followers: for each operator the one whose choice it follows.
+        blocks: a cache of array computations.
+    """
     root, remap = followers.root, followers.remap
     builder = _Builder(CostGraph({}, {}), blocks)
     for index, (operator, table) in enumerate(zip(operators, tables, strict=True)):
@@ -135,12 +150,15 @@ class _Builder:
     blocks: Blocks
 
     def add_cost(self, node: int, cost: np.ndarray) -> None:
-        """Add to a node's costs."""
+        """Adds an array of costs to those of a node's choices in the cost graph; a new node is made for them."""
         before = self.graph.costs.get(node)
         self.graph.costs[node] = cost if before is None else self.blocks.once(add, before, cost)
 
     def add(self, a: int, b: int, matrix: np.ndarray) -> None:
-        """Add to the costs of a pair of nodes."""
+        """Adds a matrix of costs to an edge of the cost graph, with node a's choices in rows and b's in columns.
+
+        Where a is b, its diagonal is added to the node's own costs.
+        """
         if a == b:
             self.add_cost(a, self.blocks.once(own, matrix))
             return

@@ -18,14 +18,14 @@ _TOLERANCE = 1e-6
 def solve_ilp(graph: CostGraph, memory: tuple[MemoryRow, ...] = ()) -> dict[int, int]:
     """Returns the cheapest choice for each node of a cost graph, by an integer linear program.
 
-    One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an
-    edge; a pair's variables add up to those of its ends. Where the program without the demand for whole numbers has a
-    whole optimum, as is mostly so, that is the optimum; else HiGHS branches. What costs INFINITY_COST or more is left
-    out at first, and only paid where there is no solution without it.
+    One binary variable stands for each choice of a node, one continuous variable for each pair of choices of an edge's
+    two nodes; those of the pairs that contain a choice add up to the choice's variable. The linear relaxation is
+    solved first, and its optimum is mostly whole; else HiGHS branches. Choices that cost INFINITY_COST or more are left
+    out at first, and only allowed where there is no solution without them.
 
     Args:
-        graph: the costs.
-        memory: limits on the bytes that the choices take.
+        graph: the cost of each choice of each node, and of each pair of choices along an edge.
+        memory: for each limit the bytes that each choice of some nodes takes, and the most that they may add up to.
 
     Raises:
         ValueError: if no choice meets the memory limits.
@@ -54,7 +54,11 @@ class _Columns:
         self.rows: list[tuple[np.ndarray, np.ndarray, float, float]] = []
 
     def add(self, cost: np.ndarray, dear: float | None) -> np.ndarray:
-        """Add a variable for each cost; the ones that cost INFINITY_COST are fixed at 0, or made dear."""
+        """Adds a variable between 0 and 1 to the linear program for each cost of an array, and returns their indices.
+
+        Variables that cost INFINITY_COST or more are fixed at 0 if `dear` is None. Else they cost `dear`, and only
+        those of infinite cost are fixed at 0.
+        """
         flat = cost.reshape(-1)
         banned = ~np.isfinite(flat) if dear is not None else flat >= INFINITY_COST
         if dear is not None:
@@ -65,7 +69,7 @@ class _Columns:
         return np.arange(start, self.count).reshape(cost.shape)
 
     def row(self, index: np.ndarray, value: np.ndarray, lower: float, upper: float) -> None:
-        """Add a constraint."""
+        """Adds a constraint to the linear program: `value` times the variables at `index` sums to lower..upper."""
         self.rows.append((index.astype(np.int32), value, lower, upper))
 
 
@@ -136,13 +140,15 @@ _NO_MEMORY = ("identity", "output")
 def memory_rows(
     operators: Sequence[Operator], tables: Sequence[Table], followers: Followers, budget: float
 ) -> tuple[MemoryRow, ...]:
-    """Returns a memory limit for each product and convolution: results that are still to be read fit the budget.
+    """Returns a memory limit for the moment of each matrix product and convolution: all live results fit a budget.
+
+    A result is live from its operator to its last reader, a parameter until the end.
 
     Args:
-        operators: in the order in which they run.
-        tables: their tables of strategies.
-        followers: which nodes decide for them.
-        budget: bytes per device.
+        operators: the operators of a program, in the order in which they run.
+        tables: each operator's sharding strategies, with the bytes of its result on one device under each of them.
+        followers: for each operator the one whose choice of a strategy decides its own.
+        budget: the bytes that one device may hold.
     """
     last = list(range(len(operators)))
     for index, operator in enumerate(operators):

@@ -24,9 +24,10 @@ Factor = tuple[tuple[int, ...], NDArray[np.float64]]
 
 @final
 class JointCosts:
-    """The least cost of a graph for each combination of some kept nodes' choices.
+    """The least cost of a cost graph for each combination of choices of some nodes, which are kept.
 
-    All other nodes are eliminated one by one, the one with the smallest table of costs first.
+    The graph has a cost for each choice of a node, and for each pair of choices along an edge. All other nodes are
+    eliminated one by one, the one with the smallest table of costs first.
     """
 
     def __init__(self, graph: CostGraph, choices: Mapping[int, NDArray[np.int64]]) -> None:
@@ -52,13 +53,18 @@ class JointCosts:
         self._left = list({id(factor): factor for node in self._keep for factor in self._factors[node]}.values())
 
     def cheapest(self, penalties: Sequence[tuple[int, NDArray[np.float64]]]) -> tuple[float, tuple[int, ...]]:
-        """Finds the kept nodes' choices of least cost that the penalties allow, and returns that cost and the choices.
+        """Finds the cheapest choices of a cost graph's kept nodes when penalties are added to their costs.
 
         Args:
-            penalties: for kept nodes what each of their choices costs more; a node may have several.
+            penalties: pairs of a kept node and the cost that is added to each of its choices, infinite for choices that
+                are forbidden; a node may have several.
+
+        Returns:
+            The least cost of the whole graph, infinite if nothing is allowed, and the kept nodes' choices, in the order
+            of the nodes, each by its place among the choices that were kept of its node.
 
         Raises:
-            ValueError: they allow too much to look through.
+            ValueError: the penalties allow too many combinations of choices for one table.
         """
         added = {node: np.zeros(self._sizes[node]) for node in self._keep}
         for node, penalty in penalties:
@@ -75,7 +81,7 @@ class JointCosts:
         )
 
     def complete(self, kept: Sequence[int]) -> dict[int, int]:
-        """Returns the best choice of every node, given the kept nodes' choices as `cheapest` returns them."""
+        """Returns the best choice of every node of a cost graph, given the kept nodes' choices from `cheapest`."""
         choice = dict(zip(self._keep, map(int, kept), strict=True))
         for node, others, best in reversed(self._answers):
             choice[node] = int(best[tuple(choice[other] for other in others)])

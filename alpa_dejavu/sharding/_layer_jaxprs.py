@@ -20,16 +20,16 @@ class LayerJaxprs:
     """One layer of a train step as forward, backward and update jaxprs, which share variables.
 
     Attributes:
-        forward: of one micro-batch.
-        backward: of one micro-batch; None in inference, and where nothing is trained.
-        update: the optimizer's; None where there is none.
-        parameters: the operands of forward and backward that are parameters.
-        accumulators: operands of the backward jaxpr that gradients are added to, with the results of that.
-        gradients: trained parameters, with their gradients (accumulated ones, where they are accumulated): results of
-            the backward jaxpr.
-        states: for trained parameters the update's operands that are their optimizer state.
-        shared: what the layer gets from other layers and what they get from it, forward and backward.
-        batch_dims: the batch dimension of what the layer gets, as far as it is known.
+        forward: the forward pass of one micro-batch.
+        backward: the backward pass of one micro-batch; None in inference, and where nothing is trained.
+        update: the optimizer's update of the layer; None where there is none.
+        parameters: the operands of forward and backward that are parameters of the model.
+        accumulators: for each operand of the backward jaxpr that a gradient is added to, the result that is their sum.
+        gradients: for each trained parameter its gradient, a result of the backward jaxpr; the accumulated gradient,
+            if gradients are accumulated.
+        states: for each trained parameter the update's operands that are its optimizer state.
+        shared: the variables that the layer takes from other layers or makes for them, forward and backward.
+        batch_dims: the batch dimension of variables that the forward jaxpr takes, where it is known.
     """
 
     forward: core.Jaxpr
@@ -52,20 +52,18 @@ def layers_of(
     micro_batch: int | None = None,
     gradients: Mapping[core.Var, Collection[core.Var]] | None = None,
 ) -> list[LayerJaxprs]:
-    """Gives each layer of a step its jaxprs and the roles of their variables.
-
-    It takes what `alpa_dejavu.layers.features.describe` takes, too.
+    """Puts the jaxprs of a train step together by layer, and says for each layer which variables are for what.
 
     Args:
-        forward: the L layers' jaxprs, in order.
-        backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
-        updates: the optimizer's jaxpr of each layer, None where it has none.
-        accumulators: operands of the backward layers that gradients are added to, and the results of that.
-        data: the operands that are part of the batch; all else that comes from outside is a parameter. None: what an
-            update changes is a parameter, and what doesn't begin with `micro_batch` rows.
-        micro_batch: samples in a micro-batch.
-        gradients: for parameters that are trained the gradients that the backward layers have for them, accumulated.
-            None: they are found from what the updates do.
+        forward: the forward jaxprs of the L layers, in order; all jaxprs share variables.
+        backward: the backward jaxpr of each layer, in the same order; empty for inference.
+        updates: the jaxpr of the optimizer's update of each layer, None where it has none.
+        accumulators: for each operand of the backward jaxprs that a gradient is added to, the result that is their sum.
+        data: the operands that are part of the batch; all others that no layer makes are parameters. None: operands
+            that an update takes are parameters, and those whose first dimension isn't `micro_batch`.
+        micro_batch: the number of samples in a micro-batch.
+        gradients: for each trained parameter the accumulated gradients that the backward jaxprs have for it. None: they
+            are found from what the updates do.
     """
     added = dict(accumulators or {})
     chain = [*forward, *backward]
@@ -112,7 +110,7 @@ def _is_parameter(
 
 
 def layer_key(layer: LayerJaxprs) -> Hashable:
-    """Returns a key that equal layers share: what the jaxprs compute, how they connect, what each variable is for."""
+    """Returns a key that equal layers share: what their jaxprs compute, how they connect, what each variable is for."""
     jaxprs = [jaxpr for jaxpr in (layer.forward, layer.backward, layer.update) if jaxpr is not None]
     numbers: dict[core.Var, int] = {}
     wiring = tuple(
@@ -144,10 +142,10 @@ def _num_bytes(found: Iterable[core.Var]) -> int:
 
 
 def update_sources(layer: LayerJaxprs) -> list[core.Var | None]:
-    """Returns for each operation of a layer's update the parameter that it is about, None where it is about none.
+    """Returns for each operation of a layer's optimizer update the parameter that it works on, or None.
 
-    Parameters, gradients and states are about themselves; what is made of them is about the first operand's of the same
-    shape.
+    It is the parameter to which the first of its operands belongs that belongs to any. A parameter's gradient and
+    optimizer state belong to it, and so do arrays that are computed by an operation that works on it.
     """
     assert layer.update is not None
     owners: dict[core.Var, core.Var] = {}

@@ -21,8 +21,8 @@ class Trained:
     """A trained parameter of a program, with its gradient's operators and the size of its optimizer state.
 
     Attributes:
-        parameter, accumulator: the operators of the parameter and of its accumulated gradient.
-        sums: the products and reductions that its gradient comes from.
+        parameter, accumulator: the indices of the operators of the parameter and of its accumulated gradient.
+        sums: the indices of the products and reductions that its gradient is added up from.
         state_bytes: bytes of its whole optimizer state.
     """
 
@@ -35,7 +35,10 @@ class Trained:
 @final
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """A value's time in memory: the operator by which it is cut, its undivided bytes, its first and its last step."""
+    """The time that a value of a forward or backward pass is in memory, from the operation `first` to `last`.
+
+    `operator` is the index of the operator that says how it is cut, and `num_bytes` its bytes before it is cut.
+    """
 
     operator: int
     num_bytes: float
@@ -51,18 +54,18 @@ class LayerProgram:
     Equal programs need to be solved once.
 
     Attributes:
-        operators: the program.
-        num_forward, num_backward: how many operators belong to the two passes; the rest to the update.
+        operators: the operators, each after its operands; all else refers to them by their indices.
+        num_forward, num_backward: how many operators belong to the two passes; those of the update come after them.
         parameters: the operators that are parameters of the model.
-        trained: those that are trained.
-        kept: what a micro-batch's forward pass makes that waits for the backward pass.
-        inputs: of what the layer gets, what waits too.
-        received, sent: operators whose results cross to the layers before, and after, in either pass.
+        trained: the parameters that are trained, with their gradients and optimizer state.
+        kept: the values that a micro-batch's forward pass makes and keeps for the backward pass.
+        inputs: the values that the layer gets from others and keeps for the backward pass.
+        received, sent: operators whose results cross the boundary before, and after, the layer, in either pass.
         forward_records, backward_records: the operator behind each operator record of `features.layer_features`.
-        update_records: for each operator record of the update, the parameter that it is about; -1 for none.
-        forward_temporaries, backward_temporaries: what lives inside the passes.
+        update_records: for each operator record of the update the operator of the parameter that it works on, or -1.
+        forward_temporaries, backward_temporaries: the values that are made and used up within a pass.
         results: the operators of the forward jaxprs' results, -1 for constants.
-        known_batch: operators whose batch dimension is known, each with it.
+        known_batch: pairs of an operator and its batch dimension, where that is known beforehand.
     """
 
     operators: tuple[Operator, ...]
@@ -84,7 +87,7 @@ class LayerProgram:
 
     @cached_property
     def smaller(self) -> frozenset[int]:
-        """Returns the operators whose results cross a layers' boundary and are smaller than the largest that does."""
+        """Returns the operators whose results cross a boundary of the layer, and are smaller than its largest one."""
         found: set[int] = set()
         for side in (self.received, self.sent):
             sizes = {place: math.prod(self.operators[place].shape) for place in side}
@@ -93,11 +96,11 @@ class LayerProgram:
 
     @cached_property
     def facts(self) -> Facts:
-        """Returns the facts about the program's operators that the sharding engine needs on every mesh."""
+        """Returns what the sharding engine needs on every mesh: the operators' batch dimensions, depths and readers."""
         return Facts.of(self.operators, thorough=True, known_batch=self.known_batch)
 
     def phase(self, operator: int) -> str:
-        """Returns the pass that an operator belongs to: "forward", "backward" or "update"."""
+        """Returns the pass that the operator at an index belongs to: "forward", "backward" or "update"."""
         if operator < self.num_forward:
             return "forward"
         return "backward" if operator < self.num_forward + self.num_backward else "update"

@@ -14,7 +14,11 @@ from alpa_dejavu.sharding._writer import Writer, itemsize
 
 
 def lookup(writer: Writer, step: Step) -> int:
-    """Writes operators for a gather of a jaxpr, such as an embedding's lookup, and returns that of its result."""
+    """Appends the sharding engine's operators for a gather of a jaxpr, and returns the index of its result's operator.
+
+    A lookup of whole rows of a table, such as an embedding's, is written as the product of a one-hot matrix and the
+    table; the choice of an element along trailing dimensions as a sum along them; any other gather can't be cut.
+    """
     table, indices, out = step.inputs[0], step.inputs[1], step.outputs[0]
     rows = _rows_looked_up(table.shape, indices.shape, out.shape)
     if rows is not None:
@@ -30,7 +34,11 @@ def lookup(writer: Writer, step: Step) -> int:
 
 
 def lookup_gradient(writer: Writer, step: Step) -> int:
-    """Writes operators for a scatter of a jaxpr, such as a lookup's gradient, and returns that of its result."""
+    """Appends the sharding engine's operators for a scatter of a jaxpr, and returns the index of its result's operator.
+
+    The gradient of a lookup of whole rows, such as an embedding's, is written as the product of a one-hot matrix and
+    the rows' gradients; that of the choice of single elements as a broadcast; any other scatter can't be cut.
+    """
     (table, indices, updates), out = step.inputs[:3], step.outputs[0]
     rows = _rows_looked_up(table.shape, indices.shape, updates.shape)
     kept = _leading(table.shape, updates.shape)

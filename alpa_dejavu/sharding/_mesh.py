@@ -47,12 +47,12 @@ class LogicalMesh:
 
     @property
     def num_devices(self) -> int:
-        """Returns the number of devices in the grid."""
+        """Returns the number of devices in the logical mesh."""
         return math.prod(self.shape)
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """Returns the axes that have more than one device: only these can cut a tensor."""
+        """Returns the axes of the mesh that have more than one device: only these can cut a tensor."""
         return tuple(axis for axis, length in enumerate(self.shape) if length > 1)
 
     def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
@@ -63,28 +63,31 @@ class LogicalMesh:
         return tuple(tuple(self.device_ids[start + k * inner] for k in range(length)) for start in starts)
 
     def all_gather_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-gather along `axis` after which each device has `num_bytes` bytes."""
+        """Returns the cost of an all-gather along a mesh axis after which each device has `num_bytes` bytes."""
         if self.profile is not None:
             return self.profile.all_gather(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.1
 
     def all_reduce_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of summing a tensor of `num_bytes` bytes over the devices along `axis`."""
+        """Returns the cost of an all-reduce of a tensor of `num_bytes` bytes over the devices along a mesh axis."""
         if self.profile is not None:
             return self.profile.all_reduce(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * 2 * (n - 1) / n * num_bytes + 0.01
 
     def reduce_scatter_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of summing a tensor of `num_bytes` bytes along `axis`, each device keeping its part."""
+        """Returns the cost of a reduce-scatter along a mesh axis of a tensor that has `num_bytes` bytes before it."""
         if self.profile is not None:
             return self.profile.reduce_scatter(self.groups(axis), num_bytes)
         n = self.shape[axis]
         return self.alpha[axis] + self.beta[axis] * (n - 1) / n * num_bytes + 0.001
 
     def all_to_all_cost(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of moving the cut of a tensor of `num_bytes` bytes to another dimension along `axis`."""
+        """Returns the cost of an all-to-all along a mesh axis: it then cuts another dimension of the tensor.
+
+        The tensor has `num_bytes` bytes before it is cut by that axis.
+        """
         if self.profile is not None:
             return self.profile.all_to_all(self.groups(axis), num_bytes)
         n = self.shape[axis]

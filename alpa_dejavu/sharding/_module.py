@@ -17,9 +17,9 @@ class ShardedModule:
     """An HLO module annotated with shardings, with the solution that they come from and its cost.
 
     Attributes:
-        module: the module; a sharding on each instruction, on the parameters and on the result.
+        module: the HLO module, with a sharding on each instruction, on the parameters and on the result.
         objective: the cost that the solver minimised; -1 where nothing was solved.
-        solution: what was chosen for each operator; None where nothing was solved.
+        solution: the strategy that was chosen for each operator; None where nothing was solved.
     """
 
     module: HloModuleProto
@@ -33,8 +33,9 @@ def shard_module(module: HloModuleProto, mesh: LogicalMesh, options: ShardingOpt
     Args:
         module: one entry computation without calls, simplified (see `alpa_dejavu.sharding.hlo.simplify`). Shardings
             that it has already are kept; those of type MANUAL mean that there is none.
-        mesh: the devices.
-        options: what the user asks; with `enable=False` only what is there is kept, for XLA to propagate.
+        mesh: the logical mesh of the devices.
+        options: the user's sharding options; with `enable=False` the module's own shardings are all that it gets, for
+            XLA to propagate.
 
     Raises:
         ValueError: if nothing meets the memory budget, or the heuristic that is asked for does not exist.
@@ -66,11 +67,11 @@ HEURISTICS = ("shard-largest", "shard-first", "shard-last")
 
 
 def heuristic_spec(shape: Shape, mesh: LogicalMesh, heuristic: str) -> Spec:
-    """Returns how a rule of thumb cuts a parameter over the mesh axes; whole where the cut would be uneven.
+    """Returns the mesh axes by which a rule of thumb cuts each dimension of a parameter; none if it can't cut evenly.
 
     Args:
         shape: the parameter's shape.
-        mesh: the devices.
+        mesh: the logical mesh of the devices.
         heuristic: "shard-first" and "shard-last" cut the first or last dimension over all devices; "shard-largest"
             cuts the largest one, or on a grid the two largest.
 

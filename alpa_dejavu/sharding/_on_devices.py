@@ -22,7 +22,14 @@ Solver = BoundarySolver | OneDevice
 
 
 def layer_shardings(solver: Solver, received: int, sent: int, levels: Sequence[int]) -> list[LayerSharding]:
-    """Returns a layer's sharding under a pair of boundary layouts, at each of some ZeRO levels."""
+    """Returns a layer's sharding at each of some ZeRO levels, given how the tensors at its boundaries are cut.
+
+    Args:
+        solver: the auto-sharding solver of the layer on a mesh.
+        received: the index of the layout, among the solver's, at the boundary before the layer.
+        sent: the index of the layout at the boundary after it.
+        levels: the ZeRO levels.
+    """
     program, shape = solver.program, solver.mesh.shape
     strategies = solver.strategies(received, sent)
     causes = collectives(program.operators, strategies, shape, program.facts.batch_dims)
@@ -101,7 +108,7 @@ Value = tuple[int, float, tuple[int, ...]]
 
 @final
 class Held:
-    """A reckoning of what each device holds of a program under chosen strategies on a mesh.
+    """A calculator of the bytes that each device holds of a program under chosen sharding strategies on a mesh.
 
     Bytes come in parts, shape (2, 2): by whether they grow with the micro-batch, and whether mesh axis 0 cuts them.
     """
@@ -120,11 +127,18 @@ class Held:
         return axes_of(self._strategies[place].output) if place >= 0 else ()
 
     def working_axes(self, place: int) -> tuple[int, ...]:
-        """Returns the mesh axes that divide an operator's work: those that cut its result, or sum parts of it."""
+        """Returns the mesh axes that divide an operator's work: those that cut its result or all-reduce it."""
         return (*self.axes(place), *self._strategies[place].all_reduce) if place >= 0 else ()
 
     def parts(self, values: Iterable[Value]) -> FloatArray:
-        """Returns the total bytes that one device has of some values, in parts, shape (2, 2)."""
+        """Returns the total bytes of some values on one device, shape (2, 2).
+
+        They are divided by whether they grow with the micro-batch (rows), and whether mesh axis 0 cuts them (columns).
+
+        Args:
+            values: for each the index of the operator that says how it is cut, its whole bytes, and the mesh axes that
+                divide it further.
+        """
         found = np.zeros((2, 2))
         for place, num_bytes, further in values:
             batched, divided, share = self._share(place, num_bytes, further)
@@ -132,7 +146,13 @@ class Held:
         return found
 
     def alive(self, lifetimes: Sequence[Lifetime]) -> FloatArray:
-        """Returns the bytes that one device has of values at each moment, in parts, shape (moments, 2, 2)."""
+        """Returns the bytes of values that are alive on one device at each moment, shape (moments, 2, 2).
+
+        The last two indices are whether the bytes grow with the micro-batch, and whether mesh axis 0 cuts them.
+
+        Args:
+            lifetimes: for each value its bytes, how it is cut, and its first and last moment.
+        """
         steps = np.zeros((max((one.last for one in lifetimes), default=-1) + 2, 2, 2))
         for one in lifetimes:
             batched, divided, share = self._share(one.operator, one.num_bytes, ())
@@ -150,7 +170,10 @@ class Held:
 
 
 def undominated_moments(alive: FloatArray) -> FloatArray:
-    """Returns the moments at which most bytes may be alive, however their parts are scaled; the largest sum is first.
+    """Returns the moments at which most bytes may be alive if the four parts of all moments are scaled alike.
+
+    The parts are bytes that grow with the micro-batch or don't, and that mesh axis 0 cuts or doesn't, shape
+    (moments, 2, 2). The moment of the largest sum comes first.
 
     >>> undominated_moments(np.array([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 9.0]], [[1.0, 0.0], [0.0, 1.0]]]))
     array([[[0., 0.],

@@ -15,8 +15,8 @@ from alpa_dejavu.sharding.hlo.shardings import MAXIMAL, OTHER, REPLICATED
 def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
     """Converts a spec (the mesh axes that cut each dimension of a tensor) into an HLO `OpSharding`.
 
-    Devices that share a tile are in a last dimension of the tile assignment. The message is shared between calls: copy
-    it before changing it.
+    Devices that hold the same tile are listed along a last dimension of the tile assignment. The returned message is
+    cached, and shared between calls: copy it before changing it.
     """
     if is_replicated(spec):
         return OpSharding(type=REPLICATED)
@@ -34,7 +34,8 @@ def to_op_sharding(spec: Spec, mesh: LogicalMesh) -> OpSharding:
 def from_op_sharding(sharding: OpSharding, rank: int, mesh: LogicalMesh) -> Spec | None:
     """Converts an HLO `OpSharding` into a spec, the mesh axes that cut each dimension of a tensor.
 
-    It is None if the sharding is undefined (type MANUAL) or no cut along axes of the mesh.
+    Returns None if the sharding cuts nothing (type MANUAL), or isn't a cut along whole axes of the mesh. `rank` is the
+    tensor's number of dimensions.
     """
     if sharding.type in (REPLICATED, MAXIMAL):
         return replicated(rank)

@@ -15,7 +15,11 @@ Kind = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
-    """The dimensions that a broadcast places, a transpose permutes, a reduce or sort works along; or window widths."""
+    """The dimensions that an operator works with: those of a broadcast, transpose, reduce or sort; or window widths.
+
+    A broadcast has the result's dimension for each of its operand's, a transpose the permutation, a reduce or sort the
+    dimensions along which it works, and a windowed operator the width of its window along each dimension.
+    """
 
     dims: tuple[int, ...]
 
@@ -24,7 +28,7 @@ class Dims:
 class DotDims:
     """The dimension numbers of a matrix product: the batch and the contracted dimensions of each operand.
 
-    The result has the batch, then the lhs's free, then the rhs's free ones.
+    The result has the batch dimensions first, then the lhs's free dimensions, then the rhs's.
     """
 
     lhs_batch: tuple[int, ...]
@@ -49,7 +53,7 @@ class ConvolutionDims:
 
 @dataclasses.dataclass(frozen=True)
 class IndexDims:
-    """The dimensions that a gather or scatter only carries along: of its operand, its result and its updates."""
+    """The dimensions that a gather or scatter doesn't index but takes whole: of its operand, result and updates."""
 
     operand: tuple[int, ...]
     result: tuple[int, ...]
@@ -72,8 +76,8 @@ class Operator:
         shape: the sizes of the result's dimensions.
         itemsize: bytes of one element of the result.
         name: the operator's own name, where the kind alone does not tell it ("add", "compare", "select").
-        attributes: what the kind needs to know: see the classes above.
-        alias: of an "output", the parameter whose memory it takes over; both then get the same sharding.
+        attributes: the dimension numbers of the kinds that have any, such as `DotDims` of a "dot".
+        alias: for an "output", the parameter whose memory it takes over; both then get the same sharding.
         stage_start: whether this "identity" begins a pipeline stage.
         integer: whether the elements are integers.
         pinned: a sharding that the user asked for.
@@ -108,7 +112,13 @@ class Operator:
         return len(self.shape)
 
     def as_output(self, place: int, alias: int | None, pinned: Spec | None = None) -> "Operator":
-        """Returns an operator that makes this one's result, at `place` of the list, an output of the program."""
+        """Returns an operator of kind "output" that makes an operator's result an output of the program.
+
+        Args:
+            place: the index of the operator whose result it is.
+            alias: the index of the parameter whose memory the output takes over; None if there is none.
+            pinned: the sharding that the user asked for, the mesh axes that cut each dimension; None if there is none.
+        """
         return dataclasses.replace(
             self, kind="output", operands=(place,), name="", attributes=None, stage_start=False, alias=alias,
             pinned=pinned,
@@ -116,7 +126,13 @@ class Operator:
 
 
 def free_dims(rank: int, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the dimensions of a matrix product's operand that stay in the result, without the batch ones."""
+    """Returns the dimensions of a matrix product's operand that are neither batch nor contracted dimensions.
+
+    Args:
+        rank: the operand's number of dimensions.
+        batch: its batch dimensions.
+        contract: its contracted dimensions.
+    """
     return tuple(dim for dim in range(rank) if dim not in batch and dim not in contract)
 
 

@@ -13,7 +13,7 @@ class ShardingOptions:
     """The options of the sharding solver; the names are those that Alpa sets for its auto-sharding pass.
 
     Attributes:
-        enable: False leaves every choice to the annotations that are there and their propagation.
+        enable: False leaves every choice to the module's own sharding annotations, which XLA propagates.
         memory_budget_per_device: bytes of live tensors allowed on a device; 0 or less is no limit.
         all_gather_cost: replaces the cost of every all-gather (INFINITY_COST forbids it).
         all_to_all_cost: replaces the cost of every all-to-all.
@@ -27,8 +27,8 @@ class ShardingOptions:
         grad_acc_num_micro_batches: the all-reduce of gradients is paid once in so many micro-batches.
         force_batch_dim_to_mesh_dim: the mesh axis that must cut the batch dimension; -1 for none.
         force_simple_heuristic: "" to solve; "shard-largest", "shard-first" or "shard-last" to cut by that rule.
-        solver: "ilp", or "relaxed": of what can't be eliminated from the problem exactly; it isn't an option of Alpa's.
-            "relaxed" is experimental: no better than "ilp" in docs/results/operator-relaxation.md.
+        solver: "ilp" or "relaxed", the solver of the part of the problem that can't be eliminated exactly; Alpa has no
+            such option. "relaxed" is experimental: no better than "ilp" in docs/results/operator-relaxation.md.
 
     References:
         `run_auto_sharding_pass` in `alpa.shard_parallel.auto_sharding`.

@@ -22,11 +22,11 @@ class Site:
         tables: the strategy tables of its operands.
         costs: the costs of collectives on the mesh.
         batch_dim: the batch dimension of its result, or None.
-        leader: the operand that an element-wise operator follows, and whether another lies as near; chosen by depth.
+        leader: the position of the operand whose cut the operator follows, and whether another would do as well.
         feeds_output: whether its result is an output of the program.
         feeds_broadcast: whether a broadcast is among the next few operators that read its result.
-        batch_switch: whether it is a reshape between a batched product and a transposition.
-        users: how many operators read the result.
+        batch_switch: whether it is a reshape between a batched matrix product and a transpose.
+        users: how many operators read its result.
     """
 
     operator: Operator
@@ -47,7 +47,7 @@ class Site:
 
     @property
     def options(self) -> ShardingOptions:
-        """Returns the user's sharding options."""
+        """Returns the sharding options that the user gave."""
         return self.costs.options
 
     @property
@@ -56,9 +56,10 @@ class Site:
         return len(self.costs.mesh.axes) > 1
 
     def tile(self, *cuts: tuple[int | None, int], of: int | None = None) -> Spec | None:
-        """Returns the spec that cuts the result, or an operand, by (dimension, mesh axis) pairs; None if it is absurd.
+        """Returns how an operator's result is cut by (dimension, mesh axis) pairs: the mesh axes of each dimension.
 
-        A pair without a dimension stands for a dimension of size 1. Absurd is a dimension of fewer rows than devices.
+        It is None where a dimension is shorter than the number of devices that cut it. A pair whose dimension is None
+        stands for one of size 1. With `of`, it is the operand at that position that is cut in place of the result.
         """
         operator = self.operator if of is None else self.operands[of]
         wanted: dict[int, tuple[int, ...]] = {}
@@ -72,20 +73,29 @@ class Site:
 
 
 def one_dim_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut one dimension of an operator's result by one mesh axis."""
+    """Returns all ways to cut one dimension of an operator's result by one mesh axis.
+
+    If `divisible` is true, only ways are returned that cut it into equal parts.
+    """
     specs = (site.tile((dim, axis)) for dim in range(site.operator.rank) for axis in site.costs.mesh.axes)
     return _usable(site, specs, divisible)
 
 
 def line_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut one dimension of an operator's result by all axes of a grid; none on other meshes."""
+    """Returns all ways to cut one dimension of an operator's result by all axes of a mesh; none if that has one axis.
+
+    If `divisible` is true, only ways are returned that cut it into equal parts.
+    """
     axes = site.costs.mesh.axes
     specs = (site.tile(*((dim, axis) for axis in axes)) for dim in range(site.operator.rank))
     return _usable(site, specs, divisible) if site.is_grid else []
 
 
 def grid_specs(site: Site, divisible: bool) -> list[Spec]:
-    """Returns all ways to cut an operator's result by every mesh axis, each on a dimension of its own."""
+    """Returns all ways to cut an operator's result by every mesh axis, each on a dimension of its own.
+
+    If `divisible` is true, only ways are returned that cut it into equal parts.
+    """
     axes = site.costs.mesh.axes
     if not site.is_grid:
         return one_dim_specs(site, divisible)
@@ -105,9 +115,10 @@ def _usable(site: Site, specs: Iterable[Spec | None], divisible: bool) -> list[S
 
 
 def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
-    """Returns the strategies that cut the batch dimension by the mesh axis that is forced; all if there are none.
+    """Returns those of an operator's strategies that cut its batch dimension by the mesh axis that the options force.
 
-    Where the axis has one device, the batch dimension is to stay whole.
+    If that axis has length 1, they are those that leave the batch dimension whole. All strategies are returned if there
+    are none such, no axis is forced, or the operator has no batch dimension.
     """
     axis = site.options.force_batch_dim_to_mesh_dim
     if axis < 0 or site.batch_dim is None:
@@ -118,26 +129,29 @@ def keep_batch_cut(site: Site, strategies: list[Strategy]) -> list[Strategy]:
 
 
 def whole(site: Site, computation: float = 0.0) -> Strategy:
-    """Returns the strategy that leaves an operator's operands and result whole on every device."""
+    """Returns the sharding strategy that leaves an operator's operands and result whole on every device.
+
+    `computation` is what it costs.
+    """
     inputs = tuple(replicated(operand.rank) for operand in site.operands)
     return Strategy("R", replicated(site.operator.rank), inputs, computation=computation)
 
 
 def whole_table(site: Site) -> Table:
-    """Returns the strategy table of a constant, or of an unknown operator: it is whole on every device."""
+    """Returns the table of the only sharding strategy of a constant, or unknown operator: whole on every device."""
     return make_table(site, [])
 
 
 def make_table(
     site: Site, strategies: Sequence[Strategy], follow: int | None = None, sources: Sequence[int] = ()
 ) -> Table:
-    """Prices an operator's strategies: each operand is brought to the cut that is asked of it, or to the result's.
+    """Builds the table of an operator's sharding strategies, with their costs, memory and resharding of operands.
 
     Args:
-        site: the operator.
+        site: the operator with its operands and their tables.
         strategies: its strategies; if there are none, it is computed whole on each device.
-        follow: the operand that it follows.
-        sources: for each strategy the strategy of that operand that it belongs to.
+        follow: the position of the operand whose choice decides the operator's; None if it chooses for itself.
+        sources: for each strategy the number of the strategy of that operand that it belongs to, -1 for none.
     """
     if not strategies:
         strategies, sources = [whole(site)], [-1]

@@ -9,7 +9,12 @@ Samples = tuple[tuple[float, float], ...]
 
 
 def interpolate(samples: Sequence[tuple[float, float]], size: float) -> float:
-    """Returns the cost at `size` on the line through the two samples around it (the outer two beyond the ends)."""
+    """Returns the cost at a size, interpolated linearly between measured samples, or extrapolated beyond them.
+
+    Args:
+        samples: pairs of a size and its cost, sizes ascending.
+        size: the size whose cost is wanted.
+    """
     if len(samples) == 1:
         return samples[0][1]
     right = min(max(bisect.bisect_left([sample[0] for sample in samples], size), 1), len(samples) - 1)
@@ -22,9 +27,9 @@ class CollectiveProfile:
     """The measured seconds of collectives of several sizes, for groups of devices of a cluster.
 
     Attributes:
-        all_reduces: for each tuple of groups, (number of float32 elements, seconds) in rising order.
-        all_gathers: the same of all-gather; half an all-reduce where empty.
-        reduce_scatters: the same of reduce-scatter; half an all-reduce where empty.
+        all_reduces: for each tuple of groups of devices, (number of float32 elements, seconds) in rising order.
+        all_gathers: the same for all-gathers; if it is empty, they take half as long as all-reduces.
+        reduce_scatters: the same for reduce-scatters; if it is empty, they take half as long as all-reduces.
 
     References:
         `alpa.mesh_profiling.ProfilingResult`.
@@ -63,25 +68,44 @@ class CollectiveProfile:
         return interpolate(table[groups], elements) - interpolate(table[groups], 0)
 
     def all_reduce(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Returns the seconds, beyond an empty call, of an all-reduce of `num_bytes` bytes."""
+        """Returns the measured seconds, beyond those of an empty call, of an all-reduce of `num_bytes` bytes.
+
+        Args:
+            groups: the groups of device ids, each of which reduces among its own devices.
+            num_bytes: bytes on each device.
+        """
         return self._beyond_latency(self.all_reduces, tuple(groups), num_bytes / 4)
 
     def all_gather(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Returns the seconds, beyond an empty call, of an all-gather of `num_bytes` bytes."""
+        """Returns the measured seconds, beyond those of an empty call, of an all-gather of `num_bytes` bytes.
+
+        Args:
+            groups: the groups of device ids, each of which gathers among its own devices.
+            num_bytes: bytes that each device has afterwards.
+        """
         if not self.all_gathers:
             return self.all_reduce(groups, num_bytes) / 2
         return self._beyond_latency(self.all_gathers, tuple(groups), num_bytes / 4)
 
     def reduce_scatter(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Returns the seconds, beyond an empty call, of a reduce-scatter of `num_bytes` bytes."""
+        """Returns the measured seconds, beyond those of an empty call, of a reduce-scatter of `num_bytes` bytes.
+
+        Args:
+            groups: the groups of device ids, each of which reduces among its own devices.
+            num_bytes: bytes that each device has before.
+        """
         if not self.reduce_scatters:
             return self.all_reduce(groups, num_bytes) / 2
         return self._beyond_latency(self.reduce_scatters, tuple(groups), num_bytes / 4)
 
     def all_to_all(self, groups: Sequence[tuple[int, ...]], num_bytes: float) -> float:
-        """Returns the seconds of an all-to-all: the all-gather of one device's part, corrected for the group size.
+        """Returns the seconds of an all-to-all, estimated from the measured all-gather of one device's part.
 
-        The correction is Alpa's.
+        As in Alpa they are multiplied by half the number of devices in a group.
+
+        Args:
+            groups: the groups of device ids, each of which exchanges among its own devices.
+            num_bytes: bytes of the tensor that a group holds together.
         """
         n = len(groups[0])
         return self.all_gather(groups, num_bytes / n) * n / 2.0

@@ -8,7 +8,9 @@ from alpa_dejavu.sharding._spec import Shape, Spec, replicated
 
 
 def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
-    """Returns how a transposition's result is cut: its dimension i is dimension permutation[i] of the operand.
+    """Returns the mesh axes that cut each dimension of a transpose's result, given those of its operand (`spec`).
+
+    Dimension i of the result is dimension permutation[i] of the operand.
 
     >>> transpose_spec(((0,), (), (1,)), (2, 0, 1))
     ((1,), (0,), ())
@@ -17,7 +19,9 @@ def transpose_spec(spec: Spec, permutation: Sequence[int]) -> Spec:
 
 
 def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
-    """Returns how a broadcast's result is cut: its dimension dimensions[i] is dimension i of the operand.
+    """Returns the mesh axes that cut each dimension of a broadcast's result, given those of its operand (`spec`).
+
+    Dimension dimensions[i] of the result is dimension i of the operand; the result has `rank` dimensions.
 
     >>> broadcast_spec(((0,),), 2, (1,))
     ((), (0,))
@@ -29,7 +33,9 @@ def broadcast_spec(spec: Spec, rank: int, dimensions: Sequence[int]) -> Spec:
 
 
 def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
-    """Returns how the result of a slice, pad or the like is cut; None where it changes a cut dimension's size.
+    """Returns the mesh axes that cut each dimension of a slice's or pad's result: those of its operand (`spec`).
+
+    It is None where the operator changes the size of a dimension that is cut.
 
     >>> same_size_spec(((0,), ()), (8, 8), (8, 4))
     ((0,), ())
@@ -42,7 +48,10 @@ def same_size_spec(spec: Spec, old: Shape, new: Shape) -> Spec | None:
 
 
 def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
-    """Returns how a windowed operator's result is cut; None where a cut dimension's window is wider than 1."""
+    """Returns the mesh axes that cut each dimension of a windowed operator's (a pooling's) result: its operand's.
+
+    It is None where the window (its width along each dimension) is wider than 1 along a dimension that is cut.
+    """
     if any(axes and size != 1 for axes, size in zip(spec, window, strict=True)):
         return None
     return spec
@@ -50,10 +59,11 @@ def window_spec(spec: Spec, window: Sequence[int]) -> Spec | None:
 
 @lru_cache(maxsize=1 << 16)
 def reshape_spec(spec: Spec, old: Shape, new: Shape, mesh_shape: Shape) -> Spec | None:
-    """Returns how a reshape's result is cut, or None where the parts of the operand are no parts of the result.
+    """Returns the mesh axes that cut each dimension of a reshape's result, given those of its operand (`spec`).
 
-    Number the elements in row-major order. An axis that cuts a dimension picks a digit of that number; the result
-    can be cut in the same way if that digit is the leading one of (what is left of) one of its dimensions.
+    It is None where no cut of the result gives each device the same elements. Number the elements in row-major order.
+    A mesh axis that cuts a dimension picks a digit of that number; the result can be cut in the same way if that digit
+    is the leading one of (what is left of) one of its dimensions.
 
     >>> reshape_spec(((0,), ()), (8, 6), (4, 2, 6), (4, 1))
     ((0,), (), ())

@@ -24,12 +24,12 @@ _FEWEST = 5
 
 @dataclasses.dataclass(frozen=True)
 class Recut:
-    """The operators whose results are cut otherwise than the solver decided, so that sums may stay in parts.
+    """The results that are cut otherwise than the solver decided, so that all-reduces become reduce-scatters.
 
     Attributes:
-        specs: the new spec of each such operator's result.
-        gather: operators whose result is put together again, to the solver's spec, for all who read it.
-        lone_readers: (operator, reader): this reader gathers the operator's result for itself alone.
+        specs: for each operator whose result is cut otherwise the mesh axes that now cut each dimension.
+        gather: operators whose result is gathered again, to the cut that the solver decided, for all that read it.
+        lone_readers: pairs (operator, reader) where the reader gathers the operator's result for its own use only.
     """
 
     specs: dict[int, Spec]
@@ -40,13 +40,13 @@ class Recut:
 def find_reduce_scatters(
     facts: Facts, strategies: Sequence[Strategy], mesh_shape: Shape, options: ShardingOptions
 ) -> Recut:
-    """Finds the all-reduced sums that may stay in parts, and what else is to be cut with them.
+    """Finds the all-reduces that may become reduce-scatters, and the results that are then cut like their parts.
 
     Args:
-        facts: about the program.
-        strategies: what the solver chose for each.
+        facts: the program's operators, with their readers and depths.
+        strategies: the sharding strategy that the solver chose for each operator.
         mesh_shape: the lengths of the mesh's axes.
-        options: `reduce_scatter_grad_acc_friendly` keeps the sums of accumulated gradients whole,
+        options: `reduce_scatter_grad_acc_friendly` keeps the all-reduces of accumulated gradients,
             `reduce_scatter_aggressive_partition` cuts parameters, too.
     """
     operators = facts.operators

@@ -12,7 +12,10 @@ from alpa_dejavu.sharding._table import Strategy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A program's operators, with the strategy chosen for each and the readers of its result, outputs included."""
+    """A program's operators, with the sharding strategy chosen for each, and the operators that read its result.
+
+    `all_users` has the readers' indices, those of the program's outputs included.
+    """
 
     operators: Sequence[Operator]
     strategies: Sequence[Strategy]
@@ -20,7 +23,7 @@ class Program:
 
     @cached_property
     def users(self) -> list[list[int]]:
-        """Returns for each operator the readers of its result, outputs of the program aside."""
+        """Returns for each operator the operators that read its result, without the outputs of the program."""
         return [[user for user in users if self.operators[user].kind != "output"] for users in self.all_users]
 
     @cached_property
@@ -33,13 +36,13 @@ class Program:
         return found
 
     def behind_markers(self, index: int) -> int:
-        """Returns the operator whose result a chain of pipeline markers hands on."""
+        """Returns the index of the operator whose result a chain of pipeline markers, ending at `index`, hands on."""
         while self.operators[index].kind == "identity":
             index = self.operators[index].operands[0]
         return index
 
     def only_output(self, index: int) -> bool:
-        """Returns whether an operator's result is an output of the program, maybe behind markers, and nothing else."""
+        """Returns whether an operator's result is only read as an output of the program, maybe via pipeline markers."""
         while len(self.all_users[index]) == 1:
             index = self.all_users[index][0]
             if self.operators[index].kind == "output":
@@ -49,21 +52,21 @@ class Program:
         return False
 
     def single_user(self, index: int) -> int | None:
-        """Returns the only reader of an operator's result; None if there are several, or if it is an output."""
+        """Returns the only reader of an operator's result; None if there are several, or if that is an output."""
         users = self.all_users[index]
         return users[0] if len(users) == 1 and self.operators[users[0]].kind != "output" else None
 
     def users_through_memory(self, index: int) -> list[int]:
-        """Returns the readers of an operator's result, now or, as the parameter that it replaces, in the next step."""
+        """Returns the operators that read an operator's result, without outputs of the program.
+
+        If the result is a parameter's new value, the readers of that parameter read it, too, in the next step.
+        """
         return list(dict.fromkeys([*self.users[index], *self.users[self.replaces[index]]])) if (
             index in self.replaces
         ) else self.users[index]
 
     def is_always_whole(self, index: int) -> bool:
-        """Returns whether an operator's result is whole on every device because there is nothing to cut.
-
-        So are constants and scalars, spread out or not.
-        """
+        """Returns whether an operator's result is never cut: a constant, a scalar, or a broadcast of either."""
         operator = self.operators[index]
         return operator.kind == "constant" or not operator.rank or (
             operator.kind == "broadcast" and self.is_always_whole(operator.operands[0])
@@ -72,14 +75,14 @@ class Program:
 
 @dataclasses.dataclass
 class Region:
-    """A region of operators around a sum that can all be cut in another way together.
+    """The operators around an all-reduced sum that are cut like it, and can be cut in another way together with it.
 
     Attributes:
-        members: operators whose result nobody outside needs in the old way.
-        gather: operators whose result somebody outside needs in the old way.
-        transposed: a transposition on the way; behind it the dimensions are permuted.
-        shape: the shape of the sum.
-        behind: the operators behind the transposition.
+        members: operators whose result nobody outside of the region needs cut in the old way.
+        gather: operators whose result somebody outside of the region needs cut in the old way.
+        transposed: the transpose within the region, if there is any; behind it the dimensions are permuted.
+        shape: the shape of the all-reduced sum.
+        behind: the operators behind that transpose.
     """
 
     members: set[int]
@@ -89,7 +92,13 @@ class Region:
     behind: frozenset[int]
 
     def cut_of(self, program: Program, member: int, cut: Spec) -> Spec:
-        """Returns how a member of the region is cut, given how the sum is cut."""
+        """Returns the mesh axes that cut a member of the region, given those that are to cut the all-reduced sum.
+
+        Args:
+            program: the operators.
+            member: the index of the member's operator.
+            cut: for each dimension of the sum the mesh axes that cut it.
+        """
         if program.operators[member].shape == self.shape and member not in self.behind:
             return cut
         assert self.transposed is not None
@@ -99,7 +108,14 @@ class Region:
 
 
 def find_region(program: Program, start: int) -> Region:
-    """Finds the region around a sum, through readers and operands that are cut alike and of the same shape."""
+    """Finds the operators around an all-reduced sum that can be cut in another way together with it.
+
+    It goes from the sum to readers and operands that are cut like it and have its shape, maybe across a transpose.
+
+    Args:
+        program: the operators, and the sharding strategy chosen for each.
+        start: the index of the operator that makes the sum.
+    """
     walk = _Walk(program, start)
     walk.visit(start)
     boundary = _common_ancestor(program, walk)
@@ -126,7 +142,10 @@ class _Walk:
         self.transposed: int | None = None
 
     def visit(self, start: int) -> None:
-        """Look at all that hangs together with an operator."""
+        """Collects the operators that are connected to one through readers and operands that are cut alike.
+
+        An operator that has a reader cut otherwise, or of another shape, is noted as part of the boundary.
+        """
         stack = [start]
         while stack:
             node = stack.pop()
@@ -166,7 +185,7 @@ class _Walk:
         ]
 
     def behind(self) -> frozenset[int]:
-        """The members that are reached from the transposition without crossing it again."""
+        """Returns the collected operators that lie behind a transpose, where dimensions are permuted; else none."""
         if self.transposed is None:
             return frozenset()
         found, stack = {self.transposed}, [self.transposed]

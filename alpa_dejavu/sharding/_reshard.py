@@ -23,7 +23,11 @@ class Costs:
         return sum(self.mesh.all_reduce_cost(num_bytes, axis) for axis in axes)
 
     def all_gather(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-gather along a mesh axis, or the options' price of it."""
+        """Returns the cost of an all-gather along a mesh axis, or the cost that the user's options set for every one.
+
+        Along an axis that the batch is forced onto it is INFINITY_COST, since only gradients are sent there, unless
+        costs were measured.
+        """
         if self.options.all_gather_cost is not None:
             return self.options.all_gather_cost
         if self._only_all_reduce(axis):
@@ -31,7 +35,11 @@ class Costs:
         return self.mesh.all_gather_cost(num_bytes, axis)
 
     def all_to_all(self, num_bytes: float, axis: int) -> float:
-        """Returns the cost of an all-to-all along a mesh axis, or the options' price of it."""
+        """Returns the cost of an all-to-all along a mesh axis, or the cost that the user's options set for every one.
+
+        Along an axis that the batch is forced onto it is INFINITY_COST, since only gradients are sent there, unless
+        costs were measured.
+        """
         if self.options.all_to_all_cost is not None:
             return self.options.all_to_all_cost
         if self._only_all_reduce(axis):

@@ -24,11 +24,12 @@ class Solution:
 
     Attributes:
         strategies: the chosen strategy of each operator.
-        choices: the place of each chosen strategy among its operator's strategies.
-        objective: the cost of all of them, and of the resharding between them.
+        choices: the index of each chosen strategy among its operator's strategies.
+        objective: the cost of all chosen strategies, and of the resharding between them.
         lower_bound: no choices cost less; the objective itself where the solver is exact.
-        batch_dims: the batch dimension that each operator was found to have.
-        recut: what is cut otherwise in the end, so that all-reduces may become reduce-scatters; not in the objective.
+        batch_dims: the batch dimension that each operator was found to have, or None.
+        recut: the results that are cut otherwise than their strategies say, so that all-reduces may become
+            reduce-scatters; the objective doesn't count that.
     """
 
     strategies: tuple[Strategy, ...]
@@ -45,12 +46,12 @@ class Solution:
 
 
 def solve(operators: Sequence[Operator], mesh: LogicalMesh, options: ShardingOptions | None = None) -> Solution:
-    """Chooses a sharding for each operator such that the whole program costs least.
+    """Chooses a sharding for each operator of a program such that the whole program costs least.
 
     Args:
         operators: the program, each operator after its operands.
-        mesh: the devices.
-        options: what the user asks of the solution.
+        mesh: the logical mesh of the devices.
+        options: the user's sharding options; None for the defaults.
 
     Raises:
         ValueError: if the operators are out of order, or nothing meets the memory budget.

@@ -16,12 +16,13 @@ logger = logging.getLogger(__name__)
 
 @final
 class NamedSolver:
-    """A solver of cost graphs, one of `SOLVERS` by its name; it is called with a graph and memory limits.
+    """A solver of the auto-sharding engine's cost graphs by its name: "ilp" is exact, "relaxed" is a relaxation.
 
-    Where "relaxed" finds nothing that is wanted, "ilp" has the last word.
+    It is called with a graph, each of whose nodes needs a choice, and with memory limits. Where "relaxed" finds no
+    choices, or only ones that cost INFINITY_COST or more, an integer linear program is solved instead.
 
     Attributes:
-        slack: by what the last graph's best choices are cheaper than those given, at most; 0 for exact ones.
+        slack: the most by which the best choices for the last graph can be cheaper than those returned; 0 if exact.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,10 +30,10 @@ class NamedSolver:
         self.slack = 0.0
 
     def __call__(self, graph: CostGraph, memory: Sequence[MemoryRow] = ()) -> dict[int, int]:
-        """A choice for each node.
+        """Returns the number of the choice for each node of a cost graph.
 
         Raises:
-            ValueError: none meets the limits.
+            ValueError: no choices meet the memory limits.
         """
         self.slack = 0.0
         if self._name == "relaxed":

@@ -23,7 +23,7 @@ def replicated(rank: int) -> Spec:
 
 
 def tile(rank: int, cuts: dict[int, tuple[int, ...]], mesh_shape: Shape) -> Spec:
-    """Returns the spec that cuts the given dimensions by the given mesh axes, less the axes of length 1.
+    """Returns for each of a tensor's dimensions the mesh axes that cut it, given the cut ones, less axes of length 1.
 
     >>> tile(2, {0: (0,), 1: (1,)}, (4, 1))
     ((0,), ())
@@ -38,24 +38,27 @@ def _tile(rank: int, cuts: tuple[tuple[int, tuple[int, ...]], ...], mesh_shape: 
 
 
 def of_rank(spec: Spec, rank: int) -> Spec:
-    """Returns the spec itself for a tensor of the same rank; for one of another rank, the spec of a whole tensor."""
+    """Returns a spec (for each dimension of a tensor the mesh axes that cut it) for an operand of the given rank.
+
+    It is the spec itself if the rank is its own; else that of a tensor that every device has whole.
+    """
     return spec if len(spec) == rank else replicated(rank)
 
 
 def is_replicated(spec: Spec) -> bool:
-    """Returns whether every device has the whole tensor under a spec."""
+    """Returns whether every device has the whole tensor under a spec, the mesh axes that cut each dimension."""
     return not any(spec)
 
 
 @lru_cache(maxsize=1 << 16)
 def axes_of(spec: Spec) -> tuple[int, ...]:
-    """Returns all mesh axes that cut a tensor, in the order of its dimensions."""
+    """Returns all mesh axes that cut a tensor, in the order of its dimensions, given those of each dimension."""
     return tuple(axis for axes in spec for axis in axes)
 
 
 @lru_cache(maxsize=1 << 16)
 def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
-    """Returns the number of different parts into which a spec cuts a tensor.
+    """Returns the number of different parts into which a spec, the mesh axes of each dimension, cuts a tensor.
 
     >>> num_tiles(((0, 1), ()), (2, 4))
     8
@@ -65,7 +68,7 @@ def num_tiles(spec: Spec, mesh_shape: Shape) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
-    """Returns whether a spec cuts a tensor of the given shape into parts of equal size."""
+    """Returns whether a spec, the mesh axes that cut each dimension, cuts a tensor into parts of equal size."""
     return all(
         size % math.prod(mesh_shape[axis] for axis in axes) == 0 for size, axes in zip(shape, spec, strict=True)
     )
@@ -73,7 +76,10 @@ def divides(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def fills(spec: Spec, shape: Shape, mesh_shape: Shape) -> bool:
-    """Returns whether no device is left with an empty part of a tensor for lack of rows."""
+    """Returns whether each dimension of a tensor is at least as long as the number of parts that a spec cuts it into.
+
+    Else some device would have an empty part. A spec has for each dimension the mesh axes that cut it.
+    """
     return all(
         size >= math.prod(mesh_shape[axis] for axis in axes) for size, axes in zip(shape, spec, strict=True)
     )

@@ -40,13 +40,13 @@ _HAS_LEADER = ("elementwise", "same_size", "window", "reduce", "sort")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownTables:
-    """A cache of the operators' strategy tables made so far on one mesh under the same options.
+    """A cache of the tables of operators' sharding strategies made so far on one mesh under the same options.
 
     Attributes:
-        costs: of collectives.
-        tables: by what each depends on.
-        equal: one table for each content.
-        repeated: cost matrices multiplied by a number of runs, by the matrix's identity and that number.
+        costs: the costs of collectives and of resharding on the mesh.
+        tables: the tables by what each depends on: the operator, its surroundings, its operands' tables.
+        equal: one table for each content, so that equal tables are one object.
+        repeated: cost matrices multiplied by how often an operator runs, by the matrix's identity and that number.
     """
 
     costs: Costs
@@ -61,16 +61,16 @@ TableStore = dict[tuple[LogicalMesh, ShardingOptions], KnownTables]
 def operator_tables(
     facts: Facts, mesh: LogicalMesh, options: ShardingOptions, store: TableStore | None = None
 ) -> list[Table]:
-    """Returns the strategy table of each operator of a program.
+    """Returns for each operator of a program the table of its sharding strategies: ways to cut it, and their costs.
 
     Operators that are alike, and read operators that are alike, get one and the same table: a block that a model
     repeats is worked out once.
 
     Args:
-        facts: about the program.
-        mesh: the devices.
-        options: the user's.
-        store: the tables that were made for other programs, and takes up those made for this one.
+        facts: the program's operators, with their batch dimensions, depths and readers.
+        mesh: the logical mesh of the devices.
+        options: the user's sharding options.
+        store: a cache of the tables that were made for other programs; those made for this one are added to it.
     """
     operators, depths = facts.operators, facts.depths
     options = _relaxed(facts, mesh, options)

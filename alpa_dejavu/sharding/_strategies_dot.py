@@ -33,7 +33,10 @@ class _Places:
 
 
 def dot_table(site: Site) -> Table:
-    """Returns the strategy table of a matrix product: Alpa's ways of cutting it that a forced batch axis leaves."""
+    """Returns the table of a matrix product's sharding strategies: Alpa's ways of cutting its dimensions by mesh axes.
+
+    If the options force the batch dimension onto a mesh axis, only ways that cut it so are kept, if there are any.
+    """
     places = _places(site.operator, site.operands)
     found = []
     for cuts in _ways(site, len(places.out["batch"])):
@@ -52,7 +55,10 @@ def _places(operator: Operator, operands: tuple[Operator, ...]) -> _Places:
     n_batch, n_lhs = len(dims.lhs_batch), len(lhs_free)
 
     def first_large(positions: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
-        """The leading dimension of a group: the one that cutting the group, taken together, would cut."""
+        """Returns the index of the first dimension of a group that is longer than 1; 0 if none is, None if it is empty.
+
+        Where the group is reshaped into one dimension and that is cut, this dimension is what is cut.
+        """
         return next((i for i, dim in enumerate(positions) if shape[dim] > 1), 0 if positions else None)
 
     pick_lhs = first_large(lhs_free, operands[0].shape)
@@ -152,7 +158,10 @@ def _pairs(where: dict[str, tuple[int | None, ...]], cuts: tuple[Cut, ...]) -> l
 
 
 def convolution_table(site: Site) -> Table:
-    """Returns the strategy table of a convolution: all ways of cutting it that Alpa knows of."""
+    """Returns the table of a convolution's sharding strategies: Alpa's ways of cutting batch and channels by mesh axes.
+
+    If the options force the batch dimension onto a mesh axis, only ways that cut it so are kept, if there are any.
+    """
     found = [s for cuts in _convolution_ways(site) if (s := _convolution_strategy(site, cuts)) is not None]
     return make_table(site, keep_batch_cut(site, list(dict.fromkeys(found))))
 

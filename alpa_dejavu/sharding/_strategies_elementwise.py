@@ -26,9 +26,9 @@ WHOLE_IOTA = 5.0
 
 
 def parameter_table(site: Site) -> Table:
-    """Returns the strategy table of a parameter or random tensor: cut along one dimension, or whole at a penalty.
+    """Returns the table of a parameter's or random tensor's sharding strategies: cut along one dimension, or whole.
 
-    One that has a batch dimension may be cut along two.
+    A whole tensor pays a penalty. On a mesh of two axes one that has a batch dimension may be cut along two dimensions.
     """
     penalty = site.costs.replication_penalty()
     partial = penalty * PARTIAL_CUT if site.is_grid else 0.0
@@ -48,7 +48,10 @@ def parameter_table(site: Site) -> Table:
 
 
 def iota_table(site: Site) -> Table:
-    """Returns the strategy table of an iota: cut for free, and whole only where it would be cut wrongly."""
+    """Returns the table of an iota's sharding strategies: cut along any dimensions, which costs nothing.
+
+    It may also be whole, at a penalty, if it has no batch dimension or is soon broadcast, or if it can't be cut.
+    """
     strategies = [Strategy("SS", spec) for spec in grid_specs(site, divisible=False)]
     if site.options.allow_mixed_mesh_shape:
         strategies += [Strategy("S 1d", spec) for spec in line_specs(site, divisible=False)]
@@ -63,7 +66,11 @@ _NEAR = 4
 
 
 def elementwise_table(site: Site) -> Table:
-    """Returns the strategy table of an element-wise operator: the cuts of its leading operand, or of all operands."""
+    """Returns the table of an element-wise operator's sharding strategies: it is cut like its leading operand.
+
+    It chooses among the cuts of all operands if all are broadcasts, or if it is a comparison, an "and", or has three
+    operands, of which several would do as the leading one.
+    """
     leader, tie = site.leader
     if (tie and not _may_follow_any(site)) or _all_broadcast(site):
         specs = [
@@ -89,18 +96,21 @@ def choose_leader(
     operator: Operator, operators: Sequence[Operator], tables: Sequence[Table], depths: Sequence[int],
     max_depth: int, alias: int | None,
 ) -> tuple[int, bool]:
-    """Chooses the operand whose cut an operator follows, and tells whether another one is equally good.
+    """Chooses the operand whose cut an operator follows.
 
-    First counts into how many parts an operand can be cut, then how deep it lies. An operand whose memory the result
-    takes over is the last that is looked at.
+    An operand that can be cut into more parts is preferred, then one that lies deeper in the program. An operand whose
+    memory the result takes over is the last that is looked at.
 
     Args:
         operator: the operator that is to follow.
-        operators: all operators.
-        tables: the tables of the operators before this one.
-        depths: the depths of all operators.
-        max_depth: the largest of them.
+        operators: all operators of the program.
+        tables: the sharding strategies of each operator before this one.
+        depths: for each operator the length of the longest path to it.
+        max_depth: the largest of these lengths.
         alias: the parameter that the operator's result replaces, if any.
+
+    Returns:
+        The position of the chosen operand, and whether another one is as good.
     """
     unit = 0.1 / max(max_depth, 1)
     best, leader, tie = -math.inf, 0, False

@@ -11,7 +11,10 @@ from alpa_dejavu.sharding._table import Strategy, Table, unique_outputs
 
 
 def broadcast_table(site: Site) -> Table:
-    """Returns the strategy table of a broadcast: cut where the operand is; in any way for a computed scalar."""
+    """Returns the table of a broadcast's sharding strategies: its result is cut where its operand is.
+
+    The broadcast of a scalar that isn't a constant, or of one that becomes an output, is cut along any one dimension.
+    """
     operand = site.operands[0]
     if operand.rank == 0 and (site.feeds_output or operand.kind != "constant"):
         strategies = [Strategy("S", spec, ((),)) for spec in one_dim_specs(site, divisible=False)]
@@ -22,21 +25,27 @@ def broadcast_table(site: Site) -> Table:
 
 
 def transpose_table(site: Site) -> Table:
-    """Returns the strategy table of a transposition: the result is cut where the operand is."""
+    """Returns the table of a transpose's sharding strategies: its result is cut where its operand is."""
     assert isinstance(site.operator.attributes, Dims)
     dims = site.operator.attributes.dims
     return _carried(site, 0, [transpose_spec(spec, dims) for spec in site.tables[0].outputs])
 
 
 def same_size_table(site: Site) -> Table:
-    """Returns the strategy table of a slice, pad or concatenation: dimensions that keep their size keep their cut."""
+    """Returns the table of a slice's, pad's or concatenation's sharding strategies, by those of its leading operand.
+
+    Dimensions that keep their size keep their cut; there is no strategy in which others are cut.
+    """
     leader = site.leader[0]
     old, new = site.operands[leader].shape, site.operator.shape
     return _carried(site, leader, [same_size_spec(spec, old, new) for spec in site.tables[leader].outputs])
 
 
 def window_table(site: Site) -> Table:
-    """Returns the strategy table of pooling or its gradient: only dimensions with windows of width 1 are cut."""
+    """Returns the table of sharding strategies of pooling or its gradient, by those of its leading operand.
+
+    Only dimensions along which the window has width 1 are cut.
+    """
     leader = site.leader[0]
     assert isinstance(site.operator.attributes, Dims)
     window = site.operator.attributes.dims
@@ -44,9 +53,10 @@ def window_table(site: Site) -> Table:
 
 
 def reshape_table(site: Site) -> Table:
-    """Returns the strategy table of a reshape: it follows its operand, or is cut freely if several read the result.
+    """Returns the table of a reshape's sharding strategies: it is cut like its operand, or chooses its cut freely.
 
-    It is cut freely only where the mesh gives a choice.
+    It chooses freely if several operators read its result, it stands between a batched product and a transpose, or no
+    cut of its operand can be kept; but on a mesh of two axes without mixed mesh shapes only for the last reason.
     """
     old, new = site.operands[0].shape, site.operator.shape
     follows = (site.users == 1 and not site.batch_switch) or (
@@ -76,12 +86,15 @@ def _free_reshape(site: Site) -> Table:
 
 
 def identity_table(site: Site) -> Table:
-    """Returns the strategy table of a pipeline marker: its result is cut as its operand is."""
+    """Returns the table of a pipeline marker's sharding strategies: its result is cut as its operand is."""
     return _carried(site, 0, list(site.tables[0].outputs))
 
 
 def output_table(site: Site) -> Table:
-    """Returns the strategy table of an output of the program: cut like its operand, but only into equal parts."""
+    """Returns the table of sharding strategies of a program's output: cut like its operand, but only into equal parts.
+
+    A dimension that can't be cut evenly is whole.
+    """
     strategies = []
     for spec in site.tables[0].outputs:
         even: Spec = tuple(
@@ -108,7 +121,10 @@ def _carried(site: Site, leader: int, specs: list[Spec | None]) -> Table:
 
 
 def reduce_table(site: Site) -> Table:
-    """Returns the strategy table of a reduction: axes that cut a reduced dimension sum up partial results."""
+    """Returns the table of a reduction's sharding strategies, one for each strategy of its leading operand.
+
+    Mesh axes that cut a reduced dimension of the operand all-reduce partial results; the other cuts are kept.
+    """
     operator, leader = site.operator, site.leader[0]
     assert isinstance(operator.attributes, Dims)
     gone = operator.attributes.dims
@@ -126,7 +142,10 @@ def reduce_table(site: Site) -> Table:
 
 
 def sort_table(site: Site) -> Table:
-    """Returns the strategy table of a sort: it follows an operand, gathered where the sorted dimension is cut."""
+    """Returns the table of a sort's sharding strategies, one for each strategy of its leading operand.
+
+    The result is cut like that operand; a strategy that cuts the sorted dimension pays for gathering the operand first.
+    """
     operator, leader = site.operator, site.leader[0]
     assert isinstance(operator.attributes, Dims)
     strategies = []
@@ -142,7 +161,10 @@ def sort_table(site: Site) -> Table:
 
 
 def sibling_table(site: Site) -> Table:
-    """Returns the strategy table of an operator's further result: cut like the first if the shapes are equal."""
+    """Returns the table of sharding strategies of an operator's second or later result.
+
+    It is cut like the first result if it has the same shape, or else whole.
+    """
     main = site.tables[0].outputs
     same = site.operands[0].shape == site.operator.shape
     specs = [spec if same else replicated(site.operator.rank) for spec in main]
@@ -151,9 +173,9 @@ def sibling_table(site: Site) -> Table:
 
 
 def index_table(site: Site) -> Table:
-    """Returns the strategy table of a gather or scatter: it may be cut along dimensions that are only carried along.
+    """Returns the table of a gather's or scatter's sharding strategies: whole, or cut along dimensions not indexed.
 
-    The indices are whole.
+    The indices are whole on every device.
     """
     dims = site.operator.attributes
     assert isinstance(dims, IndexDims)

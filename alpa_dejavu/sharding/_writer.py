@@ -14,13 +14,13 @@ from alpa_dejavu.sharding._spec import Shape
 
 @final
 class Writer:
-    """A writer of the sharding engine's operators, which keeps the jaxpr values that they stand for.
+    """A writer of a list of the sharding engine's operators, which keeps the jaxpr values that they stand for.
 
     Attributes:
-        operators: those appended so far.
-        places: for each value the operator by which it is cut.
-        roots: for values that only rename or reshape another one, that one.
-        of_step: for each step the operator of its result, -1 where it has none.
+        operators: the operators appended so far; others refer to them by their index here.
+        places: for each jaxpr value the index of the operator by which it is cut.
+        roots: for each value that only renames or reshapes another value, that other value.
+        of_step: for each operation of the jaxpr the index of the operator of its result, -1 where it has no result.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Writer:
         self._moved: dict[Operator, int] = {}
 
     def place(self, value: Value) -> int:
-        """Returns the index of a value's operator; a constant is made when it is asked for."""
+        """Returns the index of the operator that stands for a jaxpr value; if it has none, a constant is appended."""
         return self.places[value] if value in self.places else self.constant(value.shape, itemsize(value))
 
     def source(self, value: Value) -> int:
-        """Returns the index of the parameter operator for a value from outside; it is appended if it is new."""
+        """Returns the index of the parameter operator for an operand of a jaxpr; it is appended if it is new."""
         if value not in self.places:
             self.places[value] = self.add("parameter", (), value)
         return self.places[value]
@@ -45,7 +45,10 @@ class Writer:
         self, kind: Kind, operands: Sequence[int], like: Value, name: str = "", attributes: Attributes = None,
         shape: Shape | None = None, repeats: float = 1.0,
     ) -> int:  # fmt: skip
-        """Appends an operator of a value's element type and (unless another is given) shape; returns its index."""
+        """Appends an operator with the element type of a jaxpr value to a list of operators, and returns its index.
+
+        Its result has the shape of that value, too, unless another one is given.
+        """
         integer = like.dtype.startswith(("int", "uint"))
         made = Operator(
             kind, tuple(operands), like.shape if shape is None else shape, itemsize(like), name, attributes,
@@ -55,24 +58,30 @@ class Writer:
         return len(self.operators) - 1
 
     def constant(self, shape: Shape, size: int) -> int:
-        """Returns the index of a constant operator of some shape and element size; it is appended if it is new."""
+        """Returns the index of a constant operator of a shape and bytes per element; it is appended if it is new."""
         if (shape, size) not in self._constants:
             self.operators.append(Operator("constant", (), shape, size))
             self._constants[shape, size] = len(self.operators) - 1
         return self._constants[shape, size]
 
     def is_constant(self, place: int) -> bool:
-        """Returns whether an operator's result is a constant, spread out or not."""
+        """Returns whether the operator at an index is a constant, or a broadcast of one."""
         operator = self.operators[place]
         return operator.kind == "constant" or (operator.kind == "broadcast" and self.is_constant(operator.operands[0]))
 
     def same(self, step: Step, number: int = 0) -> None:
-        """Notes that a step's result takes no memory of its own, since it only renames or reshapes an operand."""
+        """Notes that a jaxpr operation's result takes no memory of its own, as it only renames or reshapes an operand.
+
+        `number` is the position of the result among the results, and of the operand among the operands.
+        """
         source = step.inputs[number]
         self.roots[step.outputs[number]] = self.roots.get(source, source)
 
     def move(self, kind: Kind, operand: int, shape: Shape, repeats: float, attributes: Attributes = None) -> int:
-        """Appends an operator that only moves an operand's elements about, unless there is one; returns its index."""
+        """Appends an operator that only moves an operand's elements, as a reshape or broadcast does; returns its index.
+
+        If the list already has an equal operator, that one's index is returned.
+        """
         made = dataclasses.replace(
             self.operators[operand], kind=kind, operands=(operand,), shape=shape, name="", attributes=attributes,
             repeats=repeats, alias=None, gradient=False,
@@ -83,13 +92,19 @@ class Writer:
         return self._moved[made]
 
     def reshape(self, operand: int, shape: Shape, repeats: float) -> int:
-        """Appends a reshape of an operand, and returns its index; of reshapes in a row the last one is enough."""
+        """Appends a reshape of the operator at an index to a shape, and returns the reshape's index.
+
+        An operand that has the shape already is returned itself, and a reshape of a reshape takes the first operand.
+        """
         while self.operators[operand].kind == "reshape" and self.operators[operand].shape != shape:
             (operand,) = self.operators[operand].operands
         return operand if self.operators[operand].shape == shape else self.move("reshape", operand, shape, repeats)
 
     def spread(self, operand: int, dims: tuple[int, ...], shape: Shape, repeats: float) -> int:
-        """Appends a broadcast that puts an operand's dimensions at places of a shape, those of size 1 spread out."""
+        """Appends a broadcast of the operator at an index to a shape, and returns the broadcast's index.
+
+        Dimension i of the operand becomes dimension dims[i] of the result; where it has size 1, it is repeated.
+        """
         own = self.operators[operand].shape
         if math.prod(own) == math.prod(shape):
             return self.reshape(operand, shape, repeats)
@@ -99,5 +114,5 @@ class Writer:
 
 
 def itemsize(value: Value) -> int:
-    """Returns the bytes of one element of a value."""
+    """Returns the bytes of one element of a jaxpr value; 0 for an empty one."""
     return int(value.num_bytes // value.size) if value.size else 0

@@ -30,7 +30,17 @@ class Zero:
 def zero_divisions(
     program: LayerProgram, strategies: Sequence[Strategy], mesh_shape: Shape, level: int
 ) -> dict[int, Zero]:
-    """Returns how ZeRO divides trained parameters further, by their operators; nothing below level 2."""
+    """Returns how ZeRO divides trained parameters further than their strategies do, by the indices of their operators.
+
+    They are divided by the mesh axes along which their gradients are all-reduced, where they can be divided evenly;
+    below level 2 none are.
+
+    Args:
+        program: the operators.
+        strategies: the sharding strategy that was chosen for each operator.
+        mesh_shape: the lengths of the mesh's axes.
+        level: the ZeRO level.
+    """
     found = {}
     for trained in program.trained if level >= 2 else ():
         spec = strategies[trained.parameter].output
@@ -60,6 +70,14 @@ def phased(
 
     From level 2 on a gradient that can be divided is reduce-scattered, and the parameter gathered when it is updated;
     at level 3 both happen for each micro-batch, and the parameter is gathered for each pass.
+
+    Args:
+        program: the layer's operators.
+        strategies: the sharding strategy that was chosen for each operator.
+        sent: the collectives, each with the operator that causes it.
+        divisions: the further division of trained parameters by ZeRO, by the indices of their operators.
+        mesh_shape: the lengths of the mesh's axes.
+        level: the ZeRO level.
     """
     owner = {index: trained.parameter for trained in program.trained for index in trained.sums}
     totals: dict[Collective, float] = {}

@@ -35,12 +35,12 @@ Choice = Callable[[], dict[int, int]]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workshop:
-    """A cache of strategy tables and graph reductions that programs share on one mesh.
+    """A cache of work that the auto-sharding of several layers on one mesh has in common.
 
     Attributes:
-        mixed: whether tensors of several sizes cross a boundary of any of them.
-        tables: the strategy tables of their operators.
-        blocks: the steps by which their cost graphs are reduced.
+        mixed: whether tensors of several sizes cross the boundary between any two of the layers.
+        tables: the tables of the layers' operators' sharding strategies.
+        blocks: the computations by which the layers' cost graphs are reduced.
     """
 
     mixed: bool = False
@@ -54,10 +54,12 @@ Workshops: TypeAlias = dict[tuple[LogicalMesh, ShardingOptions, bool], Workshop]
 
 @final
 class BoundarySolver:
-    """A sharding solver of one program on one mesh, for each pair of layouts at the program's two boundaries.
+    """An auto-sharding solver of a layer on one mesh, for each pair of layouts at the layer's two boundaries.
+
+    A layout says how mesh axes cut the tensors that cross the boundary to the layer before, or after.
 
     Attributes:
-        layouts: those that are tried at either boundary; K of them, the same for all programs that share a `Workshop`.
+        layouts: the K layouts that are tried at either boundary; layers that share a `Workshop` have the same.
     """
 
     def __init__(
@@ -80,9 +82,9 @@ class BoundarySolver:
 
     @cached_property
     def costs(self) -> NDArray[np.float64]:
-        """Returns the program's least cost for each pair of boundary layouts, shape (K, K), but for a constant.
+        """Returns a layer's least sharding cost for each pair of boundary layouts, shape (K, K), but for a constant.
 
-        It is infinite for pairs that can't be.
+        Rows are layouts before the layer, columns those after it; the cost of impossible pairs is infinite.
         """
         found = self._solve(self._reduced)
         if np.isfinite(found).any():
@@ -91,7 +93,12 @@ class BoundarySolver:
         return self._solve(self._reduced)
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Returns the strategy of each operator under a pair of boundary layouts, by their places in `layouts`."""
+        """Returns the best sharding strategy of each of a layer's operators, given the layouts at its boundaries.
+
+        Args:
+            received: the index of the layout before the layer.
+            sent: the index of the layout after it.
+        """
         assert np.isfinite(self.costs[received, sent]), "no solution has these layouts at its boundaries"
         choice = self._choice(received, sent)
         return tuple(
@@ -102,7 +109,14 @@ class BoundarySolver:
         return self._reduced.complete(self._choices[received, sent]())
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """Returns how an operator's result is cut by a layout; None where the layout doesn't say."""
+        """Returns the mesh axes that a boundary layout has for each dimension of an operator's result.
+
+        It is None where the layout doesn't say, as for a result without a batch dimension.
+
+        Args:
+            place: the index of the operator.
+            layout: the index of the layout.
+        """
         operator = self.program.operators[place]
         wanted = self.layouts[layout][place in self.program.smaller]
         return wanted.nearest(operator.shape, self.program.facts.batch_dims[place], self.mesh.shape)
@@ -203,7 +217,12 @@ class BoundarySolver:
         return graph.objective(choice), lambda: choice
 
     def objective(self, received: int, sent: int) -> float:
-        """Returns the program's cost under a pair of boundary layouts, bringing its results to theirs included."""
+        """Returns the sharding cost of a layer, including that of resharding what crosses its boundaries.
+
+        Args:
+            received: the index of the layout of tensors at the boundary before the layer.
+            sent: the index of that after it.
+        """
         choice = self._choice(received, sent)
         sides = self._sides[0][received], self._sides[1][sent]
         return self._graph.objective(choice) + sum(
@@ -213,7 +232,7 @@ class BoundarySolver:
 
 @final
 class OneDevice:
-    """A sharding solver for one device, with the interface of `BoundarySolver`: its only solution costs nothing."""
+    """An auto-sharding solver of a layer on a mesh of one device: nothing is cut, and that costs nothing."""
 
     def __init__(self, program: LayerProgram, mesh: LogicalMesh) -> None:
         self.program, self.mesh = program, mesh
@@ -221,13 +240,13 @@ class OneDevice:
         self.costs: NDArray[np.float64] = np.zeros((1, 1))
 
     def strategies(self, received: int, sent: int) -> tuple[Strategy, ...]:
-        """Returns for each operator the strategy that leaves its result whole."""
+        """Returns for each operator the sharding strategy that leaves its result whole; the arguments don't matter."""
         ranks = [operator.rank for operator in self.program.operators]
         whole = [Strategy("R", replicated(rank)) for rank in range(max(ranks, default=0) + 1)]
         return tuple(whole[rank] for rank in ranks)
 
     def spec(self, place: int, layout: int) -> Spec | None:
-        """Returns how an operator's result is cut on one device: not at all."""
+        """Returns how an operator's result is cut on one device: no mesh axes for any dimension."""
         return replicated(self.program.operators[place].rank)
 
     def objective(self, received: int, sent: int) -> float:

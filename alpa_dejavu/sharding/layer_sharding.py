@@ -27,9 +27,9 @@ class Collective:
         kind: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
         num_bytes: of one of them, as `CommunicationModel.seconds` takes them: what each device holds before an
             all-reduce, a reduce-scatter or an all-to-all, and after an all-gather.
-        axis: of the logical mesh; all groups along it do the same at a time.
-        phase: one of `COLLECTIVE_PHASES`.
-        count: how many there are; a scan's trips count.
+        axis: the axis of the logical mesh along which devices communicate; all groups along it do so at the same time.
+        phase: "forward" or "backward" for each micro-batch, "gradient" (summing) or "update" for each step.
+        count: how many collectives there are; a scan's trips count.
         batched: whether what is sent has a batch dimension: then its bytes grow as the micro-batch does.
         divided: whether mesh axis 0 cuts what `num_bytes` counts: then it shrinks as that axis gets longer.
     """
@@ -43,7 +43,10 @@ class Collective:
     divided: bool = False
 
     def times(self, factor: float) -> Collective:
-        """Returns the collectives with so many times the bytes; `dataclasses.replace` takes five times as long."""
+        """Returns the same collectives with their bytes multiplied by a factor.
+
+        They are made without `dataclasses.replace`, which takes five times as long.
+        """
         if factor == 1.0:
             return self
         return Collective(
@@ -59,18 +62,18 @@ class LayerSharding:
     Bytes are of one device.
 
     Attributes:
-        mesh_shape: of the logical mesh.
-        collectives: all of them.
-        memory_parts: bytes by role (`MEMORY`), by whether they grow with the micro-batch, and by whether mesh axis 0
-            cuts them; shape (6, 2, 2). Parameters, optimizer state and gradients stay for the whole training;
-            activations are what the layer makes and keeps for its backward pass, of one micro-batch; inputs are what
-            it keeps of what it gets from the layer before; temporaries are those of the moment at which most of them
-            live.
-        temporary_moments: temporaries of all the moments at which most of them may live once the parts are scaled,
-            shape (moments, 2, 2); the first one's are in `memory_parts`.
-        forward_cuts, backward_cuts, update_cuts: for each operator record of `features.layer_features`, in that order,
-            which mesh axes divide its work; shape (records, axes).
-        cost: the engine's objective.
+        mesh_shape: the lengths of the logical mesh's axes.
+        collectives: all collectives of the layer.
+        memory_parts: bytes by role (parameters, optimizer state, gradients, activations, inputs, temporaries), by
+            whether they grow with the micro-batch, and by whether mesh axis 0 cuts them; shape (6, 2, 2). Parameters,
+            optimizer state and gradients stay for the whole training; activations are what the layer makes and keeps
+            for its backward pass, of one micro-batch; inputs are what it keeps of what it gets from the layer before;
+            temporaries are those of the moment at which most of them live.
+        temporary_moments: temporaries of all the moments at which most of them may live once bytes are scaled to
+            another micro-batch or mesh, shape (moments, 2, 2); those of the first moment are in `memory_parts`.
+        forward_cuts, backward_cuts, update_cuts: for each operator of the pass, in the order of
+            `features.layer_features`, which mesh axes divide its work; shape (operators, axes).
+        cost: the auto-sharding engine's objective for this sharding.
     """
 
     mesh_shape: Shape
@@ -83,21 +86,25 @@ class LayerSharding:
     cost: float
 
     def cuts(self, phase: str) -> BoolArray:
-        """Returns which mesh axes divide each operator's work in "forward", "backward" or "step" (the update)."""
+        """Returns which mesh axes divide each operator's work in a phase, booleans of shape (operators, axes).
+
+        Args:
+            phase: "forward", "backward" or "step" (the optimizer's update).
+        """
         return {"forward": self.forward_cuts, "backward": self.backward_cuts, "step": self.update_cuts}[phase]
 
     def on(self, length: int, batch_ratio: float = 1.0) -> LayerSharding:
-        """Returns the same sharding with mesh axis 0 of another length, and micro-batches so many times as large.
+        """Returns a layer's sharding scaled to another length of mesh axis 0, and to another size of micro-batches.
 
-        Bytes follow; the engine's objective stays as it was. Axis 0 must have been longer than 1, or nothing is known
-        of how it would cut.
+        Bytes are scaled; the auto-sharding engine's objective stays as it was. To become longer, axis 0 must have been
+        longer than 1: else it isn't known what it would cut.
 
         Args:
-            length: of axis 0.
-            batch_ratio: samples in a micro-batch over samples in one of those that this was solved for.
+            length: the new length of mesh axis 0.
+            batch_ratio: samples in a new micro-batch over samples in one that the sharding was solved for.
 
         Raises:
-            ValueError: for an axis 0 of length 1 here.
+            ValueError: axis 0 has length 1, and is to become longer.
         """
         if self.mesh_shape[0] == 1 and length > 1:
             raise ValueError(f"axis 0 has length 1, which says nothing of length {length}: solve for length 2 instead")
@@ -118,7 +125,10 @@ class LayerSharding:
         )
 
     def memory(self) -> FloatArray:
-        """Returns the bytes that one device has of the layer, for each of `MEMORY`, in order."""
+        """Returns the bytes that one device has of the layer by role, shape (6,).
+
+        The roles are parameters, optimizer state, gradients, activations, inputs and temporaries.
+        """
         found: FloatArray = self.memory_parts.sum(axis=(1, 2))
         return found
 
@@ -128,14 +138,15 @@ class LayerSharding:
 class StageLayers:
     """The shardings of all L layers on one mesh, which may depend on the stage that a layer is part of.
 
-    Within a stage two layers agree on the layout of what crosses from one to the other. At its ends each is free: what
-    crosses is brought to another mesh anyway. So a layer may have several shardings, its variants.
+    Within a stage two layers agree on the layout of the tensors that cross between them. At the ends of a stage layouts
+    are free, since what crosses there is sent to another mesh. So a layer may have several shardings, its variants.
 
     Attributes:
-        variants: the first L are those of the stage of all layers, in order. Layers that are alike share one object.
-        numbers: the layer that each variant is of.
-        of_stages: for each stage i..j the variant of each of its layers n, shape (L, L, L), -1 outside. None: each
-            layer has one variant.
+        variants: the shardings that occur; the first L are those of layers 0..L-1 in the stage that has all layers.
+            Layers that are alike share one object.
+        numbers: for each variant the number of its layer.
+        of_stages: entry [i, j, n] is the index of layer n's variant in the stage of layers i..j, -1 if n isn't among
+            them; shape (L, L, L). None: each layer has one variant.
     """
 
     variants: tuple[LayerSharding, ...]
@@ -144,11 +155,11 @@ class StageLayers:
 
     @property
     def whole(self) -> tuple[LayerSharding, ...]:
-        """Returns the shardings of the layers in the stage that has all layers."""
+        """Returns each layer's sharding in the stage that has all layers, in the order of the layers."""
         return self.variants[: max(self.numbers) + 1]
 
     def mapped(self, change: Callable[[LayerSharding], LayerSharding]) -> StageLayers:
-        """Changes the shardings of all layers by a function; layers that are alike still share one object."""
+        """Returns a copy with each layer's sharding changed by a function; layers that are alike share one object."""
         known = {id(one): one for one in self.variants}
         changed = {key: change(one) for key, one in known.items()}
         return dataclasses.replace(self, variants=tuple(changed[id(one)] for one in self.variants))
@@ -157,7 +168,7 @@ class StageLayers:
         """Sums a quantity over each stage's layers, shape (L, L, ...); entry (i, j) is about layers i..j, 0 for j < i.
 
         Args:
-            value: what is summed: an array, of the same shape for each layer.
+            value: takes a layer's sharding, and returns the array that is summed, of the same shape for each layer.
         """
         values = np.array([value(one) for one in self.variants], dtype=np.float64)
         flat = values.reshape(len(values), -1)

@@ -30,9 +30,10 @@ def solvers_on(
     options: ShardingOptions,
     workshops: Workshops | None = None,
 ) -> list[Solver]:
-    """Returns the sharding solver of each program on one mesh; what the programs have in common is done once.
+    """Returns an auto-sharding solver for each layer's program of operators on one logical mesh.
 
-    `workshops` keeps that work, and takes it over to other programs of the same mesh and options.
+    Operators that programs have in common are priced once. `workshops` is a cache of these prices by mesh and options;
+    calls that are given the same dictionary share them.
     """
     if mesh.num_devices == 1:
         return [OneDevice(program, mesh) for program in programs]
@@ -43,7 +44,11 @@ def solvers_on(
 
 
 def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgram]]:
-    """Returns the number of each layer's program, and the programs themselves: layers that are alike share one."""
+    """Builds each layer's program of operators for the auto-sharding engine; layers that are alike share one.
+
+    Returns:
+        For each layer the index of its program, and the list of the different programs.
+    """
     by_key: dict[Hashable, int] = {}
     numbers: dict[LayerProgram, int] = {}
     programs: list[LayerProgram] = []
@@ -67,9 +72,13 @@ def kinds_of(layers: Sequence[LayerJaxprs]) -> tuple[list[int], list[LayerProgra
 
 
 def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[StageLayers]:
-    """Returns the shardings of a model's layers on one mesh, at each of some ZeRO levels, by each layer's solver.
+    """Returns the shardings of a model's layers in all stages on one mesh, one object for each ZeRO level.
 
-    In each stage the boundaries between layers have the layouts with which its layers cost least together.
+    In each stage the tensors that cross between two layers are cut such that the stage's layers cost least together.
+
+    Args:
+        solvers: the auto-sharding solver of each layer, in order.
+        levels: the ZeRO levels.
     """
     size = len(solvers)
     layouts = cheapest_chains([solver.costs for solver in solvers])
@@ -93,17 +102,16 @@ def stage_layers(solvers: Sequence[Solver], levels: Sequence[int]) -> list[Stage
 
 
 def cheapest_chains(costs: Sequence[NDArray[np.float64]]) -> NDArray[np.intp]:
-    """Finds the cheapest layouts at the boundaries of all chains i..j of L layers, shape (L, L, L+1).
+    """Finds the cheapest layouts of the tensors between layers for all chains i..j of L layers, shape (L, L, L+1).
 
-    It does so by dynamic programming.
-
-    Boundary n is the one before layer n; -1 where a chain has no such boundary.
+    Entry [i, j, n] is the index of the layout, one of K, at the boundary before layer n in the chain i..j; -1 where the
+    chain has no such boundary. They are found by dynamic programming.
 
     Args:
         costs: for each layer the cost of each pair of layouts before (rows) and after it (columns), shape (K, K).
 
     Raises:
-        NoShardingError: if no choice of layouts is possible for one of them.
+        NoShardingError: if no choice of layouts is possible for one of the chains.
 
     >>> cheapest_chains([np.array([[1, 0], [2, 3]]), np.array([[0, 5], [3, 3]])])[0]
     array([[ 0,  1, -1],

@@ -33,20 +33,21 @@ class ModelSharding:
     """The shardings of a model's layers on any mesh, scaled from those that the sharding engine solved.
 
     Attributes:
-        solved: what the engine chose for the micro-batch that was traced; asked when a mesh is first needed.
-        batch_ratio: samples of a micro-batch over those of that one.
+        solved: a function that solves the auto-sharding for the micro-batch that was traced. It takes the lengths of
+            both mesh axes, and whether axis 0 must cut the batch; it returns the layers at ZeRO levels 0, 2 and 3.
+        batch_ratio: samples in a micro-batch over samples in the one that was traced.
     """
 
     solved: Solved
     batch_ratio: float = 1.0
 
     def on(self, layers: Sequence[Layer], config: MeshConfig) -> ShardedDivision:
-        """Returns the model's layers as they are divided on one mesh, at one ZeRO level."""
+        """Returns the model's layers as the devices of one mesh divide them; `config` has its axes and ZeRO level."""
         solved = self.solved(*solved_for(config))[ZERO.index(config.zero)]
         return ShardedDivision(self, tuple(layers), self._scaled(solved, config.data_parallel))
 
     def prepare(self, configs: Iterable[MeshConfig]) -> None:
-        """Solves the sharding for some mesh configurations, so that it is known when it is asked for."""
+        """Solves the auto-sharding of a model's layers for some mesh configurations ahead of their use."""
         for mesh in dict.fromkeys([_ALONE, *map(solved_for, configs)]):
             self.solved(*mesh)
 
@@ -54,22 +55,31 @@ class ModelSharding:
         return solved.mapped(lambda layer: layer.on(length, self.batch_ratio))
 
     def with_micro_batch(self, ratio: float) -> ModelSharding:
-        """Returns the model's sharding for a micro-batch that is `ratio` times as large."""
+        """Returns the same model's sharding for a micro-batch that is `ratio` times as large."""
         return dataclasses.replace(self, batch_ratio=self.batch_ratio * ratio)
 
     @cached_property
     def whole(self) -> FloatArray:
-        """Returns the bytes that one device alone keeps of layers i..j, shape (L, L, roles of `MEMORY`)."""
+        """Returns the bytes that a device which isn't part of any mesh keeps of layers i..j of L, shape (L, L, 6).
+
+        The last index is a role: parameters, optimizer state, gradients, activations, inputs, temporaries.
+        """
         return self._scaled(self.solved(*_ALONE)[0], 1).sums(LayerSharding.memory)
 
     @cached_property
     def divided(self) -> dict[tuple[int, bytes, tuple[int, ...]], Operators]:
-        """Returns the cache of operator records that are divided by mesh axes; layers that are alike share theirs."""
+        """Returns the cache of operator records divided among devices, by the whole records and the axes that cut."""
         return {}
 
 
 def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
-    """Returns the mesh to solve in place of a given one: its axes' lengths, and whether the batch is forced."""
+    """Returns the mesh whose auto-sharding is solved in place of that of a given mesh, and then scaled to it.
+
+    If axis 0 must cut the batch dimension, two devices along it stand for more.
+
+    Returns:
+        The lengths of axes 0 and 1, and whether axis 0 must cut the batch dimension.
+    """
     forced = config.batch_forced or config.data_parallel * config.tensor_parallel == 1
     return min(config.data_parallel, 2) if forced else config.data_parallel, config.tensor_parallel, forced
 
@@ -77,7 +87,13 @@ def solved_for(config: MeshConfig) -> tuple[int, int, bool]:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardedDivision:
-    """The layers of a model as the devices of one mesh divide them."""
+    """The layers of a model as the devices of one mesh divide them: operators, collectives and memory of each device.
+
+    Attributes:
+        sharding: the model's sharding on any mesh.
+        whole: the model's layers, undivided.
+        layers: the layers' shardings on this mesh, several variants of a layer where it depends on the stage.
+    """
 
     sharding: ModelSharding
     whole: tuple[Layer, ...]
@@ -85,16 +101,23 @@ class ShardedDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns the layer of each variant: a layer has one for each sharding that it has in any stage."""
+        """Returns for each variant the number of its layer: a layer has a variant for each sharding in any stage."""
         return self.layers.numbers
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """Returns the variant of each layer in each stage: the sharding that fits the other layers there best."""
+        """Returns the index of the variant (the sharding) that layer n has in the stage of layers i..j.
+
+        The shape is (L, L, L), for i, j and n; -1 where layer n isn't in the stage. None: each layer has one variant.
+        """
         return self.layers.of_stages
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns for each layer variant the operator records of one device, divided by the axes that cut them."""
+        """Returns for each layer variant the records of its operators in a phase, as one device runs its share of them.
+
+        Args:
+            phase: "forward", "backward" or "step" (the optimizer's update).
+        """
         return self._operators[phase]
 
     @cached_property
@@ -118,7 +141,12 @@ class ShardedDivision:
         return self.sharding.divided[key]
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Returns a layer's collectives of activations, each of which waits for the one before."""
+        """Returns the collectives of activations of a layer variant in a phase, which run one after the other.
+
+        Args:
+            variant: the index of the variant, a layer with one of its shardings.
+            phase: "forward", "backward" or "step"; there are none in "step".
+        """
         return () if phase == "step" else self._exchanges[id(self.layers.variants[variant]), phase]
 
     @cached_property
@@ -145,7 +173,14 @@ class ShardedDivision:
         ]
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns each stage's collectives of parameters and gradients, which the runtime combines."""
+        """Returns each stage's collectives of parameters and gradients in a phase; the runtime combines these.
+
+        Args:
+            phase: "forward", "backward" or "step" (gradients are summed, and parameters updated).
+
+        Returns:
+            For each kind and mesh axis a collective whose bytes have shape (L, L), for the stages of layers i..j.
+        """
         totals: dict[tuple[str, int], NDArray[np.float64]] = {}
         for n, layer in enumerate(self.layers.variants):
             for one in layer.collectives:
@@ -156,7 +191,10 @@ class ShardedDivision:
         return [AxisCollectives(*key, num_bytes, np.ones_like(num_bytes)) for key, num_bytes in ranges.items()]
 
     def memory(self) -> MemoryShares:
-        """Returns the shares of memory: what each stage's layers keep here on a device, over what one alone keeps."""
+        """Returns the share of each stage's memory that one device of the mesh has, by the role of the tensors.
+
+        It is over what a device that isn't part of any mesh would keep; each has shape (L, L), for layers i..j.
+        """
         return self._memory
 
     @cached_property

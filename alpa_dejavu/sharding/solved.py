@@ -29,8 +29,9 @@ class SolvedLayers:
     """Solves the auto-sharding of a model's layers for a logical mesh when it is first asked for, and keeps the answer.
 
     Args:
-        layers: of a model.
-        workshops: cost tables by mesh, left by other layers of the same step; those of these layers are added.
+        layers: the jaxprs of each of the model's layers.
+        workshops: a cache of the solver's cost tables by mesh, which other cuts of the same train step into layers may
+            have filled; the tables of these layers are added to it.
     """
 
     def __init__(self, layers: Sequence[LayerJaxprs], workshops: Workshops | None = None) -> None:
@@ -39,7 +40,13 @@ class SolvedLayers:
         self._known: dict[tuple[int, int, bool], list[StageLayers]] = {}
 
     def __call__(self, data_parallel: int, tensor_parallel: int, batch_forced: bool) -> list[StageLayers]:
-        """Returns the layers at each ZeRO level; all levels are one where there is nobody to share with."""
+        """Returns the shardings of all layers on a mesh at each ZeRO level (0, 2, 3), equal without data parallelism.
+
+        Args:
+            data_parallel: the length of mesh axis 0.
+            tensor_parallel: the length of mesh axis 1.
+            batch_forced: whether axis 0 must cut the batch dimension.
+        """
         key = data_parallel, tensor_parallel, batch_forced
         if key not in self._known:
             mesh = LogicalMesh((data_parallel, tensor_parallel), _ALPHA, _BETA)
@@ -62,9 +69,14 @@ class SolvedLayers:
 
 
 def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "none") -> Model:
-    """Cuts a traced step into layers, and returns the model that they make up; see `cut_into_layers`.
+    """Cuts a traced train step into layers, and returns a `Model` of their operators, tensors and shardings.
 
-    How logical meshes divide them is solved by the sharding engine, on each mesh when it is first asked for.
+    The auto-sharding engine solves how a logical mesh divides the layers when that mesh is first asked for.
+
+    Args:
+        traced: the train step.
+        num_layers: how many layers there are to be; "auto": as many as Alpa's `AutoLayerOption` would choose.
+        remat: "layer" if a layer's backward pass computes its forward pass again; "none" if not.
 
     Raises:
         ValueError: the loss has too few equations for so many layers, or an option isn't known.
@@ -77,7 +89,7 @@ def model_of_step(traced: TracedStep, num_layers: int | str, *, remat: str = "no
 
 
 def solver_of_step(traced: TracedStep, num_layers: int) -> SolvedLayers:
-    """Cuts a traced step into layers, and returns only the solver of their shardings on any mesh."""
+    """Cuts a traced train step into layers, and returns the solver of their auto-sharding on any logical mesh."""
     return _solver(cut_into_layers(traced, num_layers), traced)
 
 

@@ -21,11 +21,11 @@ class LayerFeatures:
     """The features of one layer's jaxpr: its operators, temporary bytes, and the bytes that tensor parallelism sums.
 
     Attributes:
-        operators: the records of one run; what only renames a value has no record.
-        temporary_bytes: the peak of what is neither operand nor result.
-        exchanged_bytes: for each product with a parameter, what a tensor-parallel group adds up: the smaller one of the
-            product's activation and its result, an activation that enters several products once. For a transformer
-            block that is Megatron's four all-reduces of the hidden state.
+        operators: a record of each operation of one run; operations that only rename or reshape have none.
+        temporary_bytes: the peak of the bytes of live values that are neither the layer's operands nor its results.
+        exchanged_bytes: for each product with a parameter, the bytes that a tensor-parallel group adds up: those of the
+            smaller one of the product's activation and its result, an activation that enters several products once. For
+            a transformer block that is Megatron's four all-reduces of the hidden state.
 
     References:
         Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism, 2019.
@@ -45,8 +45,8 @@ def layer_features(
     """Derives a layer's operator records, temporary bytes and exchanged bytes from its jaxpr.
 
     Args:
-        jaxpr: of one micro-batch.
-        parameters: those of its operands that are parameters.
+        jaxpr: a pass of the layer for one micro-batch.
+        parameters: those of the jaxpr's operands that are parameters.
         accumulators: those of its operands that gradients are added to.
         gradients: those of its results that are (accumulated) gradients of parameters.
     """
@@ -141,7 +141,13 @@ _LOOPS = ("elementwise", "layout")
 
 
 def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Value]) -> set[Value]:
-    """Returns the source values, and all values that element-wise loops make of them and of constants alone."""
+    """Returns some values of a jaxpr, and all values that are made only of them and constants, element by element.
+
+    Args:
+        steps: the jaxpr's operations, in order.
+        kinds: the kind of each operation, such as "elementwise" or "layout".
+        sources: the values to begin with.
+    """
     found = set(sources)
     for step, kind in zip(steps, kinds, strict=True):
         inputs = [value for value in step.inputs if not value.constant]
@@ -153,9 +159,14 @@ def made_from(steps: Sequence[Step], kinds: Sequence[str], sources: Iterable[Val
 
 
 def made_into(steps: Sequence[Step], kinds: Sequence[str], results: Iterable[Value]) -> set[Value]:
-    """Returns the result values, and all values that element-wise loops make them from.
+    """Returns some values of a jaxpr, and all values that they are made from element by element.
 
-    What is added to a gradient thereby counts as a gradient, too.
+    So a value that is added to a gradient counts as one, too.
+
+    Args:
+        steps: the jaxpr's operations, in order.
+        kinds: the kind of each operation, such as "elementwise" or "layout".
+        results: the values to begin with.
     """
     found = set(results)
     for step, kind in zip(reversed(steps), reversed(kinds), strict=True):

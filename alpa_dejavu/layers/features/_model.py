@@ -32,12 +32,12 @@ def describe(
     """Turns the jaxprs of a step's layers into a `Model`: each layer's operators, and the tensors between layers.
 
     Args:
-        forward: the L layers' jaxprs, in order.
-        backward: the backward jaxpr of each, in the order of the forward ones; empty for inference.
-        updates: the optimizer's jaxpr of each layer, None where it has none.
-        accumulators: operands of the backward layers that gradients are added to, and the results of that.
-        micro_batch: samples in a micro-batch; an operand whose first dimension is that long, and that no update
-            changes, is taken for data. None: every operand that no update changes is.
+        forward: the forward jaxprs of the L layers, in order; all jaxprs share variables.
+        backward: the backward jaxpr of each layer, in the same order; empty for inference.
+        updates: the jaxpr of the optimizer's update of each layer, None where it has none.
+        accumulators: for each operand of the backward jaxprs that a gradient is added to, the result that is their sum.
+        micro_batch: the number of samples in a micro-batch. If `data` is None, an operand whose first dimension is that
+            long, and that no update takes, is data. None: every operand is that no update takes.
         data: the operands that are data, where they are known: all others but accumulators are parameters.
 
     Raises:
@@ -82,7 +82,7 @@ class _Alike:
         self._known: dict[Hashable, LayerFeatures] = {}
 
     def of(self, jaxpr: core.Jaxpr | None) -> LayerFeatures:
-        """Returns the features of a jaxpr; empty ones if there is none."""
+        """Returns a jaxpr's operator records, temporary bytes and exchanged bytes; empty ones for None."""
         if jaxpr is None:
             return _NOTHING
         parameters, accumulators, gradients = self._chosen

@@ -18,9 +18,9 @@ def dot_flop(params: Mapping[str, Any], left: Sequence[int], num_results: float)
     """Counts a matrix product's operations: two for each element of the result and each contracted element.
 
     Args:
-        params: of a `dot_general` equation.
+        params: the parameters of the product's `dot_general` equation.
         left: the shape of its first operand.
-        num_results: elements of its result.
+        num_results: the number of elements of its result.
     """
     contracted = params["dimension_numbers"][0][0]
     return 2.0 * num_results * math.prod(left[d] for d in contracted)
@@ -32,7 +32,7 @@ def convolution_flop(
     """Counts a convolution's operations: two for each multiply-add that meets no padding and no dilation's hole.
 
     Args:
-        params: of a `conv_general_dilated` equation.
+        params: the parameters of the convolution's `conv_general_dilated` equation.
         image: the shape of its first operand.
         kernel: the shape of its second operand.
         result: the shape of its result.

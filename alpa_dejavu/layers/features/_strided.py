@@ -24,7 +24,10 @@ _SMALL = 8
 
 @final
 class Strided:
-    """A record of a layer's element-wise loops that tells how many bytes each step reads against memory order."""
+    """A record of a layer's element-wise loops that tells how many bytes each operation reads against memory order.
+
+    These are the bytes that XLA's CPU compiler doesn't read in the order in which they lie in memory.
+    """
 
     def __init__(self, steps: Sequence[Step], kinds: Sequence[str], fusion: Fusion) -> None:
         self._fusion = fusion
@@ -39,7 +42,12 @@ class Strided:
                 self._note(step, kind)
 
     def bytes(self, step: Step, kind: str) -> float:
-        """Returns the bytes that one run of a step reads against their order in memory."""
+        """Returns the bytes that one run of an operation reads in another order than that in which they lie in memory.
+
+        Args:
+            step: the operation.
+            kind: its kind, such as "dot" or "elementwise".
+        """
         if kind == "dot":
             moved = _moved(step.params, step.inputs[0].shape, step.inputs[1].shape)
             return sum(self._copied(value) for value, moves in zip(step.inputs[:2], moved, strict=True) if moves)

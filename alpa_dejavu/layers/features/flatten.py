@@ -146,7 +146,7 @@ def _called(eqn: core.JaxprEqn) -> core.Jaxpr | None:
 
 
 def heaviest(branches: Sequence[core.Jaxpr]) -> core.Jaxpr:
-    """Returns the branch of a conditional with the most operations; the first one if several have as many."""
+    """Returns the branch of a `lax.cond` that has the most arithmetic operations; the first of several such ones."""
     return max(branches, key=_operations)
 
 

@@ -20,7 +20,10 @@ _FUSED = frozenset({"elementwise", "layout"})
 @final
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that a step reads from and writes to memory, and those of them that data parallelism doesn't divide."""
+    """The bytes that an operation reads from and writes to memory.
+
+    `whole_read` and `whole_written` are those of them that data parallelism doesn't divide, such as parameters.
+    """
 
     read: float = 0.0
     written: float = 0.0
@@ -30,7 +33,7 @@ class Traffic:
 
 @final
 class Fusion:
-    """Predicts which loops a compiler fuses, and so how many bytes each step reads from memory and writes to it."""
+    """Predicts which operations of a jaxpr a compiler fuses, and so how many bytes each reads and writes in memory."""
 
     def __init__(
         self, steps: Sequence[Step], kinds: Sequence[str], inputs: Iterable[Value], outputs: Iterable[Value]
@@ -55,19 +58,24 @@ class Fusion:
         self._seen: set[tuple[object, Value]] = set()
 
     def root(self, value: Value) -> Value:
-        """Returns the value that a value only renames, through all renames in a row, or else the value itself."""
+        """Returns the value that a jaxpr's value only renames or reshapes, through several in a row, or else itself."""
         while value in self._alias:
             value = self._alias[value]
         return value
 
     def group(self, value: Value) -> Value:
-        """Returns the representative of the fused loop that makes a value: the same for all values of that loop."""
+        """Returns the value that represents the fused loop in which a value is made, the same for all of that loop."""
         return self._groups.find(value)
 
     def traffic(self, step: Step, kind: str, whole: Collection[Value] = ()) -> Traffic:
-        """Returns the bytes that one run of a step reads from and writes to memory, and those of values in `whole`.
+        """Returns the bytes that one run of an operation of a jaxpr reads from and writes to memory.
 
-        It must be called once for each step, in order, since a fused group reads each value only once.
+        It must be called once for each operation, in order, since a fused loop reads each value only once.
+
+        Args:
+            step: the operation.
+            kind: its kind, such as "dot" or "elementwise".
+            whole: the values that data parallelism doesn't divide; their bytes are also counted separately.
         """
         if step.primitive in ALIASES:
             return Traffic()

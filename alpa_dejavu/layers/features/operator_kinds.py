@@ -37,7 +37,10 @@ _OPAQUE = {"fft", "cholesky", "triangular_solve", "eigh", "svd", "qr", "lu", "cu
 
 
 def kind_of(step: Step) -> str:
-    """Returns the kind of an operation, such as "dot": one of `alpa_dejavu.problem._operators.KINDS`."""
+    """Returns the kind of an operation of a jaxpr, by which its time is predicted.
+
+    It is "dot", "conv", "elementwise", "reduce", "gather", "scatter", "sort", "random", "layout" or "other".
+    """
     name = step.primitive
     if name == "dot_general":
         return "dot"
@@ -59,7 +62,14 @@ def kind_of(step: Step) -> str:
 
 
 def flop_of(step: Step, kind: str) -> tuple[float, float]:
-    """Returns the number of operations, and that of transcendental functions, of one run of a step of a jaxpr."""
+    """Returns how many arithmetic operations, and how many transcendental functions, an operation of a jaxpr takes.
+
+    They are counted as XLA does, for one run.
+
+    Args:
+        step: the operation.
+        kind: its kind, such as "dot" or "elementwise".
+    """
     size = float(step.outputs[0].size) if step.outputs else 0.0
     if kind == "dot":
         return dot_flop(step.params, step.inputs[0].shape, size), 0.0

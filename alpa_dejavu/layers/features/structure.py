@@ -30,7 +30,10 @@ def variables(atoms: Sequence[core.Atom]) -> list[core.Var]:
 
 
 def structure(jaxpr: core.Jaxpr) -> int:
-    """Returns a number that two jaxprs share if, and only if, they do the same operations on the same shapes."""
+    """Returns a number that two jaxprs share if, and only if, they do the same operations on the same shapes.
+
+    The number holds within one process only.
+    """
     number = _known.get(jaxpr)
     if number is None:
         key = _key(jaxpr, structure)

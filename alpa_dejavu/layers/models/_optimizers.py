@@ -28,7 +28,14 @@ class Trained(NamedTuple):
 def abstract_state(
     groups: Sequence[Shapes], dtype: Any, optimizer: optax.GradientTransformation, master: bool
 ) -> Trained:
-    """Returns the training state before the first step, as shapes and element types without numbers."""
+    """Returns the training state before the first step, as shapes and element types without numbers.
+
+    Args:
+        groups: the shapes of the parameters, by name, in each group.
+        dtype: the element type of the parameters.
+        optimizer: the optimizer whose state is made.
+        master: whether there are single-precision master copies, which the optimizer updates.
+    """
     single = [_abstract(tuple(shapes.items()), jnp.dtype(jnp.float32 if master else dtype).name) for shapes in groups]
     parameters = [_abstract(tuple(shapes.items()), jnp.dtype(dtype).name) for shapes in groups]
     known: dict[int, Any] = {}
@@ -39,7 +46,13 @@ def abstract_state(
 
 
 def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> Trained:
-    """Returns the training state after one optimizer step; `update` is what `updating(optimizer)` returns."""
+    """Returns the training state after one optimizer step.
+
+    Args:
+        state: the state before it: groups of parameters, with their master copies and optimizer state.
+        gradients: the gradients of each group of parameters.
+        update: a function that updates one group, as `updating` returns it.
+    """
     masters: Sequence[Group | None] = state.master or [None] * len(state.parameters)
     new = [
         update(parameters, master, inner, gradient)
@@ -51,7 +64,11 @@ def apply_gradients(state: Trained, gradients: Sequence[Group], update: Any) -> 
 
 
 def updating(optimizer: optax.GradientTransformation) -> Any:
-    """Returns a jitted function that updates one group of parameters, and its optimizer state, by its gradients."""
+    """Returns a jitted function that updates one group of parameters, and its optimizer state, by its gradients.
+
+    It takes parameters, their single-precision master copies or None, optimizer state and gradients; it returns the
+    first three, updated.
+    """
 
     @jax.jit
     def update(parameters: Group, master: Group | None, inner: Any, gradients: Group) -> tuple[Any, Any, Any]:
@@ -66,12 +83,12 @@ def updating(optimizer: optax.GradientTransformation) -> Any:
 
 
 def adamw() -> optax.GradientTransformation:
-    """Returns an AdamW optimizer that decays matrices alone, as in Alpa's benchmarks."""
+    """Returns an AdamW optimizer whose weight decay applies to matrices only, as in Alpa's benchmarks."""
     return optax.adamw(1e-2, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree))
 
 
 def adafactor() -> optax.GradientTransformation:
-    """Returns an Adafactor optimizer, whose state is next to nothing, as in Alpa's benchmarks of mixtures of experts.
+    """Returns an Adafactor optimizer, which keeps very little state, as in Alpa's benchmarks of mixtures of experts.
 
     References:
         Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, ICML 2018.

@@ -9,7 +9,10 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class GPT:
-    """The sizes of a GPT: a decoder of equal blocks; feed-forward layers are four times as wide as the hidden state."""
+    """The sizes of a GPT, a decoder of equal transformer blocks.
+
+    Feed-forward layers are four times as wide as the hidden state; `sequence` is the number of tokens in a sample.
+    """
 
     hidden: int
     num_blocks: int
@@ -21,7 +24,11 @@ class GPT:
 @final
 @dataclasses.dataclass(frozen=True)
 class MoE:
-    """The sizes of a GPT in which every other feed-forward layer is a mixture of experts, eight times as wide."""
+    """The sizes of a GPT in which every other feed-forward layer is a mixture of experts.
+
+    Feed-forward layers, and each expert, are eight times as wide as the hidden state. `group` is the number of tokens
+    that share the places of the experts; `sequence` is the number of tokens in a sample.
+    """
 
     hidden: int
     num_blocks: int
@@ -35,7 +42,11 @@ class MoE:
 @final
 @dataclasses.dataclass(frozen=True)
 class WideResNet:
-    """The sizes of a Wide-ResNet: bottleneck blocks in four stages, inner convolutions `width` times as wide."""
+    """The sizes of a Wide-ResNet of bottleneck blocks, with inner convolutions `width` times as wide as a ResNet's.
+
+    `channels` is the width of the first of its four groups of blocks, and each next one is twice as wide. `blocks` is
+    the number of blocks in each group, and `image` the height and width of images in pixels.
+    """
 
     channels: int
     width: int

@@ -42,17 +42,17 @@ SUITES: dict[str, GPT | MoE | WideResNet] = {
 
 
 def known_models() -> list[str]:
-    """Returns the names of all known models, smallest first in each family."""
+    """Returns the names of all known models (GPT, mixtures of experts, Wide-ResNet), smallest first in each family."""
     return list(SUITES)
 
 
 def model_function(name: str) -> Callable[[int], Any]:
     """Returns a known model's function by name: it takes a batch size and returns `(train_step, (state, batch))`.
 
-    State and batch are abstract.
+    State and batch are abstract arrays (`jax.ShapeDtypeStruct`).
 
     Raises:
-        ValueError: there is no such name; near ones are listed.
+        ValueError: there is no model of that name; near names are listed.
     """
     if name.lower() not in SUITES:
         close = difflib.get_close_matches(name.lower(), SUITES, n=3, cutoff=0.4)

@@ -129,12 +129,14 @@ def expert_shapes(size: MoE, width: int) -> Shapes:
 
 
 def experts(weights: Group, x: jax.Array, group: int) -> jax.Array:
-    """Sends each token to its two best experts, whose places are limited, and adds up what they answer.
+    """Computes a mixture-of-experts layer: each token goes to its two best experts, whose results are added up.
+
+    Experts have a limited number of places for tokens; a token that finds none is left out.
 
     Args:
-        weights: those of `expert_shapes`.
-        x: (batch, sequence, hidden).
-        group: how many tokens share the experts' places; as many as there are, where there are fewer.
+        weights: the layer's parameters: the gate's, and both matrices of all experts.
+        x: the activations, shape (batch, sequence, hidden).
+        group: how many tokens share the experts' places; all tokens, if there are fewer.
 
     References:
         Lepikhin et al., GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding, ICLR 2021,

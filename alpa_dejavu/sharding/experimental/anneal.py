@@ -34,19 +34,21 @@ PRESSURE = 0.1
 def annealed(
     padded: Padded, moved: tuple[FloatArray, FloatArray], ceiling: float, seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Anneals the shares of each node's choices until one is almost all, and prices the memory limits.
+    """Anneals the shares of a cost graph's nodes' choices until one choice of each node has almost all.
 
-    A natural gradient's step is in the logits what the gradient is in the shares, so that no choice is lost because its
-    share is small. Memory limits are kept by an augmented Lagrangian.
+    Shares are a softmax of logits, for S starts at once. Logits take a step by the gradient with regard to the shares
+    (a natural gradient), so that no choice is lost because its share is small. Memory limits are kept by an augmented
+    Lagrangian.
 
     Args:
-        padded: the graph.
-        moved: costs and matrices in place of the graph's, shapes (N, K) and (H, K, K), with own choices in rows.
-        ceiling: costs above it count as it: what matters less than what is forbidden would be lost next to that.
-        seed: of the noise.
+        padded: the graph as arrays, with N nodes of at most K choices, H ends of edges and R memory limits.
+        moved: the costs of choices, shape (N, K), and of edges, shape (H, K, K) with own choices in rows, that are used
+            in place of the graph's.
+        ceiling: costs above it count as it, since next to the costs of forbidden choices all others would be lost.
+        seed: the seed of the noise by which the starts differ.
 
     Returns:
-        Shares, shape (N, K, S), and prices, shape (R,).
+        The shares, shape (N, K, S), and a price for each memory limit, shape (R,).
     """
     allowed = padded.allowed[:, :, None]
     costs, matrices = (np.minimum(array, ceiling) for array in moved)

@@ -24,11 +24,11 @@ ENOUGH = 0.01
 
 @final
 class Dual:
-    """A lower bound on the cost of a graph's choices, raised by moving costs between its nodes and edges.
+    """A lower bound on the cost of all choices for a cost graph, raised by moving costs between its nodes and edges.
 
     Attributes:
         bound: the best lower bound so far.
-        prices: of the memory limits, shape (R,).
+        prices: the price of using up each of the R memory limits, shape (R,).
     """
 
     def __init__(self, padded: Padded) -> None:
@@ -44,16 +44,20 @@ class Dual:
         """Sets the prices of the memory limits, which are added to the costs of choices that take memory.
 
         Args:
-            prices: shape (R,), none negative.
+            prices: the price of using up each of the R limits, shape (R,), none negative.
         """
         self.prices = prices
         self._own = self._padded.costs + np.tensordot(prices, self._padded.use, 1)
 
     def rise(self, below: float, rounds: int) -> bool:
-        """Raises the lower bound in rounds, until one gains too little or the bound reaches the cost `below`.
+        """Raises the lower bound in rounds, until one raises it too little or it reaches the cost `below`.
+
+        Args:
+            below: a cost that the bound needn't exceed, such as that of the best choices known.
+            rounds: the most rounds.
 
         Returns:
-            Whether it would have gone on after so many rounds.
+            Whether all rounds were used up, so that more of them might raise the bound further.
         """
         count = len(self._padded.nodes)
         bound = self._bound()
@@ -71,11 +75,14 @@ class Dual:
         return True
 
     def reaches(self, cost: float) -> bool:
-        """Returns whether the lower bound is as high as a cost, but for rounding."""
+        """Returns whether the lower bound is as high as a given cost, but for rounding."""
         return self.bound >= cost - 1e-9 * abs(cost) - 1e-12 * self._padded.dear
 
     def choices(self) -> IntArray:
-        """Chooses for one node after another what is best given the earlier nodes' choices; shape (N, 1)."""
+        """Chooses for each node of the cost graph in turn what is cheapest given the earlier nodes' choices.
+
+        Costs are those after the moves that raised the bound. The result has shape (N, 1) for N nodes.
+        """
         padded = self._padded
         found = np.zeros(len(padded.nodes), dtype=np.intp)
         for node in range(len(padded.nodes)):
@@ -85,9 +92,10 @@ class Dual:
         return found[:, None]
 
     def moved(self) -> tuple[FloatArray, FloatArray]:
-        """Returns by how much each choice of a node or edge costs more than its cheapest one, as costs were moved.
+        """Returns the costs of nodes and edges after the moves that raised the bound, less each one's least cost.
 
-        Shapes (N, K) and (H, K, K), with an end's own choices in rows; zero for choices that a node doesn't have.
+        They have shape (N, K) for N nodes of at most K choices, and (H, K, K) for H ends of edges, with the choices of
+        an end's own node in rows; they are zero for choices that a node doesn't have.
         """
         padded = self._padded
         has, left = self._has(), self._left(np.arange(len(padded.other)))

@@ -21,9 +21,11 @@ _ROUNDING = 1e-12
 @final
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """A forest of a cost graph's nodes, with each node's end of the edge to its parent; -1 for a tree's root.
+    """A forest within a cost graph: nodes that the edges between them make into trees.
 
-    A node stands after its parent.
+    Attributes:
+        nodes: the indices of the nodes, each after its parent.
+        towards: for each node the index of its end of the edge to its parent; -1 for the root of a tree.
     """
 
     nodes: tuple[int, ...]
@@ -31,11 +33,14 @@ class Forest:
 
 
 def bettered(padded: Padded, choices: IntArray) -> IntArray:
-    """Improves choices by choosing the nodes of one forest at a time anew, exactly, until none gets cheaper.
+    """Improves choices for all nodes of a cost graph, by choosing anew for one forest of nodes at a time.
+
+    A forest is a set of nodes among which edges close no ring, so the best choices for it, given all others, are found
+    exactly. That goes on until no choices get cheaper.
 
     Args:
-        padded: the graph.
-        choices: S times those of all nodes, shape (N, S).
+        padded: the graph as arrays, with N nodes.
+        choices: S sets of choices, each for all nodes, shape (N, S); they are improved independently.
     """
     forests = _covering(padded)
     totals = padded.totals(choices)

@@ -27,17 +27,17 @@ class Padded:
     An edge has an end at each of its nodes. The ends at a node stand together, by the node at the other end.
 
     Attributes:
-        nodes: their names in the graph, ascending.
-        sizes: how many choices each has, shape (N,).
-        costs: of the choices, shape (N, K); infinite for those that a node doesn't have.
-        first: node n has the ends first[n] to first[n + 1], shape (N + 1,).
-        middle: the first of them whose other node comes after n, shape (N,).
-        other: the node at the other end of the edge, shape (H,).
-        reverse: that end, shape (H,).
-        matrices: the cost of the other node's choices (rows) with the own ones (columns), shape (H, K, K); zero for
-            those that a node doesn't have.
+        nodes: the nodes' names in the graph, ascending; below, a node is its index here.
+        sizes: how many choices each node has, shape (N,).
+        costs: the cost of each choice, shape (N, K); infinite for choices that a node doesn't have.
+        first: node n has the ends first[n] to first[n + 1] - 1, shape (N + 1,).
+        middle: the first of node n's ends whose edge leads to a node after n, shape (N,).
+        other: for each end the node at the other end of its edge, shape (H,).
+        reverse: for each end the index of the other end of its edge, shape (H,).
+        matrices: for each end the cost of the other node's choices (rows) with the own node's (columns), shape
+            (H, K, K); zero for choices that a node doesn't have.
         use: the share of each memory limit that a choice takes, shape (R, N, K).
-        dear: more than choices that are allowed can differ by in cost; it stands for INFINITY_COST and more.
+        dear: a cost above all differences between allowed choices; it stands for costs of INFINITY_COST and more.
     """
 
     nodes: tuple[int, ...]
@@ -85,17 +85,17 @@ class Padded:
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Returns whether each node has each of K choices, shape (N, K); nodes with fewer choices are padded."""
+        """Returns whether each of N nodes has each of K choices, shape (N, K); nodes with fewer choices are padded."""
         found: NDArray[np.bool_] = np.arange(self.costs.shape[1]) < self.sizes[:, None]
         return found
 
     @property
     def owner(self) -> IntArray:
-        """Returns the node that each end of an edge is at, shape (H,)."""
+        """Returns for each of the H ends of edges the index of the node that it is at, shape (H,)."""
         return np.repeat(np.arange(len(self.nodes)), np.diff(self.first))
 
     def by_node(self, of_ends: FloatArray) -> FloatArray:
-        """Sums values over the ends of edges at each node; (H, ...) becomes (N, ...)."""
+        """Sums values of the H ends of edges at each of N nodes: shape (H, ...) becomes (N, ...)."""
         found = np.zeros((len(self.nodes), *of_ends.shape[1:]))
         near = np.flatnonzero(np.diff(self.first))
         if len(near):
@@ -103,21 +103,33 @@ class Padded:
         return found
 
     def ends(self, node: int) -> slice:
-        """Returns the slice of a node's ends of edges in the arrays that have one entry for each end."""
+        """Returns the slice of the arrays with an entry for each end of an edge that has the ends at a node."""
         return slice(int(self.first[node]), int(self.first[node + 1]))
 
     def charged(self, prices: FloatArray) -> Padded:
-        """Returns the graph without memory limits: prices of their shares, shape (R,), are added to the costs."""
+        """Returns the cost graph without its R memory limits: what choices use of them is paid for instead.
+
+        Args:
+            prices: the cost of using up each limit, shape (R,).
+        """
         costs = self.costs + np.tensordot(prices, self.use, 1)
         return dataclasses.replace(self, costs=costs, use=self.use[:0])
 
     def penalty(self, use: FloatArray) -> FloatArray:
-        """Returns the cost of overstepping the memory limits, given the used share of each, shape (R, ...)."""
+        """Returns the penalty, in cost units, for overstepping R memory limits.
+
+        Args:
+            use: the used share of each limit, shape (R, ...); above 1 the limit is overstepped.
+        """
         found: FloatArray = self.dear * len(self.nodes) * np.maximum(use - _FULL, 0.0).sum(axis=0)
         return found
 
     def totals(self, choices: IntArray) -> FloatArray:
-        """Returns the cost of each of S choices for all nodes, shape (N, S), with penalties for overstepped limits."""
+        """Returns the total cost of each of S sets of choices, with penalties for exceeded memory limits, shape (S,).
+
+        Args:
+            choices: the choice of each of N nodes in each set, shape (N, S).
+        """
         total: FloatArray = np.take_along_axis(self.costs, choices, axis=1).sum(axis=0)
         owner = self.owner
         once = np.flatnonzero(owner < self.other)
@@ -125,7 +137,11 @@ class Padded:
         return total + self.penalty(self.used(choices))
 
     def used(self, choices: IntArray) -> FloatArray:
-        """Returns the share of each memory limit that S choices for all nodes take, shape (R, S)."""
+        """Returns the share of each of R memory limits that each of S sets of choices uses, shape (R, S).
+
+        Args:
+            choices: the choice of each of N nodes in each set, shape (N, S).
+        """
         places = np.arange(len(self.nodes))[:, None]
         found: FloatArray = self.use[:, places, choices].sum(axis=1)
         return found

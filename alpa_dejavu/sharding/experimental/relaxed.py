@@ -38,9 +38,9 @@ class Relaxed:
     """The relaxed solver's choices for a cost graph's nodes, with a lower bound on the cost of any choices.
 
     Attributes:
-        choice: of each node.
-        cost: of these choices.
-        lower_bound: no choices cost less.
+        choice: the number of each node's choice.
+        cost: the total cost of these choices.
+        lower_bound: a cost below which no choices are.
     """
 
     choice: dict[int, int]
@@ -59,9 +59,10 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
     The same arguments get the same answer.
 
     Args:
-        graph: the costs. What costs INFINITY_COST or more is paid only where nothing else was found.
-        memory: limits on the bytes that the choices take.
-        seed: of the starts.
+        graph: the cost of each choice of each node, and of each pair of choices along an edge. What costs INFINITY_COST
+            or more is only chosen where nothing else was found.
+        memory: for each limit the bytes that each choice of some nodes takes, and the most that they may add up to.
+        seed: the seed of the noise from which the search starts.
 
     Raises:
         ValueError: no choices were found that are possible and meet the limits; there may be some.
@@ -89,7 +90,13 @@ def solve_relaxed(graph: CostGraph, memory: Sequence[MemoryRow] = (), *, seed: i
 
 
 def ceiling_of(padded: Padded, moved: tuple[FloatArray, FloatArray], share: float) -> float:
-    """Returns a quantile of the costs of nodes and edges that are above zero and not of forbidden choices."""
+    """Returns a quantile of the costs of a graph's nodes and edges, without those that are zero or forbidden.
+
+    Args:
+        padded: the graph as arrays; its `dear` is returned where no costs are left.
+        moved: the costs of nodes' choices and of edges, after they were moved between these.
+        share: the quantile, from 0 to 1.
+    """
     every = np.concatenate([array[(array > 0) & (array < padded.dear / 2)] for array in moved])
     return float(np.quantile(every, share)) if every.size else padded.dear
 
@@ -116,11 +123,12 @@ class _Search:
         """Anneals the relaxed choices with costs cut off at a ceiling, and keeps the best choices that are found.
 
         Args:
-            share: the ceiling is at this quantile of the moved costs, or at the gap to the bound if that is less.
-            seed: that of the noise.
+            share: the ceiling is at this quantile of the costs, or at the gap between the best choices' cost and the
+                lower bound if that is less.
+            seed: the seed of the noise from which annealing starts.
 
         Returns:
-            Whether the choices are cheaper now.
+            Whether the best choices are cheaper than before.
         """
         before = self.cost
         moved = self.dual.moved()
@@ -131,10 +139,13 @@ class _Search:
         return self.cost < before
 
     def prove(self, rounds: int) -> bool:
-        """Raises the bound, and looks at the choices that it points to.
+        """Raises the lower bound on the cost of all choices, and improves on the choices that this points to.
+
+        Args:
+            rounds: the most rounds in which the bound is raised.
 
         Returns:
-            Whether the bound could rise further.
+            Whether more rounds might raise the bound further.
         """
         if len(self._prices):
             self.dual.charge(self._prices)
@@ -157,13 +168,13 @@ class _Search:
 
 
 def mixed(padded: Padded, choices: IntArray) -> IntArray:
-    """Mixes S choices for all nodes into one, shape (N,), which costs no more than any of them.
+    """Mixes S sets of choices for a cost graph's N nodes into one, shape (N,), that costs no more than any of them.
 
-    The cheapest is mixed with the next ones in turn.
+    The cheapest set is mixed with the others in turn: where two differ, each node takes the one choice or the other.
 
     Args:
-        padded: the graph.
-        choices: of all nodes, shape (N, S).
+        padded: the graph as arrays.
+        choices: the choice of each node in each set, shape (N, S).
 
     References:
         Lempitsky, Rother, Roth and Blake, Fusion Moves for Markov Random Field Optimization, 2010.

@@ -16,18 +16,18 @@ _ROUNDING = 1e-12
 
 
 def settled(padded: Padded, shares: FloatArray) -> IntArray:
-    """Turns the shares of each node's choices into choices that no other choice of a single node makes cheaper.
+    """Rounds relaxed choices of a cost graph's nodes to choices that can't be improved at a single node.
 
-    Each node in turn takes the choice that costs least with its neighbours' shares. As what shares cost is linear in
-    each row, the choices after the first sweep cost no more than the shares did. Then each takes the one that costs
-    least with its neighbours' choices, until none changes.
+    A relaxed choice gives each choice of a node a share. Each node in turn takes the choice that costs least with its
+    neighbours' shares. As the cost is linear in each node's shares, the choices after the first sweep cost no more than
+    the shares did. Then each takes the one that costs least with its neighbours' choices, until none changes.
 
     Args:
-        padded: the graph.
-        shares: S times the shares of each node's choices, shape (N, K, S).
+        padded: the graph as arrays, with N nodes of at most K choices.
+        shares: S sets of the shares of each node's choices, shape (N, K, S).
 
     Returns:
-        Choices, shape (N, S).
+        The choices of each node in each set, shape (N, S).
     """
     shares = shares.copy()
     count, width = len(padded.nodes), padded.costs.shape[1]
@@ -65,6 +65,9 @@ def settled(padded: Padded, shares: FloatArray) -> IntArray:
 
 
 def one_hot(padded: Padded, choices: IntArray) -> FloatArray:
-    """Returns choices of all nodes, shape (N, S), as shares that are 0 or 1, shape (N, K, S)."""
+    """Returns S sets of choices for a cost graph's N nodes, shape (N, S), as one-hot arrays, shape (N, K, S).
+
+    K is the number of choices that nodes have at most.
+    """
     found: FloatArray = (np.arange(padded.costs.shape[1])[:, None] == choices[:, None, :]).astype(np.float64)
     return found

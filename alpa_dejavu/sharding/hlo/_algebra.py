@@ -174,7 +174,10 @@ def _opposite(graph: Graph, node: Node) -> Node | None:
 
 
 def scalar_value(graph: Graph, node: Node) -> float | None:
-    """Returns the number that every element of an HLO instruction has; None unless a constant says so."""
+    """Returns the number that every element of an HLO instruction has, if it is a constant or a broadcast of one.
+
+    For all other instructions it returns None.
+    """
     while node.opcode in ("broadcast", "reshape") and node.operand_ids:
         node = graph.operand(node, 0)
     if node.opcode != "constant":

@@ -17,19 +17,19 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def groups_of(node: HloInstructionProto) -> Groups:
-    """Returns the groups of partitions that a collective instruction works in, each in the order of its members."""
+    """Returns the groups of partitions among which a collective HLO instruction communicates, each in its order."""
     return tuple(tuple(group.replica_ids) for group in node.replica_groups)
 
 
 def set_groups(node: HloInstructionProto, groups: Iterable[Iterable[int]]) -> None:
-    """Writes the groups of partitions that a collective instruction works in."""
+    """Replaces the groups of partitions among which a collective HLO instruction communicates."""
     node.ClearField("replica_groups")
     for group in groups:
         node.replica_groups.add(replica_ids=list(group))
 
 
 def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
-    """Returns the operation by which a collective reduces, such as "add"; "" where it isn't one operation."""
+    """Returns the operation by which an HLO instruction reduces, such as "add"; "" if it isn't a single operation."""
     if not node.called_computation_ids:
         return ""
     called = computation(module, node.called_computation_ids[0])
@@ -38,7 +38,10 @@ def reduction_of(module: HloModuleProto, node: HloInstructionProto) -> str:
 
 
 def is_gradient(node: HloInstructionProto) -> bool:
-    """Returns whether a collective is a gradient sum's all-reduce, which is needed after the last micro-batch only."""
+    """Returns whether a collective is marked as the all-reduce of a sum of gradients over micro-batches.
+
+    It is needed after the last micro-batch only.
+    """
     return node.metadata.op_name == GRADIENT_NAME
 
 

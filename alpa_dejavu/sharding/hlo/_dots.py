@@ -21,7 +21,10 @@ Node = HloInstructionProto
 
 
 def canonical_dots(graph: Graph) -> bool:
-    """Rewrites every dot that isn't in the sharding engine's form, and returns whether there were any."""
+    """Rewrites every `dot` that isn't in the form which the sharding engine takes, and returns whether there were any.
+
+    In that form each side has its batch dimensions first, then at most one free dimension and one contracted one.
+    """
     for node in graph:
         if node.opcode == "dot" and not _is_canonical(graph, node):
             graph.replace(node, _decompose(graph, node))
@@ -70,9 +73,9 @@ def _free(side: Node, batch: Sequence[int], contracting: Sequence[int]) -> list[
 
 
 def turn_dots(graph: Graph) -> bool:
-    """Rewrites `transpose(dot(a, b))` of matrices as `dot(b, a)`, and returns whether there were any.
+    """Rewrites each `transpose(dot(a, b))` of matrices as a `dot(b, a)`, and returns whether there were any.
 
-    Only dots that nothing but the transpose takes are rewritten.
+    Only dots are rewritten whose result no other instruction takes.
     """
     changed = False
     users = graph.users()
@@ -96,7 +99,7 @@ def turn_dots(graph: Graph) -> bool:
 def fold_transposes(graph: Graph) -> bool:
     """Lets dots take transposed operands as they were before the transpose, and returns whether there were any.
 
-    Only where the batch dimensions stay in front, in order: what is left is a swap of the last two dimensions.
+    That is done where a transpose leaves the batch dimensions in front, in order, and only swaps the two others.
     """
     changed = False
     for node in graph:

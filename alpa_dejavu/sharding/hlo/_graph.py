@@ -48,24 +48,24 @@ class Graph:
 
     @property
     def root(self) -> HloInstructionProto:
-        """Returns the instruction whose value the computation returns."""
+        """Returns the instruction whose value the HLO computation returns."""
         return self.nodes[self.root_id]
 
     def operands(self, node: HloInstructionProto) -> list[HloInstructionProto]:
-        """Returns the instructions whose values an instruction takes."""
+        """Returns the HLO instructions whose values an instruction takes."""
         return [self.nodes[i] for i in node.operand_ids]
 
     def operand(self, node: HloInstructionProto, position: int) -> HloInstructionProto:
-        """Returns the instruction whose value an instruction takes at a position."""
+        """Returns the HLO instruction whose value an instruction takes as its operand at a position."""
         return self.nodes[node.operand_ids[position]]
 
     def parameters(self) -> list[HloInstructionProto]:
-        """Returns the parameter instructions of the computation, by number."""
+        """Returns the parameter instructions of the HLO computation, in the order of their numbers."""
         found = [node for node in self.nodes.values() if node.opcode == "parameter"]
         return sorted(found, key=lambda node: node.parameter_number)
 
     def users(self) -> dict[int, list[HloInstructionProto]]:
-        """Returns for each instruction's id the instructions that take its value, as of now."""
+        """Returns for each instruction's id the instructions that take its value; later edits aren't followed."""
         found: dict[int, list[HloInstructionProto]] = {i: [] for i in self.nodes}
         for node in self.nodes.values():
             for operand in dict.fromkeys(node.operand_ids):
@@ -79,7 +79,7 @@ class Graph:
         operands: Sequence[HloInstructionProto] = (),
         **fields: Any,
     ) -> HloInstructionProto:
-        """Adds an instruction to the computation; further fields of the message are given by name."""
+        """Adds an instruction to the HLO computation, and returns it; other fields of its message are given by name."""
         node = HloInstructionProto(opcode=opcode, shape=shape, id=self._next_id, **fields)
         node.name = f"{opcode}.d{self._next_id}"
         node.operand_ids.extend(operand.id for operand in operands)
@@ -101,18 +101,24 @@ class Graph:
         return copy
 
     def constant(self, element_type: int, values: np.ndarray | float) -> HloInstructionProto:
-        """Adds a constant instruction with the given element type and values."""
+        """Adds a constant of the given element type and values to the HLO computation, and returns the instruction."""
         literal = make_literal(element_type, values)
         return self.add("constant", literal.shape, literal=literal)
 
     def reshape(self, node: HloInstructionProto, dimensions: Sequence[int]) -> HloInstructionProto:
-        """Adds a reshape, or returns the instruction itself where it has that shape."""
+        """Adds a reshape of an HLO instruction to the given dimensions, and returns it.
+
+        An instruction that has these dimensions is returned itself.
+        """
         if list(node.shape.dimensions) == list(dimensions):
             return node
         return self.add("reshape", array_shape(node.shape.element_type, dimensions), [node], metadata=node.metadata)
 
     def transpose(self, node: HloInstructionProto, permutation: Sequence[int]) -> HloInstructionProto:
-        """Adds a transpose, or returns the instruction itself where nothing changes place."""
+        """Adds a transpose of an HLO instruction, and returns it.
+
+        For the identity permutation the instruction itself is returned.
+        """
         if list(permutation) == list(range(len(permutation))):
             return node
         dimensions = [node.shape.dimensions[i] for i in permutation]
@@ -122,20 +128,23 @@ class Graph:
         )
 
     def element(self, node: HloInstructionProto, index: int) -> HloInstructionProto:
-        """Adds an instruction that extracts one part of a tuple."""
+        """Adds an HLO instruction that extracts the part of a tuple at an index, and returns it."""
         return self.add("get-tuple-element", node.shape.tuple_shapes[index], [node], tuple_index=index)
 
     def tuple(self, parts: Sequence[HloInstructionProto]) -> HloInstructionProto:
-        """Adds an instruction that makes a tuple of values."""
+        """Adds an HLO instruction that makes a tuple of values, and returns it."""
         return self.add("tuple", tuple_shape([part.shape for part in parts]), parts)
 
     def replace(self, old: HloInstructionProto, new: HloInstructionProto) -> None:
-        """Notes that every user of `old`, and the root, shall take `new`; `settle` does it for all at once."""
+        """Notes that every user of the instruction `old` is to take `new`; `settle` carries out all at once.
+
+        If `old` is the root of the computation, `new` becomes the root.
+        """
         if old.id != new.id:
             self._forward[old.id] = new.id
 
     def resolve(self, node_id: int) -> int:
-        """Returns the id that stands for an instruction after the replacements so far."""
+        """Returns the id of the instruction that stands for one with a given id after the replacements noted so far."""
         seen = node_id
         while seen in self._forward:
             seen = self._forward[seen]
@@ -144,7 +153,7 @@ class Graph:
         return seen
 
     def settle(self) -> bool:
-        """Carries out the replacements noted so far, and returns whether there were any."""
+        """Carries out the replacements of instructions noted so far, and returns whether there were any."""
         if not self._forward:
             return False
         for node in self.nodes.values():
@@ -175,7 +184,7 @@ class Graph:
         return True
 
     def order(self) -> list[HloInstructionProto]:
-        """Returns the instructions, each after what it takes, otherwise as they came."""
+        """Returns the instructions of the HLO computation in an order in which each stands after its operands."""
         state: dict[int, bool] = {}
         result: list[HloInstructionProto] = []
         for start in self.nodes:
@@ -195,7 +204,7 @@ class Graph:
         return result
 
     def close(self) -> None:
-        """Writes the edits into the module: replacements carried out, dead code gone, operands before users."""
+        """Writes the edited computation into its HLO module, without dead code and with operands before their users."""
         self.settle()
         self.drop_dead()
         ordered = [HloInstructionProto.FromString(node.SerializeToString()) for node in self.order()]

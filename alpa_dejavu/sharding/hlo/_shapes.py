@@ -35,7 +35,7 @@ FLOATS = frozenset({F16, F32, F64, BF16})
 
 
 def array_shape(element_type: int, dimensions: Sequence[int]) -> ShapeProto:
-    """Makes the HLO shape of a dense array in row-major layout."""
+    """Makes the HLO shape of a dense array in row-major layout from its element type's number and dimensions."""
     shape = ShapeProto(element_type=element_type, dimensions=list(dimensions))
     shape.layout.minor_to_major.extend(range(len(dimensions) - 1, -1, -1))
     shape.is_dynamic_dimension.extend([False] * len(dimensions))
@@ -43,7 +43,7 @@ def array_shape(element_type: int, dimensions: Sequence[int]) -> ShapeProto:
 
 
 def tuple_shape(shapes: Sequence[ShapeProto]) -> ShapeProto:
-    """Makes the HLO shape of a tuple of values."""
+    """Makes the HLO shape of a tuple from the shapes of its parts."""
     return ShapeProto(element_type=TUPLE, tuple_shapes=list(shapes))
 
 
@@ -53,19 +53,19 @@ def is_tuple(shape: ShapeProto) -> bool:
 
 
 def num_elements(shape: ShapeProto) -> int:
-    """Returns how many elements an array has."""
+    """Returns how many elements an array of an HLO shape has."""
     return math.prod(shape.dimensions)
 
 
 def byte_size(shape: ShapeProto) -> int:
-    """Returns how many bytes a value occupies, all parts of a tuple together."""
+    """Returns how many bytes a value of an HLO shape occupies, all parts of a tuple together."""
     if is_tuple(shape):
         return sum(byte_size(part) for part in shape.tuple_shapes)
     return num_elements(shape) * _ITEM_BYTES.get(shape.element_type, 0)
 
 
 def same_array(first: ShapeProto, second: ShapeProto) -> bool:
-    """Returns whether two array shapes have the same element type and dimensions; layouts don't count."""
+    """Returns whether two HLO array shapes have the same element type and dimensions; layouts don't count."""
     return first.element_type == second.element_type and list(first.dimensions) == list(second.dimensions)
 
 

@@ -23,7 +23,7 @@ _Combine = Callable[[Graph, Sequence[Node], int], list[Node]]
 
 
 def combine_all_reduces(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """Returns a copy of a module in which all-reduces of the same groups, type and operation are done together.
+    """Returns a copy of a module in which all-reduces of the same groups, type and operation are combined into one.
 
     Args:
         module: a partitioned module without calls.
@@ -33,7 +33,7 @@ def combine_all_reduces(module: HloModuleProto, threshold_bytes: int) -> HloModu
 
 
 def combine_all_gathers(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """Returns a copy of a module in which all-gathers of the same groups and type are done together.
+    """Returns a copy of a partitioned module in which all-gathers of the same groups and type are combined into one.
 
     The result of one combined all-gather has at most `threshold_bytes`; a larger single one stays as it is.
     """
@@ -41,9 +41,9 @@ def combine_all_gathers(module: HloModuleProto, threshold_bytes: int) -> HloModu
 
 
 def combine_reduce_scatters(module: HloModuleProto, threshold_bytes: int) -> HloModuleProto:
-    """Returns a copy of a module in which reduce-scatters that are alike are done together.
+    """Returns a copy of a module in which reduce-scatters that are alike are combined into one.
 
-    Alike are those of the same groups, type, operation and dimension.
+    They are alike if they have the same groups, type, operation and dimension.
 
     Args:
         module: a partitioned module without calls.
@@ -73,7 +73,7 @@ def _combine(module: HloModuleProto, opcode: str, threshold_bytes: int, combine:
 
 
 def next_channel_of(graph: Graph) -> int:
-    """Returns a channel number that no collective uses, those that were just added to the graph included."""
+    """Returns a channel number that no collective uses, in the HLO module or newly added to the computation's graph."""
     return max(next_channel(graph.module), 1 + max((node.channel_id for node in graph), default=0))
 
 
@@ -185,7 +185,9 @@ def _reduce_scatter(graph: Graph, group: Sequence[Node], channel: int) -> list[N
 def optimize_collectives(
     module: HloModuleProto, num_partitions: int, all_reduce_threshold_bytes: int, all_gather_threshold_bytes: int
 ) -> HloModuleProto:
-    """Returns a copy of a partitioned module with fewer, combined collectives and reduce-scatters where they do.
+    """Returns a copy of a partitioned module with fewer collectives, each of which combines several.
+
+    All-reduces of which each partition only takes a part become reduce-scatters first.
 
     Args:
         module: the module of one partition, without calls.

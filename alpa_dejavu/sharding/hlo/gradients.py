@@ -88,14 +88,14 @@ def _linear_operand(graph: Graph, node: HloInstructionProto) -> HloInstructionPr
 
 
 def gradient_channels(module: HloModuleProto) -> list[int]:
-    """Returns the channels of a module's all-reduces of gradient sums, in ascending order."""
+    """Returns the channel numbers of a module's all-reduces of sums of gradients over micro-batches, ascending."""
     return sorted({
         node.channel_id for node in entry(module).instructions if node.opcode == "all-reduce" and is_gradient(node)
     })  # fmt: skip
 
 
 def without_all_reduces(module: HloModuleProto, channels: Collection[int]) -> HloModuleProto:
-    """Returns a copy of a module in which the all-reduces of the given channels give back what they take."""
+    """Returns a copy of an HLO module without the all-reduces of the given channels: each gives way to its operand."""
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
     for node in graph:

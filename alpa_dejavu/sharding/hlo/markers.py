@@ -71,9 +71,9 @@ def slice_at_markers(module: HloModuleProto) -> list[Stage]:
 
 
 def hooked_shardings(module: HloModuleProto) -> list[OpSharding]:
-    """Returns the shardings of the values that a module's hook holds, in order; none without a hook.
+    """Returns the shardings of the values that pass a module's hook, in order; an empty list without a hook.
 
-    A hook is an optimization barrier named `hook$hook`; it keeps values whose shardings somebody asks for.
+    A hook is an optimization barrier named `hook$hook`; values pass it so that their shardings can be looked up.
     """
     for node in entry(module).instructions:
         if node.opcode == "opt-barrier" and node.metadata.op_name.endswith("hook$hook"):

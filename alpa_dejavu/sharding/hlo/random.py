@@ -90,7 +90,10 @@ class _Drawn:
     def uniform(
         self, like: HloInstructionProto, low: HloInstructionProto, high: HloInstructionProto
     ) -> HloInstructionProto:
-        """Numbers of [low, high), of the shape of an instruction."""
+        """Adds HLO instructions that draw uniform random numbers from [low, high), and returns the last of them.
+
+        The numbers have the shape and type of the instruction `like`.
+        """
         unit = self._converted(self._unit(like, _MANTISSA_BITS[like.shape.element_type]), like)
         width = self.graph.add("subtract", low.shape, [high, low])
         return self._scaled(unit, low, width)
@@ -98,7 +101,10 @@ class _Drawn:
     def normal(
         self, like: HloInstructionProto, mean: HloInstructionProto, deviation: HloInstructionProto
     ) -> HloInstructionProto:
-        """Normal numbers of the shape of an instruction, by the method of Box and Muller."""
+        """Adds HLO instructions that draw normal random numbers by Box and Muller's method, and returns the last one.
+
+        The numbers have the shape and type of the instruction `like`.
+        """
         graph = self.graph
         first, second = (self._unit(like, _MANTISSA_BITS[_computed_in(like)]) for _ in range(2))
         # 1 - u is never zero, u may be.

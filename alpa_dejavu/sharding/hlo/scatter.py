@@ -20,10 +20,10 @@ Node = HloInstructionProto
 
 
 def all_reduce_to_reduce_scatter(module: HloModuleProto, num_partitions: int) -> HloModuleProto:
-    """Returns a copy of a module in which all-reduces that partitions take only pieces of are reduce-scatters.
+    """Returns a copy of a partitioned module with reduce-scatters for all-reduces of which partitions only take parts.
 
-    The pieces must cover the value along one dimension within each group of partitions; the groups' orders are
-    changed to the order of the pieces.
+    The parts, which are dynamic slices, must together make up the value along one dimension within each group of
+    partitions; each group is put into the order of its parts.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
@@ -113,9 +113,9 @@ def _sums_all_reduces(graph: Graph, node: Node, users: dict[int, list[Node]]) ->
 
 
 def drop_redundant_slices(module: HloModuleProto) -> HloModuleProto:
-    """Returns a copy of a module in which slices of broadcasts are broadcasts of the slice's size.
+    """Returns a copy of a module in which dynamic slices of broadcasts are broadcasts to the slice's size instead.
 
-    That holds where the broadcast repeats its operand along every dimension that the slice cuts.
+    That is done where the broadcast repeats its operand along every dimension that the slice cuts.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     for part in module.computations:
@@ -146,7 +146,10 @@ _LARGEST_TABLE = 1 << 16
 
 
 def values_by_partition(graph: Graph, node: HloInstructionProto, num_partitions: int) -> np.ndarray | None:
-    """Returns a scalar instruction's value on each partition; None where it depends on more than the partition."""
+    """Returns a scalar HLO instruction's value on each partition, computed from `partition-id` and constants.
+
+    It has shape (partitions,); it is None where the value depends on anything else, or isn't a scalar.
+    """
     found = _values(graph, node, num_partitions)
     return found[:, 0] if found is not None and found.shape[1] == 1 else None
 

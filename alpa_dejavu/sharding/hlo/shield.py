@@ -15,7 +15,10 @@ _TILED = 3
 
 
 def shield_constants(module: HloModuleProto) -> HloModuleProto:
-    """Returns a copy of a module with a barrier between each constant and the broadcasts of it."""
+    """Returns a copy of an HLO module with an optimization barrier between each constant and its broadcasts.
+
+    It keeps MLIR from folding these into large constants that have no sharding.
+    """
     module = HloModuleProto.FromString(module.SerializeToString())
     graph = Graph(module)
     shields: dict[int, HloInstructionProto] = {}
@@ -31,10 +34,10 @@ def shield_constants(module: HloModuleProto) -> HloModuleProto:
 
 
 def shield_copies(module: HloModuleProto) -> HloModuleProto:
-    """Returns a copy of a module with jax's `Sharding` custom calls in place of copies into other pieces.
+    """Returns a copy of an HLO module with jax's `Sharding` custom calls in place of copies with a tiled sharding.
 
-    MLIR drops copies, and with them the wish that a value be cut otherwise before somebody takes it. Copies of the
-    whole value to every device may go: whoever takes them asks for that anyway.
+    MLIR drops copies, and with them the demand that a value be resharded before it is used. Replicated copies may be
+    dropped: the instructions that use them ask for that anyway.
     """
     module = HloModuleProto.FromString(module.SerializeToString())
     for part in module.computations:
@@ -46,7 +49,7 @@ def shield_copies(module: HloModuleProto) -> HloModuleProto:
 
 
 def unshield_constants(module: HloModuleProto) -> HloModuleProto:
-    """Returns a copy of a module without barriers behind constants."""
+    """Returns a copy of an HLO module without the optimization barriers that take a constant."""
     module = HloModuleProto.FromString(module.SerializeToString())
     for target in module.computations:
         graph = Graph(module, target)

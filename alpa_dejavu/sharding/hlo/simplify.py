@@ -54,7 +54,7 @@ def _apply_rules(graph: Graph) -> bool:
 
 
 def merge_equal(graph: Graph) -> bool:
-    """Merges instructions that compute the same, scalar constants included, and returns whether there were any."""
+    """Merges HLO instructions that compute the same, scalar constants included, and returns whether there were any."""
     seen: dict[bytes, HloInstructionProto] = {}
     changed = False
     for node in graph.order():
