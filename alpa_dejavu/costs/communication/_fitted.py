@@ -31,10 +31,10 @@ _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 @final
 class FittedCollectives:
-    """A fitted model of the seconds of collectives, either in groups within hosts or in groups across them.
+    """A fitted model of the seconds of collectives, either in groups of devices within hosts or in groups across hosts.
 
     Attributes:
-        outliers: places of the rows that a first fit found far off all others, and a second was made without.
+        outliers: indices of the measured rows that a first fit found far off all others; the final fit leaves them out.
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
@@ -42,7 +42,7 @@ class FittedCollectives:
 
         Args:
             rows: the collectives that were measured.
-            seconds: those of each row.
+            seconds: the measured seconds of each row.
             groups: a label of each row, such as its mesh; rows of one label are left out together.
 
         Raises:
@@ -91,7 +91,7 @@ class FittedCollectives:
 
     @classmethod
     def of_state(cls, state: CollectivesData) -> FittedCollectives:
-        """Returns the fitted model of collectives from what `state` gave.
+        """Returns the fitted model of collectives with the parameters in `state`, as its method `state` gives them.
 
         Raises:
             ValueError: there are more values, or fewer, than its collectives have.
