@@ -79,7 +79,7 @@ class FittedCollectives:
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
     def state(self) -> CollectivesData:
-        """Returns the fitted model's parameters as JSON's types, without the measurements."""
+        """Returns the parameters of the fitted model of collectives as JSON's types, without the measurements."""
         return {
             "collectives": self._curve.names,
             "values": self._curve.values_.tolist(),
@@ -148,7 +148,9 @@ class _Curve:
         return self._log_s(self.values_, rows, self._designs(rows))
 
     def outliers(self, rows: Collectives, seconds: Array) -> NDArray[np.int64]:
-        """Returns the indices of the collectives whose fitted error is large, and many times the median error."""
+        """Returns the indices of the measured collectives whose error under the fit is large, and many times the median
+        error.
+        """
         errors = np.abs(np.log(seconds) - self.log_seconds(rows))
         return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 

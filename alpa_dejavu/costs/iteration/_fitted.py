@@ -83,8 +83,8 @@ class Fitted:
         return np.asarray(mean + off * widening)
 
     def deviation(self, rows: Rows) -> dict[str, Array]:
-        """Returns, for each kind of deviation, the mean deviation of each row's program from the physics, shape
-        (N,).
+        """Returns, for each kind of deviation, the mean by which each row's program deviates from the physical model,
+        in logarithms, shape (N,).
         """
         start, drawn = len(self.physics.parameters), {}
         for kind, weights in zip(self.physics.deviations, self._known_share(rows)[0], strict=True):

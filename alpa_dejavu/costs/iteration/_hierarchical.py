@@ -81,7 +81,7 @@ class Physics(abc.ABC):
 
     @abc.abstractmethod
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of the seconds or bytes that each row should take, shape (N,).
+        """Returns the logarithm of the seconds or bytes that the model predicts for each of N rows, shape (N,).
 
         Args:
             values: the values of the parameters by name, in their units.

@@ -42,7 +42,9 @@ class LayerProfile(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Returns the parameters to fit: those of each kind of GPU, and those that all of them share."""
+        """Returns the parameters of the model of layers that are fitted: those of each kind of GPU, and those that all
+        kinds share.
+        """
         figures = (
             ("flop_per_s", 15e12, 1.0),
             ("memory_share", 0.7, 0.1),

@@ -75,7 +75,7 @@ class KernelModel:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Returns the kinds of kernels that the model was fitted to."""
+        """Returns the names of the kinds of GPU kernels that the model was fitted to, such as "softmax"."""
         return tuple(self._point.ops)
 
     @property

@@ -38,7 +38,7 @@ class KernelSeconds(Protocol):
 
 @final
 class KnownKernels:
-    """A cache of a kernel model's predictions, so that each kernel is predicted once."""
+    """A cache of the seconds that a model of GPU kernels predicts, so that each kernel is predicted once."""
 
     def __init__(self, model: KernelSeconds) -> None:
         self._model = model

@@ -54,7 +54,7 @@ class LearnedLatency(LatencyModel):
             raise ValueError(f"learned latency: the model is adapted to one GPU, but sheets has {sorted(self.sheets)}")
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a device, and one standard deviation."""
+        """Returns the predicted mean seconds of each operator on a device, and their standard deviation (spread)."""
         floor = AnalyticLatency().predict(operators, device).mean_s
         if device.name not in self.sheets or not len(operators):
             return Latency(floor, _UNKNOWN * floor)

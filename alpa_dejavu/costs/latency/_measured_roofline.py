@@ -38,7 +38,7 @@ class MeasuredRoofline(LatencyModel):
     spread_from: str
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the roofline's seconds of each operator on a device, and one standard deviation."""
+        """Returns the roofline's seconds of each operator on a device, and their standard deviation (spread)."""
         work_s, traffic_s, start_s, strided_s = roofline_parts(operators, device)
         bound_s = np.maximum(work_s, traffic_s)
         once_s = bound_s + start_s + strided_s
