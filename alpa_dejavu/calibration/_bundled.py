@@ -36,8 +36,8 @@ def bundled(name: str) -> Calibration:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """Returns the calibration that is chosen by a bundled name, by a file's path, or as an object; a bundled name goes
-    before a file of that name.
+    """Returns the calibration (models and figures fitted to measured hardware) that is chosen by the name of one that
+    comes with the package, by a file's path, or as an object; such a name goes before a file of that name.
 
     Raises:
         ValueError: there is no such name or file, or the file is broken.

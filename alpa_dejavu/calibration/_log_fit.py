@@ -44,7 +44,7 @@ class LogFit:
 
     @property
     def spread(self) -> Array:
-        """Returns the standard deviation of the logarithm of each fitted figure, shape (P,)."""
+        """Returns the standard deviation of the logarithm of each fitted figure, such as a rate, shape (P,)."""
         return np.sqrt(np.diag(self.covariance))
 
     def spread_of(self, log_seconds: Callable[[Array], Array]) -> Array:
@@ -128,7 +128,7 @@ class LogModel:
     prior_spread: Array
 
     def fit(self, measured: Mapping[int, float]) -> LogFit:
-        """Fits the model's figures to measured probes.
+        """Fits the model's figures (such as rates) to the measured seconds of probes (programs or collectives).
 
         Args:
             measured: the measured seconds by the index of the probe; there may be none.

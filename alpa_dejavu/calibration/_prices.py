@@ -51,8 +51,8 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | None:
-    """Checks that a calibration can be read and no other models are given beside it; returns it, or None where none is
-    given.
+    """Checks that a calibration (models and figures fitted to measured hardware) can be read, and that no other cost
+    models are given with it; returns it, or None where none is given.
 
     Raises:
         ValueError: the calibration can't be had, a model's name is unknown, or a model is given beside a calibration.

@@ -76,13 +76,15 @@ class Measurements:
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds that were measured at a place, by probe; of several measurements of a probe the last one
-        counts.
+        """Returns the seconds that were measured at a place, by probe (program, collective ...) and then by name; of
+        several measurements of a probe the last one counts.
         """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: Place) -> dict[Probe, str]:
-        """Returns the probes that have failed at a place since the file was opened, with the reasons."""
+        """Returns the probes (programs, collectives ...) that have failed at a place since the file of measurements was
+        opened, with the reasons.
+        """
         return {row.probe: row.error for row in self._rows if row.place == place and row.error}
 
     def __len__(self) -> int:
