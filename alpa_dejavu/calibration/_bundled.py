@@ -13,7 +13,8 @@ FOLDER = pathlib.Path(__file__).parent / "data"
 
 
 def bundled_names() -> list[str]:
-    """Returns the names of all calibrations that come with the package.
+    """Returns the names of all calibrations (models and figures fitted to measured hardware) that come with the
+    package.
 
     >>> "v100" in bundled_names()
     True
@@ -22,7 +23,8 @@ def bundled_names() -> list[str]:
 
 
 def bundled(name: str) -> Calibration:
-    """Returns the calibration of this name that comes with the package.
+    """Returns the calibration (models and figures fitted to measured hardware) of this name that comes with the
+    package.
 
     Raises:
         ValueError: there is none of this name.
@@ -34,8 +36,8 @@ def bundled(name: str) -> Calibration:
 
 
 def chosen_calibration(choice: str | os.PathLike[str] | Calibration) -> Calibration:
-    """Returns the calibration that is chosen by a bundled name, by a file's path, or as an object; a bundled name goes
-    before a file of that name.
+    """Returns the calibration (models and figures fitted to measured hardware) that is chosen by the name of one that
+    comes with the package, by a file's path, or as an object; such a name goes before a file of that name.
 
     Raises:
         ValueError: there is no such name or file, or the file is broken.

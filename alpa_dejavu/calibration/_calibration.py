@@ -34,8 +34,8 @@ class Fit:
 
     Attributes:
         part: what was fitted: "kernels", "layers", "collectives within hosts", "collectives across hosts" ...
-        origin: which measurements.
-        rows: how many of them are of this calibration's devices.
+        origin: which measurements it was fitted to, for people.
+        rows: how many of these measurements are of the calibration's devices.
         left_out: what was left out in turn for the errors: "gpu", "mesh" ...; empty if nothing was.
         held_out: errors on what was left out, by name, as fractions: "mape", "median_ape", "coverage_90".
         figures: what was found, by name with its unit, where the file doesn't hold the model itself.
@@ -64,8 +64,8 @@ class MeasuredLink:
     Attributes:
         devices: names of the kinds of devices at its two ends, in any order.
         within: whether both ends are in one host.
-        link: the measured figures.
-        spread: standard deviation of the logarithm of a figure, by the name of `Link`'s field.
+        link: the measured latencies and rates.
+        spread: standard deviation of the logarithm of each of them, by the name of `Link`'s field.
     """
 
     devices: tuple[str, str]
@@ -88,23 +88,23 @@ class Calibration:
     """A set of models and figures learned of some kinds of devices and links; what wasn't learned is left out.
 
     Attributes:
-        name: for people, and of a bundled calibration what it is chosen by.
+        name: for people, and for choosing a calibration that comes with the package.
         origin: what was measured, where, and by whom.
         date: the day on which it was measured or fitted, as in 2024-05-31.
-        sheets: data sheets by `Device.name`: the devices that `kernels` speaks of.
-        kernels: the model of operators; None: operators go by the roofline of the devices' figures.
-        products: by `Device.name` and dtype, how products measured there differ from what `kernels` says.
+        sheets: data sheets by `Device.name`, of the devices that `kernels` predicts for.
+        kernels: the model of GPU kernels that predicts operators; None: the roofline of the devices' figures does.
+        products: by `Device.name` and dtype, how matrix products measured there differ from what `kernels` says.
         layers: a model of whole layers by the names of chips; the planner doesn't use it.
-        within: collectives within a host; None: all collectives go by the alpha-beta model.
-        across: collectives that span hosts; None: those go by the alpha-beta model.
+        within: the model of collectives within a host; None: the alpha-beta model predicts all collectives.
+        across: the model of collectives that span hosts; None: the alpha-beta model predicts those.
         fits: how well each part was fitted.
         missing: sentences about what it doesn't know.
-        devices: measured figures by `Device.name`, which replace the cluster's.
+        devices: devices with measured figures by `Device.name`, which replace the cluster's.
         device_spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field ("memory_bytes_per_s"; of a rate by dtype "flop_per_s[float32]").
         links: measured kinds of links, which replace the cluster's.
-        memory: measured peaks of memory against the count; None: none was measured.
-        host_links: measured links from host to host, which go before those; None: they weren't.
+        memory: measured peaks of memory relative to those counted from tensors; None: none was measured.
+        host_links: measured links from host to host, which go before `links`; None: they weren't measured.
 
     Raises:
         ValueError: a figure isn't finite, a kind of link is there twice, a spread is of a device or field that isn't,

@@ -18,7 +18,9 @@ Wrong = tuple[tuple[str | int, ...], str]
 
 
 def size_name(name: str) -> str:
-    """Returns the key of an operator's sizes in a profiling database: bytes of a collective, operations of others."""
+    """Returns the key of an operator's sizes in a profiling database: "flop" (operations) for a matrix product, which
+    is named "dot", and "num_bytes" for a collective.
+    """
     return "flop" if name == "dot" else "num_bytes"
 
 
@@ -36,8 +38,8 @@ def groups_fault(groups: Any, devices: int) -> str | None:
 
 
 def wrong_in(data: Mapping[str, Any]) -> Iterator[Wrong]:
-    """Yields faults of a converted profiling database that its schema can't see (devices, columns and rows that don't
-    agree), each with its place in the file.
+    """Yields faults of the JSON data of a profiling database, converted from Alpa's, that its schema can't see
+    (devices, columns and rows that don't agree), each with its place in the file.
     """
     meshes: set[tuple[Any, ...]] = set()
     for m, mesh in enumerate(data["meshes"]):

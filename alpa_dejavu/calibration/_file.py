@@ -28,7 +28,7 @@ _REMEDY = (
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """Reads a calibration from its file, and checks it.
+    """Reads a calibration (models and figures fitted to measured hardware) from its JSON file, and checks it.
 
     Raises:
         ValueError: there is no such file, or it is broken, of another version, or lacks a part; says where and what to
@@ -45,12 +45,15 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
 
 
 def read_bundled(path: pathlib.Path) -> Calibration:
-    """Reads a calibration that comes with the package, without checking it: a test does so when it changes."""
+    """Reads a calibration (models and figures fitted to measured hardware) that comes with the package from its JSON
+    file, without checking it: a test does so when the file changes.
+    """
     return _calibration(json.loads(path.read_text(encoding="utf-8")))
 
 
 def write_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Writes a calibration to a file; what was there before stays until the new file is whole.
+    """Writes a calibration (models and figures fitted to measured hardware) to a JSON file; what was there before stays
+    until the new file is whole.
 
     Raises:
         ValueError: a number isn't finite, or the file can't be written.

@@ -28,7 +28,7 @@ def fit_database(
 
     Args:
         database: the measurements of collectives, from the cluster's kind of hosts.
-        cluster: its links give the rates of which the fitted rates are shares.
+        cluster: the cluster, whose links give the rates that the fitted rates are shares of.
 
     Returns:
         The model within hosts, the model across hosts, each None where there are too few measurements, and a record of

@@ -42,13 +42,15 @@ _CALL_S, _KERNEL_S = 1e-4, 1e-6
 
 @final
 class DeviceModel:
-    """A model of the seconds that probe programs take on a device, whose figures it fits to those that were measured.
+    """A model of the seconds that probe programs take on a device, which fits the device's figures (such as rates) to
+    measured seconds.
 
-    A call's seconds are fitted along with them, and a deviation of each family of programs; all as logarithms.
+    The seconds of a call, and a deviation of each family of programs (those of one name), are fitted along with the
+    figures; all as logarithms.
 
     Args:
-        prior: the device with the figures that are known before.
-        programs: all programs that can be measured.
+        prior: the device with the figures that are known before measuring.
+        programs: all probe programs that can be measured.
     """
 
     def __init__(self, prior: Device, programs: Sequence[Program]) -> None:
@@ -72,7 +74,7 @@ class DeviceModel:
         """Returns the device with figures fitted to measured programs, and how sure they are.
 
         Args:
-            measured: seconds, by the number of the program; there may be none.
+            measured: the measured seconds by the index of the program; there may be none.
         """
         found = self._model.fit(measured)
         spread = dict(zip(self._names, found.spread[: len(self._names)].tolist(), strict=True))
@@ -81,7 +83,9 @@ class DeviceModel:
         return Fitted(self._device(found.values), spread, {}, unsure)
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Device]:
-        """Returns the fitted device as `fit` does, and the errors on families of programs that fits leave out."""
+        """Returns the device with figures fitted to measured programs, how sure they are, and the errors on each family
+        of programs when a fit leaves it out; `measured` has the seconds by the index of the program.
+        """
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:

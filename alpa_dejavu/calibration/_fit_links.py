@@ -27,15 +27,15 @@ _LATENCY_S = 1e-6
 
 @final
 class LinkModel:
-    """A model of the seconds that collectives take over a link, whose latency and rate it fits to those that were
-    measured.
+    """A model of the seconds that collectives take over a link, which fits the link's latency and rate to measured
+    seconds.
 
-    A deviation of each kind of collective is fitted along with them; all as logarithms.
+    A deviation of each kind of collective is fitted along with latency and rate; all as logarithms.
 
     Args:
-        prior: the link with the figures that are known before.
-        collectives: all that can be measured, all within a host or all between two.
-        devices: how many a host has.
+        prior: the link with the figures that are known before measuring.
+        collectives: all collectives that can be measured, all within a host or all between two hosts.
+        devices: how many devices a host has.
     """
 
     def __init__(self, prior: Link, collectives: Sequence[Collective], devices: int) -> None:
@@ -56,14 +56,16 @@ class LinkModel:
         """Returns the link with latency and rate fitted to measured collectives, and how sure they are.
 
         Args:
-            measured: seconds, by the number of the collective; there may be none.
+            measured: the measured seconds by the index of the collective; there may be none.
         """
         found = self._model.fit(measured)
         spread = dict(zip(("latency_s", "bytes_per_s"), found.spread[:2].tolist(), strict=True))
         return Fitted(self._link(found.values), spread, {}, found.spread_of(self._log_seconds))
 
     def finish(self, measured: Mapping[int, float]) -> Fitted[Link]:
-        """Returns the fitted link as `fit` does, and the errors on kinds of collectives that fits leave out in turn."""
+        """Returns the link with latency and rate fitted to measured collectives, how sure they are, and the errors on
+        each kind of collective when a fit leaves it out; `measured` has the seconds by the index of the collective.
+        """
         return dataclasses.replace(self.fit(measured), held_out=self._model.held_out(measured))
 
     def _log_seconds(self, values: Array) -> Array:
@@ -81,7 +83,9 @@ class LinkModel:
 
 
 def predicted_s(collective: Collective, link: Link, devices: int) -> float:
-    """Returns the seconds that the alpha-beta model predicts for a collective over a link."""
+    """Returns the seconds that the alpha-beta model predicts for a collective over a link, in a host or between two
+    hosts with so many devices each.
+    """
     device = Device("any", 1.0, {"float32": 1.0}, 1.0, 1.0)
     cluster = Cluster.uniform("two hosts", ["a", "b"], device, devices, link, link)
     per_host = collective.size // 2 if collective.across else collective.size
@@ -94,9 +98,9 @@ def fit_sends(prior: Link, sizes: Sequence[float], seconds: Sequence[float]) -> 
     """Returns the link with the latency and rate of sends between stages fitted to measured ones, and their spreads.
 
     Args:
-        prior: the link with the figures that are known before.
+        prior: the link with the figures that are known before measuring.
         sizes: bytes of the tensors that were sent; there may be none.
-        seconds: measured, of each send.
+        seconds: the measured seconds of each send.
     """
     latency_s, rate = prior.sending
     sent = np.array(sizes, dtype=np.float64)

@@ -19,7 +19,7 @@ class HostLinks:
     Attributes:
         hosts: the hosts' names.
         links: `links[a][b]` goes from host a to host b; None where a is b, which wasn't measured.
-        media: as `Cluster.media`.
+        media: bytes per second of each medium that links share, by the name that `Link.shares` has.
 
     Raises:
         ValueError: a host is there twice, or the links aren't a row and a column for each.
@@ -48,8 +48,8 @@ class HostLinks:
         """Returns the cluster with the measured links between its hosts; it may have fewer hosts than were measured.
 
         Args:
-            cluster: whose hosts' names are among the measured ones.
-            name: of the calibration, for errors.
+            cluster: the cluster, whose hosts' names must be among the measured ones.
+            name: the name of the calibration with these links, for errors.
 
         Raises:
             ValueError: the cluster has a host that wasn't measured, or a link that its memory couldn't keep up with.

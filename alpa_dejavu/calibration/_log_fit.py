@@ -29,11 +29,12 @@ _ENOUGH = 6
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogFit:
-    """The result of a fit: logarithms of figures, how sure they are, and the noise.
+    """The result of fitting P figures (such as rates and latencies) to measured seconds: their logarithms, how sure
+    these are, and the noise.
 
     Attributes:
         values: logarithms of the figures, shape (P,).
-        covariance: of them, shape (P, P).
+        covariance: the covariance of these logarithms, shape (P, P).
         noise: standard deviation of the logarithm of a measurement whose weight is 1.
     """
 
@@ -43,12 +44,12 @@ class LogFit:
 
     @property
     def spread(self) -> Array:
-        """Returns the standard deviation of the logarithm of each fitted figure, shape (P,)."""
+        """Returns the standard deviation of the logarithm of each fitted figure, such as a rate, shape (P,)."""
         return np.sqrt(np.diag(self.covariance))
 
     def spread_of(self, log_seconds: Callable[[Array], Array]) -> Array:
-        """Returns the standard deviation of each predicted logarithm of seconds, shape (N,), linearised in the fitted
-        figures; the noise of measurements isn't in it.
+        """Returns the standard deviation of each logarithm of seconds that `log_seconds` predicts from the logarithms
+        of the fitted figures, shape (N,), linearised in them; the noise of measurements isn't in it.
         """
         steps = _STEP * np.eye(len(self.values))
         moved = [log_seconds(self.values + step) - log_seconds(self.values - step) for step in steps]
@@ -62,11 +63,12 @@ def fit_logs(
     """Fits figures to measured seconds, as logarithms and robustly: a few wrong measurements hardly count.
 
     Args:
-        log_seconds: from the logarithms of the figures (P,) those of the predictions (N,).
+        log_seconds: a function from the logarithms of the figures, shape (P,), to those of the predicted seconds, shape
+            (N,).
         measured_log_s: logarithms of the measured seconds, shape (N,); there may be none.
         weights: a measurement of weight w counts as if its noise were 1/w of the others', shape (N,).
         prior: expected logarithms of the figures, shape (P,).
-        prior_spread: standard deviations of those, shape (P,).
+        prior_spread: standard deviations of these expected logarithms, shape (P,).
     """
     noise, values = _NOISE, np.array(prior, dtype=np.float64)
     for _ in range(_ROUNDS):
@@ -95,7 +97,8 @@ class Fitted(Generic[T]):
         spread: standard deviation of the logarithm of each figure, by name.
         held_out: mean and median error, as fractions, of what a fit had left out, group by group; empty where fewer
             than two groups were measured.
-        unsure: standard deviation of the logarithm of each prediction, shape (N,).
+        unsure: standard deviation of the predicted logarithm of the seconds of each of N probes (programs or
+            collectives), shape (N,).
     """
 
     figures: T
@@ -107,13 +110,15 @@ class Fitted(Generic[T]):
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogModel:
-    """A model of the seconds that numbered probes take, by figures that are fitted to the measured ones; probes of a
-    group err together.
+    """A model of the seconds that N probes (programs or collectives) take, by P figures (such as rates) that are fitted
+    to the probes that were measured; probes of a group err together.
 
     Attributes:
-        log_seconds: from the logarithms of the figures (P,) those of all predictions (N,).
+        log_seconds: a function from the logarithms of the figures, shape (P,), to those of all probes' predicted
+            seconds, shape (N,).
         groups: the number of each probe's group, shape (N,).
-        weights, prior, prior_spread: as `fit_logs` takes them.
+        weights: how much each probe's measurement counts, shape (N,), as `fit_logs` takes it.
+        prior, prior_spread: expected logarithms of the figures, and their standard deviations, shape (P,).
     """
 
     log_seconds: Callable[[Array], Array]
@@ -123,10 +128,10 @@ class LogModel:
     prior_spread: Array
 
     def fit(self, measured: Mapping[int, float]) -> LogFit:
-        """Fits the model's figures to measured probes.
+        """Fits the model's figures (such as rates) to the measured seconds of probes (programs or collectives).
 
         Args:
-            measured: seconds, by the number of the probe; there may be none.
+            measured: the measured seconds by the index of the probe; there may be none.
         """
         rows = np.array(list(measured), dtype=np.int64)
         seconds = np.array(list(measured.values()), dtype=np.float64)
@@ -139,8 +144,8 @@ class LogModel:
         )
 
     def held_out(self, measured: Mapping[int, float]) -> dict[str, float]:
-        """Returns the mean and median error, as fractions, on groups of probes that are left out of a fit in turn;
-        empty for fewer than two groups.
+        """Returns the mean ("mape") and the median error ("median_ape"), as fractions, on groups of measured probes
+        that are left out of a fit in turn; empty for fewer than two groups.
         """
         rows = np.array(list(measured), dtype=np.int64)
         groups = self.groups[rows]
@@ -159,17 +164,16 @@ ENOUGH = 0.05
 
 
 def next_measurement(spread: ArrayLike, done: Collection[int], enough: float = ENOUGH) -> int | None:
-    """Returns the number of the candidate to measure next: the one whose prediction is least sure, the first of equal
-    ones; None if none is left whose spread is above `enough`.
+    """Returns the index of the candidate (such as a program) to measure next: the one whose predicted seconds are least
+    sure, the first of equal ones; None if none is left whose spread is above `enough`.
 
-    The spread of a candidate comes from the covariance of the fitted figures, and of what its family has of its own,
-    which nothing but a measurement of that family tells. Measuring the largest one is the greedy rule for a G-optimal
-    design, which makes the worst prediction as sure as so many measurements can.
+    Measuring the candidate of the largest spread is the greedy rule for a G-optimal design, which makes the worst
+    prediction as sure as so many measurements can.
 
     Args:
-        spread: of the logarithm of each candidate's prediction, shape (N,).
-        done: candidates that can't be chosen: they were measured, or can't be.
-        enough: a spread that needs no measurement.
+        spread: the standard deviation of the logarithm of each candidate's predicted seconds, shape (N,).
+        done: indices of the candidates that can't be chosen: they were measured, or can't be.
+        enough: the spread up to which a candidate needs no measurement.
 
     References:
         Kiefer and Wolfowitz, The equivalence of two extremum problems, Canadian Journal of Mathematics 12, 1960.

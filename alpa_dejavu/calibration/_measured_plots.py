@@ -21,12 +21,12 @@ _NORMAL = 1.6449
 
 
 def measured_pages(calibration: Calibration, path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """Yields a page for each program and collective that was measured, with the measurements beside the fit: a file
-    name without ending, and a plotly figure.
+    """Yields a page for each program and collective that was measured, with the measurements beside what a fit says of
+    them: a file name without ending, and a plotly figure.
 
     Args:
-        calibration: the one that was fitted to the measurements.
-        path: of the measurements that `alpa-dejavu calibrate` keeps.
+        calibration: the calibration that was fitted to the measurements.
+        path: the file in which `alpa-dejavu calibrate` keeps the measurements.
 
     Raises:
         ValueError: a line of the file is wrong; says which.

@@ -20,7 +20,9 @@ _Part: TypeAlias = tuple[set[int], set[int]]
 @final
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """A medium that links share: its name, the pairs of hosts that they join, and bytes per second of all together."""
+    """A medium that links share, such as a switch or a network card: its name, the pairs of hosts (by index) that these
+    links join, and the bytes per second of all of them together.
+    """
 
     name: str
     pairs: frozenset[Pair]
@@ -28,18 +30,18 @@ class Shared:
 
 
 def switches(contended: Collection[Pair], found: Sequence[Round], nets: Mapping[Pair, Net]) -> list[Shared]:
-    """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates beside others than
-    alone.
+    """Returns the switches that links share: media on which disjoint pairs of hosts get lower rates while other pairs
+    send than alone.
 
-    Pairs are taken to share one medium if they send from the same host or to the same host, or are joined by such: so
-    two directions of a cut between islands are two media, and a switch between all hosts is one. So are pairs of one
-    round that nothing else can have slowed down. A link between these hosts that had no company when it was probed is
-    of the medium too.
+    Slowed pairs are taken to share one medium if they send from the same host or to the same host, or if a chain of
+    such pairs joins them: so the two directions of a cut between islands are two media, and a switch between all hosts
+    is one. Slowed pairs of one round that nothing else can have slowed down share one, too. Every link from a sender to
+    a receiver of a medium belongs to it.
 
     Args:
-        contended: pairs that are faster alone.
-        found: what all pairs had beside others.
-        nets: what they have alone, of all pairs.
+        contended: the pairs of hosts that have higher rates alone than while others send.
+        found: the rounds of probes: the latency and rate of each pair while the other pairs of its round send.
+        nets: the latency and rate that each pair of hosts has alone.
     """
     media = []
     for sources, targets in _joined(contended, found):
@@ -79,12 +81,16 @@ def _within(part: _Part, pairs: Iterable[Pair]) -> int:
 
 
 def probe_cards(prober: Prober, nets: Mapping[Pair, Net], media: Sequence[Shared]) -> list[Shared]:
-    """Returns the hosts' network cards, as media, where several links of a host carry less together than apart.
+    """Probes hosts' network cards, and returns those that several links share, as media: where several links of a host
+    carry less together than the sum of what each carries alone.
 
     Several hosts send to one, and one to several, to find that out. Hosts whose links are alike are taken to have cards
     that are alike; some of them are probed.
 
-    Hosts whose links are alike are taken to have cards that are alike; some of them are probed.
+    Args:
+        prober: the prober that times messages between the hosts.
+        nets: the latency and rate that each pair of hosts has alone.
+        media: the switches that links are known to share, whose effect is no card's.
     """
     count = len(prober.names)
     if count < 3:
@@ -130,5 +136,7 @@ def _load(
 
 
 def shares_of(pair: Pair, media: Sequence[Shared]) -> tuple[str, ...]:
-    """Returns the names of the media that a link shares with others: switches, its sender's card, its receiver's."""
+    """Returns the names of those media that the link from one host to another shares with other links: switches, and
+    the network cards of its sender and receiver.
+    """
     return tuple(medium.name for medium in media if pair in medium.pairs)

@@ -27,12 +27,12 @@ def carried(known: Link, net: Net, reference: Net | None, copied: bool) -> Link:
     """Returns the link between two hosts that follows from a known link and the network that was measured between them.
 
     Bytes of devices that are CPUs, and of sends that go by the runtime's transport, are copied before and after the
-    network has them, so that the seconds add up. Others go over the network alone.
+    network carries them, so the seconds of copying and of the network add up. Others go over the network alone.
 
     Args:
         known: the link as it is known: by an estimate, or by measured collectives and pipelines.
-        net: what was measured between these hosts.
-        reference: what was measured between the two hosts that `known` was measured on; None: it is an estimate.
+        net: the network that was measured between these hosts.
+        reference: the network between the two hosts that `known` was measured on; None: `known` is an estimate.
         copied: whether the devices are CPUs.
     """
     send: tuple[float | None, float | None] = (None, None)
@@ -64,7 +64,7 @@ Pair: TypeAlias = tuple[int, int]
 
 
 def rounds(count: int) -> list[list[Pair]]:
-    """Returns rounds of disjoint pairs, in which each pair out of so many hosts is once: count - 1 rounds, or count if
+    """Returns rounds of disjoint pairs of `count` hosts, in which each pair occurs once: count - 1 rounds, or count if
     that is odd.
 
     References:

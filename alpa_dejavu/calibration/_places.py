@@ -27,13 +27,15 @@ _LONGEST_S = 0.02
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """A place of a cluster, with the probes that can be measured there and the model that is fitted to them.
+    """A place of a cluster (a kind of device or of link), with the probes that can be measured there and the model that
+    is fitted to them.
 
     Attributes:
-        place: where it is.
-        probes: all that can be measured there.
-        devices: the model of programs, at a place of programs.
-        links: the model of collectives, at a place of collectives. Pipelines have none: all of the few are measured.
+        place: the place.
+        probes: all programs, collectives or pipelines that can be measured there.
+        devices: the model of programs on a kind of device; None at other places.
+        links: the model of collectives over a kind of link; None at other places. Pipelines have no model: all of the
+            few are measured.
     """
 
     place: Place
@@ -42,21 +44,21 @@ class Part:
     links: LinkModel | None = None
 
     def unsure(self, measurements: Measurements) -> Array:
-        """Returns the standard deviation of the logarithm of each probe's predicted seconds, after some measurements;
-        shape (N,).
+        """Returns the standard deviation of the logarithm of the seconds that a fit to the measurements so far predicts
+        for each of the place's N probes, shape (N,).
         """
         model = self.devices or self.links
         return np.ones(len(self.probes)) if model is None else model.fit(self.seconds(measurements)).unsure
 
     def seconds(self, measurements: Measurements) -> dict[int, float]:
-        """Returns the measured seconds of this place's probes, by the number of the probe."""
+        """Returns the seconds of those probes of this place that were measured, by the index of the probe."""
         found = measurements.at(self.place)
         return {n: found[probe]["run_s"] for n, probe in enumerate(self.probes) if probe in found}
 
 
 def parts_of(cluster: Cluster, measurements: Measurements) -> list[Part]:
-    """Returns the places of a cluster with the probes to measure there, in the order in which they are measured; probes
-    measured before are always among them.
+    """Returns the places of a cluster (kinds of links and of devices) with the probes to measure there, in the order in
+    which they are measured; probes measured before are always among them.
     """
     return [*_links(cluster, measurements), *_programs(cluster, measurements)]
 

@@ -35,8 +35,8 @@ class Prices:
         return given if given is not None or self.calibration is None else self.calibration.memory
 
     def named(self, asked: PricedBy | None = None) -> PricedBy:
-        """Returns the record of how a plan was priced: the names of its models and calibration, beside options that
-        were asked for.
+        """Returns the record of how a plan was priced: the names of its cost models and calibration, added to the
+        options that were asked for (`asked`).
         """
         return dataclasses.replace(
             asked or PricedBy(),
@@ -51,12 +51,12 @@ def check_choice(
     latency: str | LatencyModel,
     communication: str | CommunicationModel,
 ) -> Calibration | None:
-    """Checks that a calibration can be read and no other models are given beside it; returns it, or None where none is
-    given.
+    """Checks that a calibration (models and figures fitted to measured hardware) can be read, and that no other cost
+    models are given with it; returns it, or None where none is given.
 
     Raises:
         ValueError: the calibration can't be had, a model's name is unknown, or a model is given beside a calibration.
-        TypeError: something is none of what its name asks for.
+        TypeError: an argument is of a wrong type.
     """
     latency_model(latency)
     communication_model(communication)
@@ -83,14 +83,15 @@ def prices(
     given.
 
     Args:
-        cluster: with the figures of its data sheets.
+        cluster: the cluster with the figures of its data sheets.
         calibration: a bundled name, a file's path, or a `Calibration`.
         latency: a latency model or its name; "auto": the calibration's, or the roofline.
-        communication: likewise; "auto": the calibration's, or alpha-beta.
+        communication: a communication model or its name; "auto": the calibration's, or alpha-beta.
 
     Raises:
-        ValueError: as `check_choice`; or the calibration is of other devices than the cluster's.
-        TypeError: as `check_choice`.
+        ValueError: the calibration can't be had or is of other devices than the cluster's, a model's name is unknown,
+            or a model is given beside a calibration.
+        TypeError: an argument is of a wrong type.
     """
     known = check_choice(calibration, latency, communication)
     if known is None:

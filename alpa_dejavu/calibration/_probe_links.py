@@ -42,10 +42,10 @@ class Prober:
     isn't measured again.
 
     Args:
-        run: measures a probe, as `Bench.open` has it.
-        measurements: those that there are already, and where new ones go.
-        names: of the hosts.
-        progress: is told what is measured.
+        run: a function that measures a probe and returns its seconds by name.
+        measurements: the measurements that there are already; new ones are added to them.
+        names: the names of the hosts.
+        progress: a function that is called with a text on what is measured next.
     """
 
     def __init__(
@@ -60,8 +60,9 @@ class Prober:
     def together(self, pairs: Sequence[Pair]) -> dict[Pair, Net]:
         """Returns the latency and rate of the network between each pair of hosts, while all pairs send.
 
-        The rate is that of the bytes which the largest messages have more than the ones before: neither the latency nor
-        what a network lets through at once counts. A pair sends no message that would take too long.
+        The rate is that at which the largest messages send the bytes that they have more than the next smaller ones: so
+        neither the latency nor what a network lets through at once counts. A pair sends no message that would take too
+        long.
 
         Raises:
             MeasurementError: a pair can't be measured; says which hosts.
@@ -117,14 +118,14 @@ class Prober:
 
 
 def probe_all(prober: Prober, equal: bool) -> list[Round]:
-    """Probes pairs of hosts in rounds of disjoint pairs, one direction after the other; returns the latencies and rates
-    of each round.
+    """Probes pairs of hosts in rounds of disjoint pairs, one direction after the other; returns for each round the
+    latency and rate of each of its pairs.
 
-    Of equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of hosts,
-    drawn by a seed, since hosts that are near to each other often have names that are.
+    Among equal hosts only some rounds are needed, if all pairs in them agree: about the logarithm of the number of
+    hosts, drawn by a seed, since hosts with neighbouring names are often near to each other.
 
     Args:
-        prober: of the hosts.
+        prober: the prober that times messages between the hosts.
         equal: whether the hosts are alike but for their links.
     """
     count = len(prober.names)
@@ -166,8 +167,8 @@ class Alone:
     """The latencies and rates that pairs of hosts have when they send alone.
 
     Attributes:
-        nets: latency and rate of each pair.
-        contended: pairs that have lower rates beside others.
+        nets: latency and rate of each pair alone.
+        contended: pairs that have lower rates while others send.
     """
 
     nets: Mapping[Pair, Net]
@@ -175,8 +176,12 @@ class Alone:
 
 
 def probe_alone(prober: Prober, found: Sequence[Round]) -> Alone:
-    """Probes some pairs of hosts alone, of each rate that they have beside others; where these are faster alone, all
-    pairs of that rate are taken to be.
+    """Probes some pairs of hosts while no other pair sends, a few of each rate that pairs had in earlier rounds, where
+    others sent too; if these are faster alone, all pairs of that rate are taken to be, by the same factor.
+
+    Args:
+        prober: the prober that times messages between the hosts.
+        found: the earlier rounds: the latency and rate of each pair while the other pairs of its round send.
     """
     beside = {pair: net for each in found for pair, net in each.items()}
     company = [pair for each in found for pair in each if len(each) > 1]

@@ -115,7 +115,9 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the stand-in for what a pickle names; nothing is imported."""
+        """Returns the stand-in for a class or function that the pickle of a profiling database names; nothing is
+        imported.
+        """
         if (module, name) not in _KNOWN:
             raise pickle.UnpicklingError(
                 f"it names {module}.{name}, which no profiling database has, so nothing of it was run or read"

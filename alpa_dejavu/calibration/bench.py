@@ -28,11 +28,11 @@ class Collective:
     """A probe that runs a collective in several equal groups of devices at the same time.
 
     Attributes:
-        name: one of `MEASURED`.
-        num_bytes: as `CommunicationModel.seconds` counts them.
-        size: devices of a group.
-        concurrent: groups at the same time.
-        across: whether each group has as many devices on each of two hosts.
+        name: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
+        num_bytes: the bytes of the tensor, as `CommunicationModel.seconds` counts them.
+        size: how many devices a group has.
+        concurrent: how many groups run it at the same time.
+        across: whether each group has half of its devices on each of two hosts; else all are on one host.
     """
 
     name: str
@@ -67,7 +67,9 @@ class Pipeline:
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Flows:
-    """A probe that sends messages of so many bytes at the same time, each from one host to another by their numbers."""
+    """A probe that sends messages of `num_bytes` bytes at the same time; `pairs` has the indices of the hosts that each
+    message goes from and to.
+    """
 
     pairs: tuple[tuple[int, int], ...]
     num_bytes: int
@@ -116,10 +118,10 @@ class Bench(abc.ABC):
 
     @abc.abstractmethod
     def open(self, place: Place) -> AbstractContextManager[Callable[[Probe], Mapping[str, float]]]:
-        """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields what
-        measures a probe.
+        """Starts the workers that the probes of a place need, for as long as a `with` block runs, and yields a function
+        that measures a probe.
 
-        That is a function of a probe which returns seconds by name: "run_s" of a program or collective; "dispatch_s",
-        "step_s" and "send_s" of a pipeline; of flows by `Flows.names`. It
-        raises MeasurementError where a probe alone can't be measured.
+        The function takes a probe and returns seconds by name: "run_s" of a program or collective; "dispatch_s",
+        "step_s" and "send_s" of a pipeline; for messages between hosts those of each, by `Flows.names`. It raises
+        MeasurementError where one probe can't be measured, though others may.
         """

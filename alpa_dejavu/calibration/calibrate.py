@@ -59,16 +59,17 @@ def calibrate(
     clock: Callable[[], float] = time.monotonic,
     database: Database | None = None,
 ) -> Calibration:
-    """Measures a cluster until all predictions are sure or the time is over; returns the calibration fitted to it.
+    """Measures a cluster until all predictions are sure or the time is over; returns the calibration that is fitted to
+    the measurements.
 
     Args:
-        cluster: with the figures that are known before; its hosts have equally many devices.
-        bench: what measures it.
-        measurements: those that there are already, and where new ones go.
+        cluster: the cluster with the figures that are known before measuring; its hosts have equally many devices.
+        bench: the bench that measures probes (programs, collectives, pipelines) on the cluster.
+        measurements: the measurements that there are already; new ones are added to them.
         budget_s: seconds that measuring may take; a measurement that was begun is finished.
-        name: of the calibration.
-        progress: is told what is measured.
-        clock: seconds that pass.
+        name: the calibration's name.
+        progress: a function that is called with a text on what is measured next.
+        clock: a function that returns the seconds that have passed.
         database: what Alpa's profiler measured of such a cluster before; collectives are then fitted to it.
 
     Raises:

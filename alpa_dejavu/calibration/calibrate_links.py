@@ -55,24 +55,25 @@ def calibrate_links(
     progress: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Measures the links between all pairs of hosts, or as many as tell that they are alike, and what slows them down;
-    returns a calibration with these links.
+    """Measures the links between all pairs of hosts, or between as many pairs as show that all are alike, and the media
+    that slow them down; returns a calibration with these links.
 
     Messages go by TCP between the addresses by which Ray knows the hosts, one connection for a pair. On CPUs, and for
-    sends by the runtime's transport, what a byte takes there is added to what copies take: by the known links.
+    sends by the runtime's transport, the seconds of the network are added to those of copying, which follow from the
+    links known before.
 
     Args:
-        cluster: with the figures that are known before.
-        bench: what measures it.
-        measurements: those that there are already, and where new ones go.
-        name: of the calibration, if there is none before.
-        before: what was calibrated before, which is kept but for its links from host to host.
-        every_pair: probe all pairs of equal hosts, too.
-        progress: is told what is measured.
-        clock: seconds that pass.
+        cluster: the cluster with the figures that are known before measuring.
+        bench: the bench that sends messages between the hosts.
+        measurements: the measurements that there are already; new ones are added to them.
+        name: the calibration's name, if there is none before.
+        before: the calibration of this cluster so far, which is kept but for its links from host to host.
+        every_pair: whether all pairs of equal hosts are probed, too.
+        progress: a function that is called with a text on what is measured next.
+        clock: a function that returns the seconds that have passed.
 
     Raises:
-        ValueError: there is one host only, or a measured rate can't be; says between which hosts.
+        ValueError: there is only one host, or a measured rate can't be right; says between which hosts.
         RuntimeError: a pair can't be measured: a host can't be reached, or takes too long; says which.
     """
     names = [host.name for host in cluster.hosts]
@@ -103,13 +104,13 @@ def calibrate_links(
 
 
 def with_host_links(found: Calibration, before: Calibration, cluster: Cluster) -> Calibration:
-    """Returns a new calibration with the links from host to host of an earlier one, if those are of this cluster's
-    hosts.
+    """Returns a new calibration with the links from host to host of an earlier one added, if those are of this
+    cluster's hosts.
 
     Args:
-        found: what was measured now.
-        before: what was there before; it may have no such links.
-        cluster: that was measured now.
+        found: the new calibration.
+        before: the earlier calibration; it may have no links from host to host.
+        cluster: the cluster that the new calibration was measured on.
     """
     links = before.host_links
     if links is None:

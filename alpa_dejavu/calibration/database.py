@@ -34,12 +34,12 @@ class Series:
     """A series of measured seconds of one operator in several sizes.
 
     Attributes:
-        name: a collective, or "dot".
-        dtype: as Alpa writes it.
-        groups: of devices that take part, all at the same time; none for a product.
+        name: the name of a collective, or "dot" for a matrix product.
+        dtype: its element type, as Alpa writes it, such as "f32".
+        groups: the groups of devices that run it, all at the same time; none for a product.
         sizes: bytes of a collective, operations of a product.
-        seconds: of each size.
-        left_out: size, seconds (None where they aren't finite) and reason of what can't be right.
+        seconds: the measured seconds of each size.
+        left_out: size, seconds (None where they aren't finite) and reason of each measurement that can't be right.
     """
 
     name: str
@@ -53,8 +53,8 @@ class Series:
 @final
 @dataclasses.dataclass(frozen=True)
 class MeshProfile:
-    """A mesh (hosts x devices per host) on which Alpa's profiler ran: its measurements, and the bytes free on a device
-    if known.
+    """A mesh (hosts x devices per host) on which Alpa's profiler ran: its measurements (`series`), and the bytes free
+    on a device if known.
     """
 
     cluster: str
@@ -74,10 +74,11 @@ class Database:
 
 
 def converted(found: Mapping[Any, Any], path: pathlib.Path) -> Database:
-    """Checks the unpickled results of Alpa's profiler, and returns them as a database.
+    """Checks the unpickled results of Alpa's profiler (by cluster and mesh shape), and returns them as a `Database`;
+    `path` is the file that they were read from.
 
     Raises:
-        ValueError: something isn't what Alpa's profiler writes: says of which mesh.
+        ValueError: something isn't what Alpa's profiler writes; says of which mesh.
     """
     meshes = [_mesh(path, key, result) for key, result in found.items()]
     if not meshes:

@@ -13,7 +13,8 @@ __all__ = ["draw_database"]
 
 
 def draw_database(found: Database, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Draws the measurements of a profiling database, a page for each operator; returns the pages' files in the folder.
+    """Draws the measurements of Alpa's profiler as seconds over sizes, a page for each operator; returns the pages'
+    files in the folder.
 
     Raises:
         ValueError: they can't be written.

@@ -37,7 +37,9 @@ _SECONDS = {"programs": {"run_s"}, "collectives": {"run_s"}, "pipelines": {"disp
 @final
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """The seconds that a probe took at a place, by name; where it failed, none of them and the reason."""
+    """The seconds, by name, that a probe (a program, a collective, a pipeline or messages) took at a place of a
+    cluster; if it failed, none and the reason.
+    """
 
     place: Place
     probe: Probe
@@ -50,12 +52,13 @@ class Measurements:
     """The measurements that a calibration is made of, kept in a file with a line for each.
 
     Args:
-        path: where the file is.
-        cluster: what tells the cluster from others, by name.
-        resume: go on with what is there; otherwise it is begun anew.
+        path: the path of the file.
+        cluster: the data that tell the cluster from others, by name; "devices" lists its kinds of devices.
+        resume: whether the measurements in the file are kept; otherwise it is begun anew.
 
     Raises:
-        ValueError: the file can't be written, or what is there is of another cluster or broken; says which line.
+        ValueError: the file can't be written, or the one to go on with is of another cluster or broken; says which
+            line.
     """
 
     def __init__(self, path: pathlib.Path, cluster: Mapping[str, Any], resume: bool) -> None:
@@ -68,18 +71,20 @@ class Measurements:
             self._write(path, "w", {"version": _VERSION, "cluster": dict(cluster)})
 
     def add(self, measurement: Measurement) -> None:
-        """Appends a measurement to the file of measurements; it is on disk when this returns."""
+        """Appends a measurement to the measurements and to their file; it is on disk when this returns."""
         self._rows.append(measurement)
         self._write(self.path, "a", _line(measurement))
 
     def at(self, place: Place) -> dict[Probe, Mapping[str, float]]:
-        """Returns the seconds that were measured at a place, by probe; of several measurements of a probe the last one
-        counts.
+        """Returns the seconds that were measured at a place, by probe (program, collective ...) and then by name; of
+        several measurements of a probe the last one counts.
         """
         return {row.probe: row.seconds for row in self._rows if row.place == place and not row.error}
 
     def failed_at(self, place: Place) -> dict[Probe, str]:
-        """Returns the probes that have failed at a place since the file was opened, with the reasons."""
+        """Returns the probes (programs, collectives ...) that have failed at a place since the file of measurements was
+        opened, with the reasons.
+        """
         return {row.probe: row.error for row in self._rows if row.place == place and row.error}
 
     def __len__(self) -> int:
@@ -98,8 +103,8 @@ class Measurements:
 
 
 def kept_measurements(path: pathlib.Path) -> list[Measurement]:
-    """Reads a file of measurements and returns those that didn't fail, of whichever cluster; half a line at its end is
-    passed over.
+    """Reads the file of measurements that a calibration was made of, and returns those that didn't fail, of whichever
+    cluster; half a line at its end is passed over.
 
     Raises:
         ValueError: the file can't be read, or a line is wrong; says which.

@@ -32,14 +32,13 @@ _HALF = ("float16", "bfloat16")
 @final
 @dataclasses.dataclass(frozen=True, order=True)
 class Program:
-    """A probe program that runs on a device: its name, its sizes (what they mean depends on the name), its passes and
-    dtype.
+    """A probe program that runs on a device to measure it, such as a matrix product or a transformer block.
 
     Attributes:
-        name: one of `PROGRAMS`.
-        sizes: of its arrays.
+        name: the kind of program, one of `PROGRAMS`.
+        sizes: the sizes of its arrays; what they mean depends on the name.
         phase: "forward", or "gradient" for forward and backward, each compiled by itself.
-        dtype: of its arrays.
+        dtype: the dtype of its arrays.
     """
 
     name: str
@@ -97,12 +96,14 @@ def _largest_bytes(of: Operators) -> float:
 
 @functools.cache
 def operators(program: Program) -> Operators:
-    """Returns the features of a probe program's operators, which are known without running it."""
+    """Returns the features (operations, bytes ...) of a probe program's operators, which are known without running
+    it.
+    """
     return Operators.of([record for one in program.passes() for record in one.operators.records])
 
 
 def joined(parts: list[Operators]) -> tuple[Operators, np.ndarray[Any, np.dtype[np.intp]]]:
-    """Returns the operators of several programs in one collection, and the index where each program's begin."""
+    """Returns the operators of several programs in one `Operators`, and the index where those of each program begin."""
     return Operators.joined(parts), np.cumsum([0, *(len(part.records) for part in parts[:-1])])
 
 
@@ -152,8 +153,8 @@ class Pass:
     arguments.
 
     Attributes:
-        function: of `arguments`, positional; gives a flat list of arrays.
-        arguments: their abstract values.
+        function: a function that takes `arguments` by position and returns a flat list of arrays.
+        arguments: the arguments' shapes and dtypes (abstract values).
     """
 
     function: Callable[..., Any]
@@ -161,7 +162,9 @@ class Pass:
 
     @functools.cached_property
     def operators(self) -> Operators:
-        """Returns the features of the pass's operators, which are known without running it."""
+        """Returns the features (operations, bytes ...) of the operators of the computation, which are known without
+        running it.
+        """
         import jax
 
         from alpa_dejavu.layers.features import layer_features
@@ -169,9 +172,8 @@ class Pass:
         return layer_features(jax.make_jaxpr(self.function)(*self.arguments).jaxpr).operators
 
     def compiled(self) -> Callable[[], object]:
-        """Compiles the pass; returns a function that runs it once, to its end, on made-up numbers.
-
-        It runs on jax's default device.
+        """Compiles the computation for jax's default device; returns a function that runs it once, to its end, on
+        made-up numbers.
         """
         import jax
 
@@ -183,19 +185,22 @@ class Pass:
 
 
 def forward_pass(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """Returns a list with the forward pass of a function of weights and data."""
+    """Returns a list of one computation to compile: the forward pass of a function of weights and data, for abstract
+    arrays of both.
+    """
     import jax
 
     return [Pass(lambda *given: jax.tree_util.tree_leaves(function(*given)), (weights, data))]
 
 
 def both_passes(function: Callable[..., Any], weights: Any, data: Any) -> list[Pass]:
-    """Returns the forward pass of a function, which keeps what backward needs, and its backward pass.
+    """Returns two computations to compile: the forward pass of a function, which also returns what the backward pass
+    needs, and the backward pass.
 
     Args:
-        function: of weights and data.
+        function: a function of weights and data.
         weights: a tree of abstract arrays; those of floats get gradients.
-        data: likewise.
+        data: a tree of abstract arrays; those of floats get gradients, too.
     """
     import jax
 

@@ -38,12 +38,13 @@ Lines = dict[str, tuple[Array, Array, Array]]
 def draw(
     calibration: Calibration, folder: pathlib.Path, measurements: pathlib.Path | None = None
 ) -> list[pathlib.Path]:
-    """Draws what a calibration predicts, and what was measured for it, as pages; returns their files in the folder.
+    """Draws the seconds that a calibration predicts, and those that were measured for it, as pages; returns their files
+    in the folder.
 
     Args:
-        calibration: whose fits are drawn.
-        folder: is made if it isn't there.
-        measurements: what `alpa-dejavu calibrate` measured for it; None: the fits alone.
+        calibration: the calibration whose fits are drawn.
+        folder: the folder of the pages, which is made if it isn't there.
+        measurements: the file with what `alpa-dejavu calibrate` measured for it; None: only the fits are drawn.
 
     Raises:
         ValueError: they can't be written, or a measurement is wrong.
@@ -76,8 +77,8 @@ def _pages(calibration: Calibration) -> Iterator[tuple[str, str, str, Array, Lin
 
 
 def example_cluster_of(calibration: Calibration) -> Cluster | None:
-    """Returns a cluster of two hosts of the first known machine type with one of the calibration's devices; None if
-    there is none.
+    """Returns a cluster of two hosts of the first known machine type that has a device of the calibration's data
+    sheets; None if there is none.
     """
     from alpa_dejavu.clusters import known_machines, named_cluster
     from alpa_dejavu.clusters.machine_file import read_machine
@@ -167,7 +168,7 @@ def matrix_pages(found: HostLinks, name: str) -> Iterator[tuple[str, Any]]:
 
     Args:
         found: the measured links.
-        name: the calibration's, for the titles.
+        name: the calibration's name, for the titles.
     """
     for page, figure, what in (
         ("host-rates", "bytes_per_s", "bytes per second"),
@@ -182,8 +183,8 @@ def write_pages(folder: pathlib.Path, pages: Iterable[tuple[str, Any]]) -> list[
     """Writes plotly figures as HTML pages into a folder, and returns their files.
 
     Args:
-        folder: is made if it isn't there.
-        pages: names without ending, and figures of plotly.
+        folder: the folder of the pages, which is made if it isn't there.
+        pages: file names without ending, and figures of plotly.
 
     Raises:
         ValueError: they can't be written.

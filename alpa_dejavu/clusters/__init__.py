@@ -29,8 +29,8 @@ def named_cluster(name: str, num_hosts: int = 1, devices_per_host: int | None = 
 
     Args:
         name: one of `known_machines()`, or the path of a file.
-        num_hosts: how many. A cluster's file says so by itself: 1, or as many as it has.
-        devices_per_host: if not all of a host's devices are used.
+        num_hosts: how many hosts there are; for the file of a whole cluster 1, or as many as the file has.
+        devices_per_host: how many devices of each host are used; None: all.
 
     Raises:
         ValueError: no such machine, what is wrong with a file, or hosts and devices that there aren't.
@@ -82,7 +82,7 @@ def _whole(path: str, num_hosts: int, devices_per_host: int | None) -> Cluster:
 
 
 def machine_for(accelerator_type: str) -> str | None:
-    """Returns the machine type that stands for a device by Ray's name of it, of several the one with the most devices;
+    """Returns the known machine type whose devices have this name in Ray, of several the one with the most devices;
     None if there is none.
 
     >>> machine_for("V100")
@@ -93,6 +93,8 @@ def machine_for(accelerator_type: str) -> str | None:
 
 
 def local_links() -> tuple[Link, Link]:
-    """Returns the links of a CPU cluster, within a host and between two hosts, with the figures of `local-cpu.json`."""
+    """Returns the links of a cluster of CPU devices on one machine, within a host and between two hosts, with the
+    figures of `local-cpu.json`.
+    """
     data = read_machine("local-cpu")
     return _link(data["within"]), _link(data["between"])

@@ -20,18 +20,21 @@ _FEW, _MIXTURES = 3, 128
 def sites(
     cluster: Cluster, parts: Callable[[int], Sequence[int]], several: Callable[[int], Sequence[int]]
 ) -> tuple[Site, ...]:
-    """Returns the submeshes that stages may have on unlike hosts, each with hosts that stand for its kinds of hosts.
+    """Returns the submeshes that stages may have on unlike hosts, each with the indices of hosts that stand for all
+    hosts of their kinds.
 
-    Of each kind there are parts of a host and whole hosts, then come mixtures of kinds.
+    Parts of a host and whole hosts of each kind come first, then mixtures of kinds.
 
-    A mixture takes equally many devices of each host: all of the smallest one's. Of few kinds, every mixture of numbers
-    of hosts from `several` is offered; of many, unions of all hosts of some kinds: those that come of joining kinds by
-    their links, the fastest first, and the kinds with the fastest devices. All hosts together always are.
+    A mixture takes equally many devices of each host: all of the smallest one's. If there are few kinds, every mixture
+    of numbers of hosts from `several` is offered; if there are many, only mixtures of all hosts of some kinds: those
+    that result from joining kinds by their links, the fastest first, and those of the kinds with the fastest devices.
+    All hosts together are always offered.
 
     Args:
-        cluster: its hosts.
-        parts: from a host's number of devices, how many of them a stage may take.
-        several: from a number of hosts, how many of them a stage of whole hosts may take; 1 and all are added.
+        cluster: the cluster with the hosts.
+        parts: a function from a host's number of devices to the numbers of them that a stage may take.
+        several: a function from a number of hosts to the numbers of them that a stage of whole hosts may take; 1 and
+            all are added.
     """
     members, found = members_of_kinds(cluster), list[Site]()
     for hosts in members:

@@ -15,12 +15,12 @@ _FAIR = 1.5
 
 
 def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
-    """Returns the cluster without some of its hosts.
+    """Returns the cluster without some of its hosts, which are given by their names.
 
-    Devices that are parts of one CPU share it among fewer.
+    If all devices are parts of one CPU, those that are left share it among fewer, and so are faster.
 
     Raises:
-        ValueError: a host that the cluster hasn't, or no host would be left.
+        ValueError: the cluster has no host of a name, or no host would be left.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> without(named_cluster("p3.16xlarge", 4), ["p3.16xlarge-1"]).name
@@ -43,10 +43,11 @@ def without(cluster: Cluster, hosts: Collection[str]) -> Cluster:
 
 
 def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
-    """Returns the cluster with the devices of one host taking so many times as long for everything.
+    """Returns the cluster in which the devices of one host, given by its name, take `factor` times as long for
+    everything.
 
     Raises:
-        ValueError: a host that the cluster hasn't, or a factor that isn't a finite number above 0.
+        ValueError: the cluster has no host of this name, or the factor isn't a finite number above 0.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise ValueError(f"host {host} is {factor!r} times as slow, but that must be a finite number above 0")
@@ -63,7 +64,9 @@ def slowed(cluster: Cluster, host: str, factor: float) -> Cluster:
 
 
 def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster, Mapping[Device, Device]]:
-    """Returns the cluster with the devices of this name so many times as fast, and the old device for each new one."""
+    """Returns the cluster in which all devices of a name are `factor` times as fast, and for each new device the old
+    one.
+    """
     new: dict[Device, Device] = {}
     hosts = []
     for each in cluster.hosts:
@@ -74,10 +77,10 @@ def faster_devices(cluster: Cluster, name: str, factor: float) -> tuple[Cluster,
 
 
 def faster_links(cluster: Cluster, ends: Collection[tuple[int, int]], factor: float) -> Cluster:
-    """Returns the cluster with the links between some pairs of hosts, by index, carrying so many times the bytes per
-    second.
+    """Returns the cluster in which the links between some pairs of hosts, given by index, carry `factor` times the
+    bytes per second.
 
-    The media that these links share do so, too; latencies stay.
+    The media that these links share with others carry so many times as much, too; latencies stay as they are.
     """
     faster = frozenset(ends)
     links = tuple(
@@ -96,8 +99,8 @@ def _carrying(link: Link, factor: float) -> Link:
 
 
 def fair_ratio(before: Cluster, after: Cluster) -> float:
-    """Returns how many times as long a step may take on the changed cluster before it isn't the devices' rates alone
-    that slow it down.
+    """Returns how many times as long as before a training step may take on a changed cluster if only the lower total
+    rate of its devices slows it down: 1.5 times the ratio of that rate before to that after the change.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> fair_ratio(named_cluster("p3.16xlarge", 3), named_cluster("p3.16xlarge", 2))
@@ -108,8 +111,8 @@ def fair_ratio(before: Cluster, after: Cluster) -> float:
 
 
 def slower(device: Device, factor: float) -> Device:
-    """Returns the device with everything taking so many times as long: its rates divided by the factor, its seconds
-    multiplied.
+    """Returns the device on which everything takes `factor` times as long: its rates are divided by the factor, its
+    seconds multiplied.
     """
     return dataclasses.replace(
         device,

@@ -39,7 +39,9 @@ _PLAIN = ("transcendental_flop", "crowding", "origin", "small_products", "stride
 
 
 def is_cluster_file(name: str) -> bool:
-    """Returns whether a name is that of a JSON file which lists hosts; whether that file is right isn't checked."""
+    """Returns whether a name is the path of a JSON file of a whole cluster, which lists hosts; whether the file is
+    right isn't checked.
+    """
     if name in machine_file.known_machines():
         return False
     data = peek(pathlib.Path(name))
@@ -50,8 +52,8 @@ def read_cluster(path: str | os.PathLike[str]) -> Cluster:
     """Reads a cluster, its hosts and the links between them, from a JSON file.
 
     Raises:
-        ValueError: there is no such file, or what is wrong with it: a pair of hosts without a link, a host that is
-            there twice, an unknown unit, a rate that can't be.
+        ValueError: there is no such file, or it is wrong: a pair of hosts has no link, a host is there twice, a unit is
+            unknown, a rate is impossible; says what and where.
     """
     return _File(pathlib.Path(path)).cluster()
 
@@ -185,8 +187,8 @@ class _File:
 
 
 def link_of(figures: Mapping[str, Any], source: str = "", target: str = "") -> Link:
-    """Returns the link of an entry of a cluster file; in the names of media that it shares, {from} and {to} stand for
-    its hosts.
+    """Returns the link that an entry of a cluster file describes; in the names of media that the link shares, {from}
+    and {to} are replaced by the names of its hosts, `source` and `target`.
     """
     shares = figures.get("shares", ())
     named = (shares,) if isinstance(shares, str) else shares

@@ -45,8 +45,8 @@ def measured_cpu(num_devices: int, memory_bytes: float | None = None) -> Device:
     """Measures this machine's CPU, and returns one of its `num_devices` equal shares as a device.
 
     Args:
-        num_devices: how many compute at a time on this machine.
-        memory_bytes: the machine's memory; None: as much as it has.
+        num_devices: how many such devices compute on this machine at the same time.
+        memory_bytes: the machine's memory in bytes; None: as much as it has.
     """
     core = _core()
     cores = os.cpu_count() or 1
@@ -165,11 +165,12 @@ def core_seconds(
     cpu_s: Callable[[], float] = time.process_time,
     wall_s: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several after one
-    that compiles.
+    """Returns the CPU seconds, of all threads, that one run of a function takes: a low quantile of several runs, after
+    a first run that compiles.
 
-    Not wall time: what else runs on the machine while Alpa compiles must not change the plan. Not the least, which may
-    miss a thread that still runs, and not the median, in which threads that wait for work spin.
+    It isn't wall time, since what else runs on the machine must not change the result. It isn't the least, which may
+    miss a thread that still runs, nor the median, which contains spinning threads that wait for work. `cpu_s` and
+    `wall_s` are the clocks of this process, in seconds.
     """
     run()
     seconds: list[float] = []

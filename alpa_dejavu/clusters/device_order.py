@@ -25,9 +25,9 @@ def device_order(cluster: Cluster, hosts: Sequence[int], logical_mesh: Sequence[
     host by the best link that is left.
 
     Args:
-        cluster: whose links count.
-        hosts: of the stage, by their index, each with equally many devices in it.
-        logical_mesh: rows and columns of devices.
+        cluster: the cluster with the links.
+        hosts: the indices of the stage's hosts; the stage has equally many devices on each.
+        logical_mesh: the numbers of rows and columns of the stage's logical mesh of devices.
 
     >>> from alpa_dejavu.testing import example_cluster
     >>> device_order(example_cluster(num_hosts=4), [0, 2, 3], (3, 1))

@@ -13,7 +13,9 @@ _KNOWN: dict[int, tuple[weakref.ref[Cluster], tuple[int, ...]]] = {}
 
 
 def kinds_of(cluster: Cluster) -> tuple[int, ...]:
-    """Returns the kind of each host of a cluster, as `host_kinds` numbers them, and caches them for the next call."""
+    """Returns the number of the kind of each host of a cluster (hosts of one kind are interchangeable), as `host_kinds`
+    does, and caches them for the next call.
+    """
     key = id(cluster)
     known = _KNOWN.get(key)
     if known is None or known[0]() is not cluster:
@@ -23,7 +25,7 @@ def kinds_of(cluster: Cluster) -> tuple[int, ...]:
 
 
 def members_of_kinds(cluster: Cluster) -> list[list[int]]:
-    """Returns for each kind of host the hosts of that kind, by their index in the cluster."""
+    """Returns for each kind of host (hosts of one kind are interchangeable) the indices of its hosts in the cluster."""
     kinds = kinds_of(cluster)
     return [[host for host, of in enumerate(kinds) if of == kind] for kind in range(max(kinds) + 1)]
 

@@ -13,13 +13,12 @@ __all__ = ["hosts_by_names"]
 def hosts_by_names(plan: Plan, num_hosts: int | None = None) -> ClusterSummary:
     """Returns the summary of an old plan's cluster as far as its stages tell: the hosts that they name.
 
-    How many devices other hosts have, and their memory, isn't known.
-
-    The hosts are of a machine type if so many of it have all these names. Else those that aren't named are left out,
-    and none is taken to be like another.
+    If the names are those that hosts of a known machine type get in a cluster of `num_hosts`, all hosts of that cluster
+    are listed, and are interchangeable. Else only the named hosts are, and each is of a kind of its own. Each host gets
+    the most devices that stages use on one host, and a host without a stage gets 0 bytes of memory: neither is known.
 
     Args:
-        plan: from before plans held a summary of their cluster.
+        plan: a plan from before plans held a summary of their cluster.
         num_hosts: how many hosts the cluster has; None: as many as the stages name.
     """
     taken = plan.devices_of_hosts

@@ -23,7 +23,7 @@ def link_map(hosts: Sequence[str], links: Sequence[Sequence[Link | None]], figur
     Args:
         hosts: the hosts' names.
         links: `links[a][b]` goes from host a to host b; None: a blank field.
-        figure: of `Link`, "bytes_per_s" or "latency_s".
+        figure: the field of `Link` that is drawn, "bytes_per_s" or "latency_s".
     """
     import plotly.graph_objects as go
 

@@ -57,8 +57,8 @@ UNITS: Mapping[str, float] = {
 
 
 def known_machines() -> list[str]:
-    """Returns the names of all machine types that come with the package ("local-cpu" has links alone: its devices are
-    measured).
+    """Returns the names of all machine types that come with the package ("local-cpu" has figures of links only: its
+    devices are measured).
 
     >>> "p3.16xlarge" in known_machines()
     True
@@ -70,7 +70,7 @@ def read_machine(name: str) -> MachineData:
     """Reads the figures of a machine type from its file: one that comes with the package, or the user's.
 
     Raises:
-        ValueError: no such machine or file, or what is wrong with it, in which line.
+        ValueError: there is no such machine or file, or the file is wrong; says what, and in which line.
     """
     if name in known_machines():
         # These are checked when they change, by a test: the checker takes longer to import than all else here.
@@ -97,8 +97,8 @@ def read_machine(name: str) -> MachineData:
 
 
 def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Returns how many devices each host has, and how many hosts there are, by a machine's file; None where it doesn't
-    say.
+    """Returns how many devices each host has, and how many hosts there are, by the data of a machine type's file; None
+    for either that the file doesn't say.
     """
     shape = data["devices_per_host"]
     if isinstance(shape, list):
@@ -107,25 +107,27 @@ def devices_and_hosts(data: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def price(data: Mapping[str, Any]) -> float | None:
-    """Returns the price of a whole machine, in US dollars per hour; None where its file has none."""
+    """Returns the price of a whole machine, in US dollars per hour, by the data of its file; None if that has none."""
     figure = data.get("price_per_hour")
     return None if figure is None else si(figure)
 
 
 def memory_margin(data: Mapping[str, Any]) -> float | None:
-    """Returns the share of a device's memory that plans leave free; None where the machine's file has none."""
+    """Returns the share of a device's memory that plans leave free, by the data of a machine's file; None if that has
+    none.
+    """
     figure = data.get("memory_margin")
     return None if figure is None else si(figure)
 
 
 def link(figures: Mapping[str, Any]) -> Link:
-    """Returns the link that a machine's file describes, with its figures in SI units."""
+    """Returns the link that an entry of a machine's file describes, with its figures converted to SI units."""
     found: dict[str, Any] = {name: si(figure) for name, figure in figures.items()}
     return Link(**found)
 
 
 def device(figures: Mapping[str, Any]) -> Device:
-    """Returns the device that a machine's file describes, with its figures in SI units."""
+    """Returns the device that an entry of a machine's file describes, with its figures converted to SI units."""
     return Device(
         name=figures["name"],
         flop_per_s={dtype: si(figure) for dtype, figure in figures["flop_per_s"].items()},
@@ -140,5 +142,5 @@ def device(figures: Mapping[str, Any]) -> Device:
 
 
 def si(figure: Mapping[str, Any]) -> float:
-    """Returns the value of a file's figure, converted from the unit that it has there to the SI unit."""
+    """Returns the value of a figure of a file, such as {"value": 40, "unit": "GiB"}, converted to the SI unit."""
     return float(figure["value"]) * UNITS[figure["unit"]]

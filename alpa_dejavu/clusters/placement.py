@@ -26,11 +26,11 @@ def place(
     The largest submesh, of equal ones the last, takes the first hosts.
 
     Args:
-        submeshes: of the stages, in their order.
-        cluster: whose hosts they take.
-        kinds: for each stage the kind (`host_kinds`) of each of its hosts; None: any. A stage's hosts of one kind are
-            then as near to each other in the cluster's order as can be, and parts of hosts fill those that others
-            have begun.
+        submeshes: the submesh of each stage, in the order of the stages.
+        cluster: the cluster with the hosts.
+        kinds: for each stage the kind (`host_kinds`) of each of its hosts; None: hosts of any kind. If kinds are given,
+            a stage's hosts of one kind are as near to each other in the cluster's order as possible, and a stage on a
+            part of a host takes one that other stages have begun to fill.
 
     Where links within hosts are slower than those between, neighbouring stages are on different hosts if they can be.
 
@@ -69,10 +69,11 @@ def place(
 def alpas_hosts(
     submeshes: Sequence[Submesh], num_hosts: int, devices_per_host: int
 ) -> list[tuple[int, ...]] | None:
-    """Returns for each stage's submesh the hosts that Alpa gives it by itself, on equal hosts; None where it refuses.
+    """Returns for each stage's submesh the indices of the hosts that Alpa itself gives it, on equal hosts; None where
+    Alpa refuses the submeshes.
 
-    It fills one host after the other, and takes part of no host but the one that it is at. `place` goes back to hosts
-    that have room left, and else does the same.
+    Alpa fills one host after the other, and refuses a submesh that the host which it is at has too few devices left
+    for, or that takes parts of several hosts. `place` goes back to hosts that have room left, and else does the same.
 
     References:
         Alpa's `get_sliced_virtual_submeshes`.
@@ -120,7 +121,7 @@ def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Clu
     """Places the stages of a slicing on a cluster's hosts; returns for each stage the indices of its hosts.
 
     Raises:
-        NoPlanError: the stages don't fit; see `packs`.
+        NoPlanError: the stages' submeshes don't fill the hosts.
     """
     kinds = None
     if space.hosts is not None:
@@ -130,11 +131,11 @@ def place_stages(stages: Sequence[StageChoice], space: SearchSpace, cluster: Clu
 
 
 def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
-    """Returns a mask of the submeshes that fill hosts in any mixture with no more devices of a kind than there are;
-    shape (S,).
+    """Returns a mask of those of a search space's submeshes that fit on the hosts in any mixture that has no more
+    devices of a kind of host than there are; shape (S,).
 
-    They are whole hosts, and parts that divide each other: three stages of 4 devices don't fill two hosts of 6. Of
-    alike hosts those are all that don't take parts of several.
+    They are whole hosts, and parts of a host that divide each other: three stages of 4 devices don't fit on two hosts
+    of 6. Where hosts are alike, they are all submeshes but those that take parts of several hosts.
     """
     found = np.ones(len(space.submeshes), dtype=np.bool_)
     for s, submesh in enumerate(space.submeshes):
@@ -148,8 +149,8 @@ def packs(space: SearchSpace, cluster: Cluster) -> NDArray[np.bool_]:
 
 
 def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
-    """Returns masks of sets of submeshes that fill hosts in any mixture, each of shape (S,): those that fill them host
-    by host and, on alike hosts, those that go across.
+    """Returns masks of sets of a search space's submeshes, each of shape (S,), so that the submeshes of one set fit on
+    the hosts in any mixture: those that fill host by host and, where hosts are alike, those across hosts.
     """
     by_hosts = packs(space, cluster)
     if space.hosts is not None:
@@ -159,7 +160,7 @@ def packings(space: SearchSpace, cluster: Cluster) -> list[NDArray[np.bool_]]:
 
 
 def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
-    """Returns how many devices of each kind of host each submesh of a search space takes, shape (S, K)."""
+    """Returns how many devices of each of K kinds of hosts each of a search space's S submeshes takes, shape (S, K)."""
     assert space.hosts is not None, "asked where hosts are unlike"
     kinds = np.array(kinds_of(cluster))
     counts = [np.bincount(kinds[list(hosts)], minlength=int(kinds.max()) + 1) for hosts in space.hosts]
@@ -168,8 +169,8 @@ def kinds_of_sites(space: SearchSpace, cluster: Cluster) -> NDArray[np.int64]:
 
 
 def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[np.int64]:
-    """Returns how many devices of each kind of host a cluster has, shape (K,): on all hosts, or on so many of each
-    kind.
+    """Returns how many devices of each of K kinds of hosts a cluster has, shape (K,): on all hosts, or if `hosts` says
+    how many hosts of each kind count, on those.
     """
     members = members_of_kinds(cluster)
     each = np.array([cluster.hosts[of_kind[0]].num_devices for of_kind in members])
@@ -177,8 +178,8 @@ def devices_of_kinds(cluster: Cluster, hosts: Sequence[int] | None) -> NDArray[n
 
 
 def site_of(stage: StagePlan, space: SearchSpace, cluster: Cluster) -> int | None:
-    """Returns the index of the submesh in a search space that a plan's stage has, by its shape and its kinds of hosts;
-    None if it isn't there.
+    """Returns the index in a search space of the submesh that a plan's stage is on, found by its shape and the kinds of
+    its hosts; None if the search space hasn't got it.
     """
     if space.hosts is None:
         return space.submeshes.index(stage.submesh) if stage.submesh in space.submeshes else None

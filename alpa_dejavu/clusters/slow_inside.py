@@ -32,13 +32,13 @@ def slow_inside(cluster: Cluster) -> bool:
 
 
 def across_hosts(cluster: Cluster, parts: Sequence[int], several: Sequence[int]) -> list[Submesh]:
-    """Returns submeshes that take a part of each of several alike hosts: one device of each of some, or more of each of
-    all.
+    """Returns submeshes that take a part of each of several hosts that are alike: one device of each of some or all
+    hosts, or more devices, but not all, of each of all hosts.
 
     Args:
-        cluster: its hosts, with equally many devices.
-        parts: how many of a host's devices a stage may take.
-        several: how many hosts a stage may take, besides all.
+        cluster: the cluster, whose hosts have equally many devices.
+        parts: the numbers of a host's devices that a stage may take.
+        several: the numbers of hosts that a stage may take, besides all.
     """
     hosts, devices = len(cluster.hosts), cluster.hosts[0].num_devices
     found = [Submesh(n, 1) for n in dict.fromkeys([*several, hosts])]

@@ -21,17 +21,17 @@ _OPTIONS = {0: {}, 2: {"prefer_reduce_scatter": True}, 3: {"force_zero_stage_3":
 def submeshes(cluster: Cluster, kind: str = "power_of_two") -> tuple[Submesh, ...]:
     """Returns the submeshes that stages on a cluster may have: parts of a host, then whole hosts.
 
-    Where hosts have unlike numbers of devices, they are those of each kind of host.
+    Where hosts have unlike numbers of devices, they are the submeshes of each kind of host, and mixtures of kinds.
 
-    Where links within hosts are slower than those between them, parts of several hosts come too.
+    Where links within hosts are slower than those between them, submeshes on parts of several hosts are added.
 
     Args:
-        cluster: its hosts.
+        cluster: the cluster with the hosts.
         kind: "power_of_two" (1, 2, 4 ... devices, then 1, 2, 4 ... hosts), "small_power_of_two" (at most 4 hosts) or
             "all" (every number of hosts). All of a host, and all of the cluster, is always among them.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: the kind is unknown.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: why these fill every cluster.
@@ -89,22 +89,22 @@ def search_space(
     """Returns the search space of a stage: every split of every submesh into data and tensor parallelism, with every
     remat and ZeRO level.
 
-    Tensor-parallel devices are in one host, but for stages on parts of several hosts, and there are no more
-    data-parallel ones than a micro-batch divides among. Where it divides among all devices they are offered in a row,
-    too, for the auto-sharding pass to cut what it likes: experts of a mixture among them. ZeRO levels above 0 are
-    offered where there are data-parallel devices to share.
-    On hosts of unlike kinds (`host_kinds`) a submesh stands once for each choice of kinds of hosts that it may be on.
+    Tensor-parallel devices are in one host, but for stages on parts of several hosts, and the number of data-parallel
+    ones divides the micro-batch. If the number of all devices does, they are offered in one row, too, which Alpa's
+    auto-sharding pass may divide as it likes, such as among the experts of a mixture. ZeRO levels above 0 are offered
+    where there are several data-parallel devices.
+    On hosts of unlike kinds (`host_kinds`) a submesh occurs once for each choice of kinds of hosts that it may be on.
 
     Args:
-        cluster: its hosts.
-        micro_batch: samples.
-        kind: of submeshes, as `submeshes` takes it.
-        remat: of "none" and "layer".
-        zero: of 0, 2 and 3.
-        imbalance: as `SearchSpace.allowed_imbalance`.
+        cluster: the cluster with the hosts.
+        micro_batch: the number of samples of a micro-batch.
+        kind: the kind of submeshes: "power_of_two", "small_power_of_two" or "all", as `submeshes` takes it.
+        remat: the choices of remat, from "none" and "layer".
+        zero: the choices of the ZeRO level, from 0, 2 and 3.
+        imbalance: the factor, less one, by which a stage's shares of operations and devices may differ.
 
     Raises:
-        ValueError: as `submeshes` does.
+        ValueError: the kind of submeshes is unknown.
     """
     unlike = max(kinds_of(cluster)) > 0
 
@@ -122,11 +122,11 @@ def search_space(
 
 
 def on_sites(space: SearchSpace, cluster: Cluster) -> SearchSpace:
-    """Returns the search space with each submesh once for each choice of kinds of hosts that it may be on.
+    """Returns the search space in which each submesh occurs once for each choice of kinds of hosts that it may be on.
 
     Args:
-        space: of submeshes that may be anywhere, as Alpa offers them.
-        cluster: its hosts; where they are alike, the space stays as it is.
+        space: the search space, whose submeshes may be on any hosts, as Alpa offers them.
+        cluster: the cluster with the hosts; where they are alike, the search space stays as it is.
 
     Raises:
         NoPlanError: the cluster hasn't the hosts for any submesh.
@@ -145,11 +145,11 @@ def fitting(space: SearchSpace, cluster: Cluster) -> SearchSpace:
     """Returns the part of a search space whose submeshes a cluster has the hosts for.
 
     Args:
-        space: of submeshes that may be anywhere, as Alpa offers them.
-        cluster: its hosts.
+        space: the search space, whose submeshes may be on any hosts, as Alpa offers them.
+        cluster: the cluster with the hosts.
 
     Raises:
-        NoPlanError: there is no such part.
+        NoPlanError: the cluster hasn't the hosts for any submesh.
     """
     devices = sorted((host.num_devices for host in cluster.hosts), reverse=True)
     chosen = [

@@ -15,19 +15,18 @@ __all__ = ["allowed_ranges"]
 def allowed_ranges(
     model: Model, submesh: Submesh, cluster: Cluster, space: SearchSpace, place: int
 ) -> NDArray[np.bool_]:
-    """Returns which ranges of layers may be a stage on a submesh by Alpa's rules, as booleans.
+    """Returns which ranges of layers i..j may be a stage on a submesh by Alpa's rules, as booleans of shape (L, L) for
+    L layers, False below the diagonal.
 
-    The whole cluster is for all layers alone; shares of work and devices may differ only so much.
+    A submesh of all devices may only have all layers. A range's share of the matrix products' operations may differ
+    from the submesh's share of the computing rate by `allowed_imbalance` of the search space plus one, as a factor.
 
     Args:
-        model: the layers.
-        submesh: that the ranges are to be on.
-        cluster: its hosts.
-        space: that the submesh is of.
-        place: its index there.
-
-    Returns:
-        Shape (L, L); nothing below the diagonal.
+        model: the model with the layers.
+        submesh: the submesh that a stage would run on.
+        cluster: the cluster that the submesh is a part of.
+        space: the search space that the submesh belongs to.
+        place: the index of the submesh in the search space.
     """
     num_layers, imbalance = model.num_layers, space.allowed_imbalance
     allowed = np.triu(np.ones((num_layers, num_layers), dtype=np.bool_))

@@ -21,7 +21,10 @@ _Key = tuple[str, tuple[int, ...], int]
 def latencies(
     model: LatencyModel, many: Sequence[Operators], device: Device, at_a_time: int = 1 << 16
 ) -> list[Latency]:
-    """Returns a latency model's prediction for each of many sets of operators, asking it for a great many at a time."""
+    """Returns a latency model's prediction on a device for each of many sets of operators, in their order.
+
+    Sets are joined until they have about `at_a_time` operators, which the model then predicts in one call.
+    """
     found: list[Latency] = []
     for part in _parts(many, at_a_time):
         whole = model.predict(Operators.joined(part), device)
@@ -48,8 +51,8 @@ def _parts(many: Sequence[Operators], at_a_time: int) -> list[list[Operators]]:
 
 @final
 class SentSeconds:
-    """A cache of a communication model's seconds of collectives on one cluster: each size in a group is
-    asked for once.
+    """A cache of the seconds that a communication model predicts for collectives on one cluster: each number of bytes
+    is predicted once for each group of devices.
     """
 
     def __init__(self, model: CommunicationModel) -> None:
@@ -57,8 +60,11 @@ class SentSeconds:
         self._known: dict[_Key, tuple[FloatArray, FloatArray]] = {}
 
     def ask(self, wanted: Iterable[tuple[str, FloatArray, Group]]) -> None:
-        """Asks the communication model for those wanted collectives that aren't cached yet, in one call per kind and
-        group.
+        """Predicts and caches the seconds of collectives that aren't cached yet, in one call of the communication model
+        for each kind of collective and group.
+
+        Args:
+            wanted: the name of each collective, its sizes in bytes, and the group of devices that runs it.
         """
         sizes: dict[_Key, list[FloatArray]] = {}
         groups: dict[_Key, Group] = {}

@@ -22,7 +22,8 @@ al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, 
 class EvenDivision:
     """A division of layers among a stage's devices as in Megatron-LM, where the layers' jaxprs aren't at hand.
 
-    Data-parallel devices divide the batch, tensor-parallel ones each operator.
+    Data-parallel devices divide the batch, tensor-parallel ones each operator. `whole` has the bytes of the model's
+    unsharded tensors, and `zero` is the ZeRO level.
 
     References:
         Shoeybi et al., Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism, 2019.
@@ -36,19 +37,19 @@ class EvenDivision:
 
     @property
     def variants(self) -> Sequence[int]:
-        """Returns the layer of each sharding variant; each layer is sharded in one way, so these are all layers in
-        order.
+        """Returns the layer's number for each sharding variant (way to shard one layer): 0..L-1, since each layer is
+        sharded in one way only.
         """
         return range(self.model.num_layers)
 
     @property
     def of_stages(self) -> None:
-        """Returns None: a layer is divided in the same way in whatever stage it is, so it has one variant."""
+        """Returns None, which says that each layer is sharded in the same way in whatever stage it is."""
         return None
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns each layer's operators on one device in a phase: forward and backward are divided by all devices, the
-        optimizer step by those that share its state.
+        """Returns each layer's operators on one device in a phase: "forward" and "backward" are divided by all devices,
+        "step" (the optimizer's update) by those that share the optimizer's state.
         """
         return self._operators[phase]
 
@@ -60,8 +61,8 @@ class EvenDivision:
         return {phase: _divided(self.model.layers, phase, way) for phase, way in ways.items()}
 
     def exchanges(self, variant: int, phase: str) -> Sequence[AxisCollectives]:
-        """Returns a layer's all-reduces among tensor-parallel devices in a pass: half of them forward, half
-        backward.
+        """Returns one layer's all-reduces among tensor-parallel devices in a phase: half of those of a micro-batch in
+        "forward", half in "backward" (of a training step), none in "step".
         """
         whole = np.array(self.model.layers[variant].exchanged_bytes, dtype=np.float64)
         if phase == "step" or not len(whole) or (phase == "backward" and not self.model.training):
@@ -69,9 +70,11 @@ class EvenDivision:
         return (AxisCollectives("all_reduce", 1, whole / self.data_parallel, np.full(len(whole), 0.5)),)
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the data-parallel collectives of a phase, such as the gradients' all-reduce once a step.
+        """Returns the collectives among data-parallel devices in a phase ("forward", "backward" or "step") for each
+        stage of layers i..j, with bytes of shape (L, L).
 
-        With ZeRO-3 parameters are gathered for each pass, and gradients scattered.
+        Gradients are all-reduced once a step, or with ZeRO-2 reduce-scattered, and as many bytes all-gathered. With
+        ZeRO-3 parameters are all-gathered forward and backward, and gradients reduce-scattered backward.
         """
         if not self.model.training and (phase != "forward" or self.zero < 3):
             return ()
@@ -89,7 +92,8 @@ class EvenDivision:
     def memory(self) -> MemoryShares:
         """Returns the shares of parameters, gradients, optimizer state and activations that each device keeps.
 
-        Tensor parallelism divides all but some activations; data parallelism what the ZeRO level says.
+        Tensor parallelism divides all but some activations; data parallelism divides the activations, and what the
+        ZeRO level says of the rest.
         """
         along, across = self.tensor_parallel, self.data_parallel
         keeping = 1 / (along * (across if self.zero == 3 else 1))

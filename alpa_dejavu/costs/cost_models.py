@@ -17,8 +17,8 @@ class CostModels:
     """A pair of a latency model of operators and a communication model of collectives, which always go together.
 
     Attributes:
-        latency: of operators on a device.
-        communication: of collectives among devices and sends between them.
+        latency: the model that predicts the seconds of operators on a device.
+        communication: the model that predicts the seconds of collectives among devices and of sends between them.
     """
 
     latency: LatencyModel
@@ -28,7 +28,8 @@ class CostModels:
     def named(
         cls, latency: str | LatencyModel = "analytic", communication: str | CommunicationModel = "alpha-beta"
     ) -> CostModels:
-        """Returns the latency and communication models of these names, or the given ones.
+        """Returns the pair of the latency and the communication model of these names; a model in place of a name is
+        taken as it is.
 
         Raises:
             ValueError: a name is unknown.
@@ -38,7 +39,7 @@ class CostModels:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Returns the names of the latency and communication models' classes, by which files say what they were made
-        with.
+        """Returns the class names of the latency model and of the communication model, by which files record which
+        models their predictions come from.
         """
         return type(self.latency).__name__, type(self.communication).__name__

@@ -31,10 +31,11 @@ _ALONE: Mapping[_Ends, int] = types.MappingProxyType({})
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutBytes:
-    """The bytes and number of tensors that one micro-batch sends across the cut before each layer, each of shape (L,).
+    """The bytes and the number of tensors that one micro-batch sends from stage to stage if a model of L layers is cut
+    before a layer, each of shape (L,).
 
-    Those are all tensors that were made before the cut and are used behind it, forward and backward; none before layer
-    0.
+    Those are all tensors that are made on one side of the cut and used on the other, in the forward and in the backward
+    pass; none for layer 0.
     """
 
     forward_bytes: FloatArray
@@ -44,7 +45,9 @@ class CutBytes:
 
     @classmethod
     def of(cls, model: Model) -> CutBytes:
-        """Returns the bytes and tensors that cross each cut of a model's layers."""
+        """Returns the bytes and the number of a model's tensors that one micro-batch sends across a cut before each
+        layer.
+        """
         num_layers = model.num_layers
         steps = np.zeros((4, num_layers + 1))
         for tensor in model.tensors:
@@ -64,8 +67,8 @@ class CutBytes:
 
     @property
     def largest(self) -> float:
-        """Returns the largest bytes of a tensor that crosses a cut; tensors that cross a cut together count with their
-        mean.
+        """Returns the bytes of the largest tensor that is sent from one stage to another, wherever layers are cut;
+        tensors that cross the same cut count with their mean size.
         """
         ways = (self.forward_bytes, self.forward_tensors), (self.backward_bytes, self.backward_tensors)
         return max(float(np.max(num_bytes / np.maximum(tensors, 1))) for num_bytes, tensors in ways)
@@ -74,13 +77,15 @@ class CutBytes:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class InterstageTable:
-    """The seconds of one micro-batch's transfer between stages on any two of S submeshes, by D kinds of links.
+    """A table of the seconds of one micro-batch's transfer between stages on any two of S submeshes, by D kinds of
+    links.
 
     Attributes:
         links: shape (S, S), the kind of link from a stage on one submesh to the next stage on another.
-        forward_s, backward_s: shape (L, D), across the cut before each layer.
-        ends: of each kind of link, a host that sends forward and one that receives.
-        shares: shape (D,), how many shares of a tensor go at a time.
+        forward_s, backward_s: shape (L, D), seconds over each kind of link where the next stage begins with each of L
+            layers.
+        ends: for each kind of link, the index of a host that sends forward and of one that receives.
+        shares: shape (D,), into how many shares, sent at the same time, a tensor is cut on each kind of link.
     """
 
     links: NDArray[np.int64]
@@ -90,29 +95,30 @@ class InterstageTable:
     shares: NDArray[np.int64]
 
     def seconds(self, layer: int, before: int, after: int) -> tuple[float, float]:
-        """Returns the forward and backward seconds of a micro-batch's transfer between stages on two submeshes.
-
-        The second stage begins with the given layer.
+        """Returns the forward and backward seconds of a micro-batch's transfer between a stage on the submesh `before`
+        and the next stage, which begins with `layer`, on the submesh `after`.
         """
         link = self.links[before, after]
         return float(self.forward_s[layer, link]), float(self.backward_s[layer, link])
 
     def of(self, submeshes: Sequence[int]) -> InterstageTable:
-        """Returns the table of transfers for some of the submeshes, by their indices."""
+        """Returns the table of interstage transfers with only some of its submeshes, given by their indices."""
         return dataclasses.replace(self, links=self.links[np.ix_(submeshes, submeshes)])
 
     def sites(
         self, cluster: Cluster, space: SearchSpace, num_micro_batches: int, available: NDArray[np.int64]
     ) -> Sites:
-        """Returns the transfers and the submeshes' use of devices as `Sites`, the form that slicers take.
+        """Returns the seconds of transfers between stages, and the devices that each submesh takes, as `Sites`, the
+        form that slicers take.
 
-        On a shared CPU what crosses counts as `CostTable.slicing_problem` says.
+        Where all devices share one CPU, a transfer to a stage on the share w of all devices counts w + (1 - w) / B
+        times: the rest is hidden by the work on other micro-batches.
 
         Args:
-            cluster: that the submeshes are of.
-            space: of the table.
-            num_micro_batches: B.
-            available: shape (K,), the devices of each kind of host.
+            cluster: the cluster that the submeshes are parts of.
+            space: the search space with the table's submeshes.
+            num_micro_batches: B, the number of micro-batches of a step.
+            available: shape (K,), how many devices there are of each of K kinds of hosts.
         """
         links, seconds = self.links, self.forward_s + self.backward_s
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
@@ -130,10 +136,10 @@ class InterstageTransfer:
     """A model of the seconds that activations and gradients take between the pipeline stages of a model on a cluster.
 
     Args:
-        model: whose tensors cross.
-        cluster: its links.
-        communication: predicts sends.
-        factors: by which sends within a host, and those between hosts, take longer than is predicted.
+        model: the model whose tensors are sent from stage to stage.
+        cluster: the cluster with the hosts of the stages and their links.
+        communication: the model that predicts the seconds of each send.
+        factors: the factors on the predicted seconds of sends within a host, and of sends between hosts.
     """
 
     def __init__(
@@ -148,17 +154,20 @@ class InterstageTransfer:
         self._known: dict[tuple[_Ends, int, int], FloatArray] = {}
 
     def scaled(self, within: float, between: float) -> InterstageTransfer:
-        """Returns the model of transfers in which sends within a host, and between hosts, take so many times what is
-        predicted.
+        """Returns the model of interstage transfers in which sends within a host take `within` times, and sends between
+        hosts `between` times, the seconds that the communication model predicts.
         """
         return InterstageTransfer(self.model, self._cluster, self._communication, (within, between))
 
     def seconds(self, ends: _Ends, shares: int, at_a_time: int = 1) -> FloatArray:
-        """Returns the seconds of one micro-batch's transfer across each cut of the layers, forward and backward; shape
-        (2, L).
+        """Returns the seconds of one micro-batch's transfer across the cut before each of L layers, shape (2, L): the
+        first row forward, the second backward.
 
-        So many shares of a tensor go at a time, and so many pipelines send. The first row is forward, over the link
-        between the ends, the second backward, over the one that leads back.
+        Args:
+            ends: the indices of the hosts of the stage before the cut and of the one behind it; forward goes over the
+                link from the first to the second, backward over the link back.
+            shares: into how many shares, sent at the same time, each tensor is cut.
+            at_a_time: how many pipelines send over the link at the same time.
         """
         key = ends, shares, at_a_time
         if key not in self._known:
@@ -175,11 +184,17 @@ class InterstageTransfer:
     def between(
         self, layer: int, before: Sequence[int], after: Sequence[int], at_a_time: Mapping[_Ends, int] = _ALONE
     ) -> tuple[float, float]:
-        """Returns the forward and backward seconds of a micro-batch's transfer between two stages whose hosts are
-        known.
+        """Returns the forward and backward seconds of a micro-batch's transfer between two successive stages on given
+        hosts.
 
-        The second stage begins with the given layer. All pairs of hosts take part; each way the slowest of them is
-        waited for. `at_a_time` says how many pipelines send from one host to another, where there are several.
+        All pairs of a host of one stage and a host of the other send; each direction takes as long as its slowest pair.
+
+        Args:
+            layer: the first layer of the second stage.
+            before: the index of the host of each device of the first stage.
+            after: the index of the host of each device of the second stage.
+            at_a_time: how many pipelines send from one host to another at the same time, by the pair of their indices;
+                1 for a pair that isn't in it.
         """
         kinds, sending, receiving = kinds_of(self._cluster), set(before), set(after)
         inside = len(sending | receiving) == 1
@@ -193,10 +208,12 @@ class InterstageTransfer:
         return forward, backward
 
     def table(self, space: SearchSpace) -> InterstageTable:
-        """Returns the seconds of transfers between stages on any two submeshes of a search space, across any cut.
+        """Returns the seconds of transfers between stages on any two submeshes of a search space, across a cut before
+        any layer.
 
-        Stages are in different hosts as far as there are enough of them; where hosts are of unlike kinds, on the kinds
-        that the space names.
+        Two stages are taken to be on different hosts; if the cluster has too few for that, the slower link counts, of
+        those within and between hosts. Unlike hosts are of the kinds that the search space names: the slowest link
+        between these kinds counts.
         """
         ends, slowest = self._links(space)
         inside = np.array([a == b for a, b in ends])[slowest]

@@ -20,8 +20,10 @@ _ENDS = (0.05, 0.95)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seconds:
-    """Predicted means and ends of 90 % intervals, in seconds; `in_domain` says whether the model was fitted to the
-    like.
+    """Predicted seconds of some rows (such as kernels or collectives): the means, and both ends of 90 % intervals, each
+    of shape (rows,).
+
+    `in_domain` says which rows are like those that the predicting model was fitted to.
     """
 
     mean: Array
@@ -31,9 +33,12 @@ class Seconds:
 
     @classmethod
     def of(cls, log_s: Array, ends: Array, in_domain: NDArray[np.bool_]) -> Seconds:
-        """Returns the seconds whose natural logarithms were predicted, with both ends of their intervals.
+        """Returns the predicted seconds of some rows, with both ends of their 90 % intervals, from logarithms.
 
-        The logarithm of an end is that of the prediction plus an error; errors have shape (2,), or (rows, 2).
+        Args:
+            log_s: the natural logarithms of the predicted seconds, shape (rows,).
+            ends: the errors that are added to them for the lower and the upper end, shape (2,) or (rows, 2).
+            in_domain: whether each row is like those that the predicting model was fitted to, shape (rows,).
         """
         return cls(np.exp(log_s), np.exp(log_s + ends[..., 0]), np.exp(log_s + ends[..., 1]), in_domain)
 
@@ -42,7 +47,7 @@ class _Rows(Protocol):
     """Rows of what is measured, such as kernels or collectives."""
 
     def take(self: Rows, index: NDArray[np.bool_]) -> Rows:
-        """Returns some of the measured rows, by a mask."""
+        """Returns the measured rows (such as kernels or collectives) that a boolean mask selects."""
         ...
 
     def __len__(self) -> int: ...
@@ -56,7 +61,7 @@ class _Point(Protocol[_Given]):
     """A fitted model of means."""
 
     def log_seconds(self, rows: _Given, /) -> Array:
-        """Returns the logarithms of the predicted seconds of some measured rows, such as kernels."""
+        """Returns the natural logarithms of the seconds that are predicted for some rows, such as kernels."""
         ...
 
 
@@ -69,8 +74,9 @@ def left_out_errors(
 ) -> Array:
     """Returns for each measured row its cross-validated error: the log of measured over predicted seconds.
 
-    The prediction is by a fit that didn't see the row's fold. With one fold alone nothing can be left out: then the
-    errors are those of `whole`, or zero without it.
+    The prediction is by a model that `fit` makes without the rows of the same fold; `folds` has the number of each
+    row's fold. With only one fold nothing can be left out: then the errors are those of `whole`, a model fitted to all
+    rows, or zero without it.
     """
     errors = np.zeros(len(rows))
     for held in np.unique(folds):
@@ -82,6 +88,6 @@ def left_out_errors(
 
 
 def interval_ends(errors: Array) -> Array:
-    """Returns the ends of a 90 % interval of errors, which always holds zero; shape (2,)."""
+    """Returns the lower and the upper end, shape (2,), of the middle 90 % of some errors, widened to contain zero."""
     low, high = np.quantile(errors, _ENDS)
     return np.array([min(float(low), 0.0), max(float(high), 0.0)])

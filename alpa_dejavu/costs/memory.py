@@ -20,9 +20,9 @@ __all__ = ["ModelMemory", "StageMemory", "stage_memory", "successors_that_fit"]
 class ModelMemory:
     """The bytes of a model's whole (unsharded) tensors for each range of layers i..j, each of shape (L, L).
 
-    `activations` are those of one micro-batch that wait for its backward; `layer_inputs` what its layers alone take in
-    from others; `temporaries` the largest layer's while it computes, `remat_temporaries` the same where its backward
-    computes its activations again.
+    `activations` are those of one micro-batch that wait for its backward pass; `layer_inputs` what its layers take in
+    from other layers or from outside, which is all that remat keeps; `temporaries` the largest layer's while it
+    computes, `remat_temporaries` the same where its backward pass computes its activations again.
     """
 
     parameters: FloatArray
@@ -35,7 +35,7 @@ class ModelMemory:
 
     @classmethod
     def of(cls, model: Model) -> ModelMemory:
-        """Returns the bytes of a model's tensors for each range of layers.
+        """Returns the bytes of a model's unsharded tensors (parameters, activations ...) for each range of layers i..j.
 
         Each tensor counts once in a range, however many of its layers use it.
         """
@@ -101,9 +101,9 @@ class StageMemory:
 
 
 def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False) -> StageMemory:
-    """Returns the bytes that each device keeps of a stage, given the device's share of the unsharded tensors.
+    """Returns the bytes that each device keeps of a stage of layers i..j, given its shares of the unsharded tensors.
 
-    With `remat` a layer keeps what it takes in alone, and computes the rest again before its backward.
+    With `remat` a layer keeps only its inputs, and computes the rest again before its backward pass.
     """
     kept = memory.layer_inputs * shares.layer_inputs if remat else memory.activations * shares.activations
     computing = memory.remat_temporaries if remat else memory.temporaries
@@ -117,11 +117,11 @@ def stage_memory(memory: ModelMemory, shares: MemoryShares, remat: bool = False)
 
 
 def successors_that_fit(stage: StageMemory, limit_bytes: float, run: Run) -> NDArray[np.int64]:
-    """Returns how many stages may follow layers i..j so that they fit in memory: Alpa's `max_n_succ_stages`, or -1 if
-    they don't fit even as the last stage.
+    """Returns for each stage of layers i..j how many stages may follow it so that it fits in a memory limit: Alpa's
+    `max_n_succ_stages`, or -1 if it doesn't fit even as the last stage.
 
-    Shape (L, L). A stage of a pipeline of S that is followed by n others keeps min(n+1, B) micro-batches in 1F1B,
-    min(2n+1, B) in the overlap-friendly one, B in GPipe and none in inference.
+    Shape (L, L). A stage that is followed by n others keeps the activations of min(n+1, B) of B micro-batches in 1F1B,
+    min(2n+1, B) in the overlap-friendly schedule, B in GPipe and none in inference.
     """
     free = limit_bytes - stage.resident - stage.temporary
     with np.errstate(divide="ignore", invalid="ignore"):

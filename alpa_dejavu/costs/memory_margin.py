@@ -32,16 +32,17 @@ _STEEPEST, _LEAST = 50.0, 1e-6
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryResiduals:
-    """The measured peaks of memory relative to the analytic count: log ratios from which a margin is estimated.
+    """The measured peaks of memory relative to the bytes counted from tensors (the analytic count): log ratios from
+    which a memory margin is estimated.
 
     Attributes:
-        log_ratios: logarithms of measured over counted bytes, by `MEMORY_PARTS`; under "peak", of whole peaks, for the
-            kinds that have none of their own.
-        num_groups: how many of them are independent: models, or clusters.
-        origin: what was measured.
-        framework: that ran while it was measured. What a framework keeps besides the count (a context, buffers, what
-            its allocator wastes) is its own, so of another one's residuals the spread around the count is taken and no
-            mean, and however many there are, they don't make the risk under Alpa known.
+        log_ratios: logarithms of measured over counted bytes by kind of memory: "resident", "per_micro_batch" or
+            "temporary" (`MEMORY_PARTS`); under "peak", of whole peaks, for the kinds that have none of their own.
+        num_groups: in how many independent groups, such as models or clusters, they were measured.
+        origin: what was measured, for people.
+        framework: the framework that ran while peaks were measured. Each keeps bytes of its own besides those counted
+            (a context, buffers, what its allocator wastes). So from another framework than Alpa only the spread around
+            the count is used, not the mean, and the risk under Alpa stays unknown.
 
     Raises ValueError for an unknown kind, a ratio that isn't finite, fewer than two of a kind, no group, or no name of
     a framework.
@@ -70,12 +71,12 @@ class MemoryResiduals:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the memory residuals were measured under the framework that plans run under, Alpa."""
+        """Returns whether the memory residuals were measured under Alpa, the framework that plans run under."""
         return self.framework == ALPA
 
     def of(self, kind: str) -> FloatArray:
-        """Returns the logarithms of measured over counted bytes of a kind of memory, or of whole peaks where it has
-        none.
+        """Returns the logarithms of measured over counted bytes for a kind of memory such as "resident", or those of
+        whole peaks if the kind has none of its own.
         """
         return np.asarray(self.log_ratios.get(kind, self.log_ratios.get("peak", ())), dtype=np.float64)
 
@@ -83,16 +84,17 @@ class MemoryResiduals:
 @final
 @dataclasses.dataclass(frozen=True)
 class MemoryMargin:
-    """The safety margin for memory: how the analytic count of bytes is corrected, and how much is left free for its
-    errors.
+    """The safety margin for memory: how the bytes counted from tensors (the analytic count) are corrected, and how much
+    memory is left free for their errors.
 
-    Errors of the kinds go together: a stage that needs more activations than counted needs more temporaries too.
+    A stage that needs more activations than counted is taken to need more parameters and temporaries too.
 
     Attributes:
-        risk: of running out of memory that a plan may have.
-        residuals: None: nothing was measured, and the risk is unknown; the count is taken as it is, and a share of the
-            memory is left free. With them the margin is theirs alone.
-        free_share: that share; None: each host's own, or `DEFAULT_MARGIN` where it has none.
+        risk: the probability of running out of memory that a plan may have.
+        residuals: measured over counted peaks, from which the margin follows; None: nothing was measured, and the risk
+            is unknown: the count is taken as it is, and `free_share` of the memory is left free.
+        free_share: the share of each device's memory that is left free without residuals; None: each host's own, or
+            `DEFAULT_MARGIN` where it has none.
     """
 
     risk: float = DEFAULT_RISK
@@ -106,7 +108,9 @@ class MemoryMargin:
             checks.share("memory", "memory_margin", self.free_share)
 
     def free_share_of(self, host: Host) -> float:
-        """Returns the share of a host's device memory that stages whose peaks weren't measured must leave free."""
+        """Returns the share of a host's device memory that stages whose peaks weren't measured must leave free; zero if
+        the margin follows from measured residuals.
+        """
         if self.residuals is not None:
             return 0.0
         chosen = host.memory_margin if self.free_share is None else self.free_share
@@ -120,7 +124,7 @@ class MemoryMargin:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough memory peaks were measured, under Alpa, to know a risk as small as the chosen one."""
+        """Returns whether enough memory peaks were measured, under Alpa, to know a risk as small as the chosen one."""
         return self.residuals is not None and self.residuals.is_ours and self._fewest >= self._wanted
 
     def note(self, hosts: Iterable[Host] = ()) -> str:
@@ -152,7 +156,9 @@ class MemoryMargin:
         )
 
     def needed(self, stage: StageMemory) -> StageMemory:
-        """Returns a stage's bytes raised from the analytic count to what it stays below except for the chosen risk."""
+        """Returns a stage's bytes, raised from the analytic count to the bytes that it exceeds only with the chosen
+        risk; unchanged where no peak was measured.
+        """
         if self.residuals is None:
             return stage
         points, more = self._tails
@@ -160,15 +166,15 @@ class MemoryMargin:
         return StageMemory(**{kind: getattr(stage, kind) * float(self._factor(kind, at)) for kind in MEMORY_PARTS})
 
     def fits(self, counted_bytes: Mapping[str, float], hosts: Iterable[Host]) -> bool:
-        """Whether a stage of so many analytic bytes by `MEMORY_PARTS` fits on devices of all these hosts, margin
-        included.
+        """Returns whether a stage fits, margin included, in the memory of a device of each of these hosts;
+        `counted_bytes` has the bytes counted from its tensors by kind (`MEMORY_PARTS`).
         """
         needed = self.needed(StageMemory(**{kind: np.array([[counted_bytes[kind]]]) for kind in MEMORY_PARTS}))
         return bool(needed.peak(1) <= min(map(self.usable_bytes, hosts)))
 
     def probability(self, counted_bytes: Mapping[str, float], limit_bytes: float) -> float | None:
-        """Returns the probability that a stage of so many analytic bytes by `MEMORY_PARTS` exceeds a memory limit; None
-        where nothing was measured.
+        """Returns the probability that a stage exceeds a memory limit, or None where no peak was measured;
+        `counted_bytes` has the bytes counted from its tensors by kind (`MEMORY_PARTS`).
         """
         if self.residuals is None:
             return None
@@ -225,7 +231,9 @@ UNMEASURED = MemoryMargin()
 
 
 def counted_bytes(stage: StagePlan) -> dict[str, float]:
-    """Returns the analytic bytes of memory on each device of a plan's stage, by `MEMORY_PARTS`."""
+    """Returns the bytes counted on each device of a plan's stage by kind of memory: "resident", "per_micro_batch" (of
+    all micro-batches in flight together) and "temporary".
+    """
     return {
         "resident": stage.resident_bytes,
         "per_micro_batch": stage.memory_bytes - stage.resident_bytes - stage.temporary_bytes,
@@ -238,10 +246,9 @@ def with_memory_note(plan: Plan, margin: MemoryMargin, cluster: Cluster, measure
 
     Args:
         plan: the plan.
-        margin: that its stages were taken by.
-        cluster: that it is for.
-        measured: the numbers of the stages whose own peaks were measured: for them the count, and its error, don't
-            matter.
+        margin: the memory margin by which it was decided that its stages fit.
+        cluster: the cluster that the plan is for.
+        measured: the numbers of the stages whose own peaks were measured; the note's probability leaves them out.
     """
     risks = [
         margin.probability(counted_bytes(stage), stage.memory_limit_bytes)

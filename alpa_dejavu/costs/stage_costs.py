@@ -47,8 +47,9 @@ class StageCostModel:
     """A model of the seconds and bytes of stages on a cluster: what they compute, send among their devices, and do once
     a step.
 
-    What crosses from stage to stage is priced by `interstage`; `places` knows the devices of stages. A stage takes as
-    long as its slowest device and its slowest group of devices. What doesn't depend on the mesh is computed once.
+    Its attribute `interstage` prices transfers from stage to stage; its attribute `places` gives the devices that a
+    stage runs on. A stage takes as long as its slowest device and its slowest group of devices. What doesn't depend on
+    the mesh is computed once.
     """
 
     def __init__(self, model: Model, cluster: Cluster, models: CostModels) -> None:
@@ -64,8 +65,8 @@ class StageCostModel:
         self._sent_s = SentSeconds(models.communication)
 
     def prepare(self, choices: Iterable[tuple[StageDevices, MeshConfig]]) -> None:
-        """Predicts in a few large calls the operators and collectives of some stages; without it they are predicted one
-        by one.
+        """Predicts and caches, in a few large calls of the models, the operators and collectives of stages on the given
+        devices with the given mesh configs; without it they are predicted one by one when they are needed.
         """
         meshes = {(devices, _mesh(config)): config for devices, config in choices}
         wanted: dict[Device, dict[_Mesh, MeshConfig]] = {}
@@ -100,10 +101,11 @@ class StageCostModel:
         return [one for exchanges in (*distinct.values(), *combined) for one in exchanges]
 
     def seconds(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds of all stages on some devices with a config, by `COST_KINDS`; shape (len(COST_KINDS), L,
-        L).
+        """Returns the seconds of each stage of layers i..j on some devices with a mesh config, shape (6, L, L): its
+        computing forward and backward, its collectives forward and backward, synchronising gradients, and its update.
 
-        They are rounded, so that layers alike make entries alike wherever they are.
+        The first four are of one micro-batch, the last two of a step (`COST_KINDS`). All are rounded, so that equal
+        layers give exactly equal seconds wherever in the model they are.
         """
         forward, backward, update = self.computed_s(devices, config)
         ahead, back = self._collective_s(devices, config)
@@ -111,8 +113,8 @@ class StageCostModel:
         return rounded(np.stack([forward, backward, ahead, back, once, update]))
 
     def computed_s(self, devices: StageDevices, config: MeshConfig) -> NDArray[np.float64]:
-        """Returns the seconds that a stage's slowest device computes forward, backward and once a step, shape (3, L,
-        L).
+        """Returns the seconds that the slowest device of each stage of layers i..j computes, shape (3, L, L): forward
+        and backward for one micro-batch, and once a step.
         """
         return np.asarray(np.max([self._computed_on(device, config) for device in devices.kinds], axis=0))
 
@@ -151,7 +153,9 @@ class StageCostModel:
         return alone * self.crowding(device, config)
 
     def crowding(self, device: Device, config: MeshConfig) -> float:
-        """Returns the factor by which operators take longer on a device of a stage with several devices than alone."""
+        """Returns the factor by which operators take longer on a device of a stage with several devices than on one
+        that is a stage's only device; 1 for a stage of one device.
+        """
         return device.crowding if config.data_parallel * config.tensor_parallel > 1 else 1.0
 
     def _priced(self, known: _Predicted, operators: Operators, device: Device) -> tuple[Operators, Latency, float]:
@@ -162,7 +166,9 @@ class StageCostModel:
         return known[id(operators)]
 
     def latency_of(self, operators: Operators, device: Device) -> Latency:
-        """Returns the latency of a division's operators on a device, which is predicted once."""
+        """Returns the predicted latency of some operators on a device; it is cached, and so predicted once for each
+        `Operators` object.
+        """
         return self._priced(self._predicted.setdefault(device, {}), operators, device)[1]
 
     def _compute_s(self, device: Device, config: MeshConfig) -> tuple[FloatArray, FloatArray]:
@@ -180,7 +186,7 @@ class StageCostModel:
         return backward + forward * self.trains(config)
 
     def trains(self, config: MeshConfig) -> NDArray[np.bool_]:
-        """Returns whether each sharding variant of a layer has a backward pass."""
+        """Returns for each sharding variant (way to shard one layer) whether its layer has a backward pass."""
         layers = self.model.layers
         return np.array([len(layers[n].backward) > 0 for n in self.division(config).variants])
 
@@ -219,8 +225,8 @@ class StageCostModel:
     def combined(
         self, devices: StageDevices, config: MeshConfig, phase: str
     ) -> list[tuple[AxisCollectives, FloatArray]]:
-        """Returns the collectives that a range of layers sends as one, such as the sum of gradients, with their
-        seconds, of shape (L, L).
+        """Returns the collectives that a stage of layers i..j does in a phase once for all its layers, such as the
+        all-reduce of gradients, each with its seconds, of shape (L, L).
         """
         key = devices, _mesh(config), phase
         if key not in self._sent:
@@ -235,10 +241,10 @@ class StageCostModel:
         return self._together[key]
 
     def sent_s(self, devices: StageDevices, config: MeshConfig, exchange: AxisCollectives) -> FloatArray:
-        """Returns the seconds of a collective, for each size, in the slowest group of a stage's devices along its mesh
-        axis.
+        """Returns the seconds of a collective, for each of its sizes in bytes, in the slowest group of a stage's
+        devices along the collective's mesh axis.
 
-        All groups send at the same time.
+        All groups along that axis communicate at the same time.
         """
         groups = self.places.groups(devices, config, exchange.axis)
         return functools.reduce(

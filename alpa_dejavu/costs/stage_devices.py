@@ -15,18 +15,20 @@ __all__ = ["StageDevices", "StagePlaces", "slowest_device"]
 
 
 def slowest_device(hosts: Sequence[Host], dtype: str = "float32") -> Device:
-    """Returns the device with the lowest rate of all on these hosts, for which a stage on them waits."""
+    """Returns the device on these hosts with the lowest rate of matrix products in a dtype, for which a stage on them
+    waits.
+    """
     return min((host.device for host in hosts), key=lambda device: device.rate(dtype))
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class StageDevices:
-    """The devices that a stage is on, or others on which everything takes the same time.
+    """The devices that a stage runs on; it also stands for other devices on which everything takes the same time.
 
     Attributes:
-        hosts: of each device the number of its host in the cluster, tensor-parallel neighbours next to each other.
-        kinds: the unlike devices among them, the slowest first.
+        hosts: for each device the index of its host in the cluster, tensor-parallel neighbours next to each other.
+        kinds: one `Device` for each kind of device among them, the slowest first.
     """
 
     hosts: tuple[int, ...]
@@ -35,9 +37,9 @@ class StageDevices:
 
 @final
 class StagePlaces:
-    """A factory of the `StageDevices` of a model's stages on a cluster.
+    """A factory of `StageDevices`: the devices that a model's stages run on in a cluster.
 
-    Places on which everything takes the same time are one object.
+    It makes one and the same object for all devices on which everything takes the same time.
     """
 
     def __init__(self, model: Model, cluster: Cluster) -> None:
@@ -46,7 +48,7 @@ class StagePlaces:
         self._groups: dict[tuple[StageDevices, int, int], list[Group]] = {}
 
     def on(self, hosts: Sequence[int]) -> StageDevices:
-        """Returns the devices of a stage, given the host of each device.
+        """Returns the devices of a stage, given the index of the host of each device.
 
         It is the same object for hosts on which everything takes the same time.
         """
@@ -66,7 +68,9 @@ class StagePlaces:
         return self._known(key, hosts, places)
 
     def on_submesh(self, submesh: Submesh, hosts: Sequence[int] | None = None) -> StageDevices:
-        """Returns the devices of a submesh on these hosts; without hosts, every kind of device may be among them."""
+        """Returns the devices of a submesh on the hosts of these indices; without hosts, every kind of device of the
+        cluster may be among them.
+        """
         chosen = range(submesh.num_hosts) if hosts is None else hosts
         each = tuple(host for host in chosen for _ in range(submesh.devices_per_host))
         return self.on(each) if hosts is not None else self._known((submesh,), each, range(len(self._cluster.hosts)))
@@ -81,7 +85,7 @@ class StagePlaces:
         """Returns the groups of devices that communicate along an axis of a stage's mesh: 0 is data-, 1
         tensor-parallel.
 
-        Of groups on hosts of the same kinds, which take equally long, one is returned.
+        Several groups on hosts of the same kinds take equally long: only one of them is returned.
         """
         key = devices, config.tensor_parallel, axis
         if key not in self._groups:

@@ -32,23 +32,27 @@ __all__ = ["CostTable", "cost_table"]
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class CostTable:
-    """The costs of all stages, as arrays of shape (L, L, S, C): entry (i, j, s, c) is of layers i..j on submesh s,
-    config c.
+    """The costs of all stages, as arrays of shape (L, L, S, C): entry (i, j, s, c) is of a stage of layers i..j on
+    submesh s with mesh config c.
 
     Attributes:
-        compute_forward_s, compute_backward_s: operators of one micro-batch; finite everywhere, as the next ones are.
-        collective_forward_s, collective_backward_s: among the stage's devices, for one micro-batch.
-        synchronisation_s, update_s: once a step: of gradients; the optimizer, and what the runtime adds.
-        offered: whether the search may take the entry.
-        max_n_succ_stages: how many stages may follow before memory is full; -1: it doesn't fit.
-        memory: of submesh s with config c, None where there is no such config.
-        memory_limit_bytes: of each device of submesh s, shape (S,).
+        compute_forward_s, compute_backward_s: seconds of the operators of one micro-batch; finite everywhere, as the
+            next four are.
+        collective_forward_s, collective_backward_s: seconds of the collectives among the stage's devices, for one
+            micro-batch.
+        synchronisation_s, update_s: seconds once a step: of synchronising gradients; of the optimizer's update, and of
+            what the runtime adds.
+        offered: whether the search may take the stage.
+        max_n_succ_stages: how many stages may follow before the stage's memory is full; -1: it doesn't fit.
+        memory: `memory[s][c]` has the bytes of stages on submesh s with config c; None where there is no such config.
+        memory_limit_bytes: the memory of the smallest device of each submesh, shape (S,).
         usable_bytes: what the margin leaves of it for stages whose peaks weren't measured, shape (S,).
-        stage_costs: what the entries are made of; None where they were made otherwise.
-        devices: of each submesh, as `stage_costs` knows them.
-        transfer: what crosses from stage to stage; None: nothing.
-        interstage: the same from any submesh to any other.
-        margin: by which `max_n_succ_stages` reckons with more memory than the analytic count, or leaves some free.
+        stage_costs: the model that predicted the entries; None where they were made otherwise.
+        devices: the devices of each submesh, as `stage_costs` takes them.
+        transfer: the model of transfers from stage to stage; None: they cost nothing.
+        interstage: the seconds of these transfers from any submesh to any other; None: they cost nothing.
+        margin: the memory margin, by which `max_n_succ_stages` reckons with more bytes than are counted from tensors,
+            or leaves some free.
     """
 
     compute_forward_s: FloatArray
@@ -87,17 +91,15 @@ class CostTable:
 
     @property
     def costs_s(self) -> FloatArray:
-        """Returns each stage's seconds of computing and collectives for one micro-batch; infinite where it isn't
-        offered or doesn't fit in memory.
+        """Returns each stage's seconds of computing and collectives for one micro-batch, shape (L, L, S, C); infinite
+        where the search may not take the stage, or it doesn't fit in memory.
         """
         return np.where(self.offered & (self.max_n_succ_stages >= 0), self.compute_s + self.collective_s, np.inf)
 
     @property
     def compute_costs_s(self) -> FloatArray:
         """Returns Alpa's `compute_cost`: each stage's seconds for one micro-batch, with the transfer from the stage
-        before.
-
-        That stage is taken to be on a submesh like its own.
+        before it, which is taken to be on a submesh like its own.
         """
         return self.costs_s + self._interstage_alike_s()[:-1, None, :, None]
 
@@ -116,14 +118,16 @@ class CostTable:
         return dataclasses.replace(self, transfer=transfer, interstage=transfer.table(space))
 
     def with_memory(self, factor: float, run: Run) -> CostTable:
-        """Returns the cost table as if devices had `factor` times the memory; `run` is the one that it was made for."""
+        """Returns the cost table as if devices had `factor` times the usable memory; `run` has the micro-batches and
+        the schedule that the table was made for.
+        """
         return dataclasses.replace(
             self, max_n_succ_stages=self.successors(run, self.margin, factor * self.usable_bytes)
         )
 
     def successors(self, run: Run, margin: MemoryMargin, usable_bytes: FloatArray) -> NDArray[np.int64]:
-        """Returns how many stages may follow each stage (`max_n_succ_stages`) with another margin and other usable
-        bytes.
+        """Returns how many stages may follow each stage before its memory is full (`max_n_succ_stages`), with another
+        memory margin and other usable bytes of a device of each submesh, shape (S,).
         """
         room = self.max_n_succ_stages.copy()
         for s, row in enumerate(self.memory):
@@ -135,14 +139,14 @@ class CostTable:
     def interstage_s(
         self, stages: Sequence[StageChoice], space: SearchSpace, hosts: Sequence[Sequence[int]] | None = None
     ) -> list[tuple[float, float]]:
-        """Returns for each stage of a slicing the seconds of receiving one micro-batch from its neighbours, forward and
-        backward.
+        """Returns for each stage of a slicing the seconds of receiving one micro-batch: activations forward from the
+        stage before it, and gradients backward from the stage behind it.
 
         Args:
-            stages: of a slicing.
-            space: of the table.
-            hosts: of each stage; None: any of their submeshes' kinds, and where there are several hosts, others than
-                their neighbours'.
+            stages: the stages of the slicing, in the order of the layers.
+            space: the search space that the table was made for.
+            hosts: the indices of the hosts of each stage; None: any hosts of the kinds that their submeshes take, and
+                where there are enough hosts, others than their neighbours'.
         """
         crossed = [(0.0, 0.0)]
         if self.interstage is None:
@@ -158,7 +162,7 @@ class CostTable:
         return [(ahead, back) for (ahead, _), (_, back) in zip(crossed, [*crossed[1:], (0.0, 0.0)], strict=True)]
 
     def part(self, submeshes: Sequence[int]) -> CostTable:
-        """Returns the cost table of some of its submeshes, by their indices."""
+        """Returns the cost table with only some of its submeshes, given by their indices."""
         chosen = list(submeshes)
         columns = {name: getattr(self, name)[:, :, chosen] for name in (*COST_KINDS, "offered", "max_n_succ_stages")}
         return dataclasses.replace(
@@ -182,15 +186,20 @@ class CostTable:
         """Returns the slicing problem that a slicer solves: the stages' costs, the devices, and what a plan must keep
         to.
 
-        On unlike hosts a plan may leave some unused. `hosts`: how many of each kind (`host_kinds`) it may use.
+        On unlike hosts a plan may leave some unused. A transfer between two stages counts once, for the second stage.
 
-        What crosses a cut counts once, for the stage behind it. `senders_wait`: for the stage before it, too, as if the
-        next stage were on a submesh like its own; so much of a stage's time is taken where transfers aren't buffered.
+        Where all devices share one CPU, a stage's cost counts by the share of the devices that its submesh has: a
+        device's seconds are those of all of them computing at a time, so all of them are used. A transfer that a
+        micro-batch waits for is hidden by the work on others, except while the pipeline fills and drains: once a step
+        it counts in full.
 
-        Where all devices share one CPU, an entry counts by the share of the machine that its submesh has: a device's
-        seconds are those of all of them computing at a time, so all of them are used. What a micro-batch waits for
-        between stages is hidden by the work on others, except while the pipeline fills and drains: once a step it
-        counts in full.
+        Args:
+            cluster: the cluster that the table was made for.
+            space: the search space that the table was made for.
+            run: the number of micro-batches and the schedule.
+            hosts: how many hosts of each kind (`host_kinds`) a plan may use; None: all.
+            senders_wait: whether a transfer counts for the first stage, too, as if the second were on a submesh like
+                its own; that is what it takes of a stage's time where transfers aren't buffered.
         """
         sizes = np.array([submesh.num_devices for submesh in space.submeshes])
         known = space.hosts is not None
@@ -216,8 +225,8 @@ def cost_table(
 ) -> CostTable:
     """Returns the costs of all stages of a model on a cluster, for each submesh and config of a search space.
 
-    Layers on unlike hosts are costed on the slowest of them, and take the smallest one's memory: of the hosts of their
-    submesh where the space names them, else of all.
+    A stage on unlike hosts takes as long as on the slowest of them, and has the memory of the smallest one: among the
+    hosts that the search space names for its submesh, or among all hosts if it names none.
     """
     costs = StageCostModel(model, cluster, models)
     named = space.hosts or [None] * len(space.submeshes)

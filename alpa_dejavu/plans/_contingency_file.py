@@ -15,9 +15,10 @@ Data = dict[str, Any]
 
 
 def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Callable[[StagePlan], Data]) -> Data:
-    """Returns a plan's contingencies for lost hosts as data of its file, each distinct plan written once.
+    """Returns a plan's contingencies (the fallback plans for the loss of each host) as JSON data of the plan's file.
 
-    For each lost host there is the number of its plan, with the hosts of the stages and what moves.
+    Each distinct fallback plan is written once. For each host there is the number of the fallback plan that is run if
+    it is lost, with the hosts of its stages, and the layers and bytes that move. `stage_data` makes data of a stage.
     """
     plans: list[Data] = []
     known: dict[tuple[Any, ...], int] = {}
@@ -41,7 +42,9 @@ def contingencies_data(contingencies: Mapping[str, Contingency], stage_data: Cal
 
 
 def contingencies_of(data: ContingenciesData, stage: Callable[[StageData], StagePlan]) -> dict[str, Contingency]:
-    """Returns by lost host the contingencies that the data of a plan's file describe."""
+    """Returns by lost host the contingencies (fallback plans) that the JSON data of a plan's file describe; `stage`
+    makes a stage of its data.
+    """
     plans = [
         (tuple(map(stage, plan["stages"])), float(plan["iteration_time_s"]), int(plan["num_micro_batches"]))
         for plan in data["plans"]

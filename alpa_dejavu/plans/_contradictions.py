@@ -15,7 +15,9 @@ __all__ = ["contradictions"]
 
 
 def contradictions(data: PlanData) -> Iterator[tuple[Path, str]]:
-    """Yields each place where a plan file's data contradict themselves, as in a gap of layers, and a sentence on it."""
+    """Yields each place where the JSON data of a plan's file contradict themselves, such as stages that leave out a
+    layer, with a sentence on what is wrong there.
+    """
     yield from _of_stages(data["stages"], "stages")
     expected = data["stages"][-1]["layers"][1] + 1
     devices = sum(math.prod(stage["logical_mesh"]) for stage in data["stages"])

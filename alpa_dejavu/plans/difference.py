@@ -20,9 +20,9 @@ class Difference:
 
     Attributes:
         what: the name of the choice that differs, such as "schedule".
-        first, second: its value in either plan, in words.
-        cost_s: how much longer a step takes with the second, on the mean over the orders in which the differences can
-            be made; None where it can't be told. Costs add up to the difference of the steps.
+        first, second: the value of the choice in the first and in the second plan, in words.
+        cost_s: how many seconds longer a step takes with the second value, on the mean over the orders in which the
+            differences can be made; None where it can't be told. Costs add up to the difference of the steps.
     """
 
     what: str
@@ -32,17 +32,18 @@ class Difference:
 
 
 def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | None = None) -> tuple[Difference, ...]:
-    """Returns all differences of two plans as Alpa runs them, and of the models and past runs that priced them.
+    """Returns all differences of two plans: in what Alpa runs, and in the cost models and past runs that their
+    predicted seconds come from; each with what it costs in seconds of a step.
 
     Costs are Shapley values: of up to six differences over all orders, of more over 16 orders that are drawn with a
     seed of 0. Orders in which a plan in between can't be estimated are left out. Exchanging the plans negates costs.
 
     Args:
         first: the plan that is changed.
-        second: what it is changed into.
-        step_s: seconds of a step of a plan, such as `Estimator.estimate` gives, by its `priced_by` and `correction`;
-            it may raise ValueError or NoPlanError for plans in between. It isn't called where the plans are for
-            different models, clusters or batches: those are other problems.
+        second: the plan that it is changed into.
+        step_s: a function that predicts the seconds of a plan's step, such as `Estimator.estimate`, by the plan's
+            `priced_by` and `correction`; it may raise ValueError or NoPlanError for plans in between. It isn't called
+            if the plans are for different models, clusters or batches. None: differences get no costs.
     """
     problem = [Difference(*row) for row in _of_problem(first, second)]
     found = [Difference(*row) for row in changes(first, second)]
@@ -64,7 +65,9 @@ def differences(first: Plan, second: Plan, step_s: Callable[[Plan], float] | Non
 
 
 def priced_plans(first: Plan, second: Plan) -> int:
-    """Returns an upper bound on how many plans `differences` asks the cost of for two plans."""
+    """Returns an upper bound on how many plans must have their step predicted to tell what each difference between two
+    plans costs.
+    """
     found = len(list(changes(first, second)))
     return most_asked(found) if found and not any(_of_problem(first, second)) else 0
 

@@ -25,7 +25,9 @@ _WITH_LAYERS = ("remat", "ZeRO", "auto-sharding")
 
 
 def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yields each difference of two plans as three texts: the choice's name, such as schedule, and its two values."""
+    """Yields each difference of two plans as three texts: the name of the choice that differs, such as "schedule", and
+    its values in the first and in the second plan.
+    """
     pairs = [
         ("micro-batches", str(first.num_micro_batches), str(second.num_micro_batches)),
         ("schedule", first.schedule, second.schedule),
@@ -47,7 +49,9 @@ def changes(first: Plan, second: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def between(first: Plan, second: Plan, made: Collection[str]) -> Plan:
-    """Returns the first plan with only the named changes (`made`) towards the second plan applied."""
+    """Returns the first plan with some of its differences to the second one changed to the second plan's values; `made`
+    has their names, such as "schedule" or "micro-batches".
+    """
 
     def of(what: str) -> Plan:
         return second if what in made else first
@@ -126,7 +130,7 @@ def _devices_text(stage: StagePlan) -> str:
 
 
 def priced_text(by: PricedBy | None) -> str:
-    """Returns in words the latency and communication models and the calibration that a plan was priced by.
+    """Returns in words which latency model, communication model and calibration a plan's predicted seconds come from.
 
     >>> priced_text(PricedBy("analytic", "alpha-beta"))
     'analytic, alpha-beta, no calibration'

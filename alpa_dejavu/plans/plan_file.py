@@ -88,7 +88,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
-    """Writes a plan's file, the whole file or nothing.
+    """Writes a plan to a JSON file, the whole file or nothing, and returns the file's path.
 
     Raises:
         ValueError: there is no such folder, or a figure of the plan isn't finite.
@@ -99,12 +99,12 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
-    """Reads a plan from its file and checks it.
+    """Reads a plan from its JSON file and checks it.
 
-    Only the file itself is checked: whether the plan fits a model and a cluster is seen where those are.
+    Only the file itself is checked, not whether the plan fits a model and a cluster.
 
     Raises:
-        ValueError: what is wrong with the file, in which line, and what would be right.
+        ValueError: something is wrong with the file; says what, in which line, and what would be right.
     """
     from alpa_dejavu.plans.plan_format import PlanData
 
@@ -115,15 +115,17 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
-    """Returns the plan that the JSON data of a plan's file describe; nothing is checked but its numbers."""
+    """Returns the plan that the JSON data of a plan's file describe; nothing is checked but what a `Plan` and its
+    stages check of themselves, such as the ZeRO level.
+    """
     return _plan(cast("PlanData", data))
 
 
 def consistent_plan(data: PlanData) -> Plan:
-    """Returns the plan that the data of a plan's file describe, after checking that no keys contradict each other.
+    """Returns the plan that the JSON data of a plan's file describe, after checking that no keys contradict each other.
 
     Raises:
-        ValueError: one key says another thing than others do.
+        ValueError: keys contradict each other, such as a number of layers that isn't that of the stages.
     """
     for _, said in contradictions(data):
         raise ValueError(said)

@@ -46,11 +46,11 @@ class StageRow:
     """A row of a table of a plan's stages: a stage, with its simulated and measured times where they are known.
 
     Attributes:
-        number: its place in the plan, from 0.
-        stage: as the plan has it.
-        busy_share, bubble_share: the shares of the simulated step that it computes and waits.
-        predicted, measured: seconds of a micro-batch, and of what comes once a step.
-        computing_s: what it was measured to compute in a forward, and in a backward.
+        number: the stage's number in the plan, from 0.
+        stage: the stage, as the plan has it.
+        busy_share, bubble_share: the shares of the simulated step in which the stage computes and in which it waits.
+        predicted, measured: the stage's seconds of a micro-batch, and of what comes once a step.
+        computing_s: the measured seconds of its computation alone, in a forward and in a backward pass.
     """
 
     number: int
@@ -68,9 +68,9 @@ class Column:
     """A column of a table of a plan's stages.
 
     Attributes:
-        name: as it stands above the column.
-        cell: the text for a row, with its unit; "" where the row doesn't know it.
-        is_figure: whether cells are put to the right.
+        name: the heading above the column.
+        cell: a function that returns the text of a row's cell, with its unit; "" if the row lacks the value.
+        is_figure: whether cells are figures, which are aligned to the right.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Column:
 
 
 def stage_rows(plan: Plan) -> list[StageRow]:
-    """Returns the table rows of a plan's stages, without any simulated or measured times."""
+    """Returns the rows of a table of a plan's stages, one for each stage, without simulated or measured times."""
     return [StageRow(n, stage) for n, stage in enumerate(plan.stages)]
 
 
 def cells(columns: Sequence[Column], rows: Iterable[StageRow]) -> list[list[str]]:
-    """Returns the text of each cell of a table of stages, shape (rows, columns)."""
+    """Returns the text of each cell of a table of a plan's stages: a list for each row, with a text for each column."""
     return [[column.cell(row) for column in columns] for row in rows]
 
 
@@ -95,7 +95,7 @@ def layers_text(stage: StagePlan) -> str:
 
 
 def mesh_text(shape: Iterable[int]) -> str:
-    """Returns the shape of a mesh as text.
+    """Returns the shape of a mesh of devices as text.
 
     >>> mesh_text((2, 4))
     '2x4'

@@ -10,8 +10,8 @@ from alpa_dejavu.simulation.step import Timeline
 
 
 def corrected(plan: Plan, correction: StepCorrection) -> Plan:
-    """Returns the plan with all its predicted seconds multiplied by a correction's factor; uncorrected if that rests on
-    no run.
+    """Returns the plan with all its predicted seconds multiplied by the factor of a correction in place of an earlier
+    one's; with uncorrected seconds if the correction rests on no past run.
     """
     before = 1.0 if plan.correction is None else plan.correction.factor
     used = correction if correction.runs else None
@@ -38,7 +38,7 @@ def _of_stages(stages: tuple[StagePlan, ...], factor: float) -> tuple[StagePlan,
 
 
 def corrected_timeline(timeline: Timeline, factor: float) -> Timeline:
-    """Returns the timeline of a step with all its seconds multiplied by a factor."""
+    """Returns the timeline of a training step with all its seconds multiplied by a factor."""
     stages = tuple(dataclasses.replace(stage, **_multiplied(stage, factor)) for stage in timeline.stages)
     return dataclasses.replace(timeline, stages=stages, **_multiplied(timeline, factor))
 

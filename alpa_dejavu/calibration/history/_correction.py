@@ -43,7 +43,9 @@ _MOST_RUNS = 500
 
 
 def part_shares(plan: Plan) -> Array:
-    """Returns the share of a plan's predicted step that each of `CORRECTED_PARTS` takes, shape (4,), the sum 1."""
+    """Returns the shares of a plan's predicted step that computing, collectives, what only several stages have
+    (transfers and waiting), and what comes once a step take, shape (4,), adding up to 1.
+    """
     parts = breakdown(plan)
     waiting = parts["transfers"] + max(parts["idle"], 0.0)
     seconds = np.array([parts["computing"], parts["collectives"], waiting, parts["once a step"]])
@@ -54,8 +56,8 @@ def part_shares(plan: Plan) -> Array:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Correction:
-    """A model of how far predicted steps are off, fitted to past runs: one for each kind of devices, predictor and
-    calibration.
+    """A model of how far the predicted seconds of training steps are off, fitted to past runs: one fit for each
+    combination of kinds of devices, cost models and calibration.
     """
 
     _levels: Mapping[tuple[str, str, str], _Levels]
@@ -65,9 +67,10 @@ class Correction:
         """Returns the correction of predicted steps that is learned from past runs.
 
         Args:
-            runs: in the order in which they ran. Those of plans that were read from files, and of unknown calibrations,
-                are left out: what predicted them isn't known.
-            variances: of each level, as `VARIANCES` has them, taken as they are; None: estimated.
+            runs: the past runs in the order in which they ran. Those of plans that were read from files, and of unknown
+                calibrations, are left out: what predicted them isn't known.
+            variances: the variance of the logarithm at each level ("part", "cluster", "model", "plan", "noise"), taken
+                as it is; None: they are estimated.
         """
         kinds: dict[tuple[str, str, str], list[PastRun]] = {}
         for run in runs:
@@ -85,14 +88,14 @@ class Correction:
         return cls.fit(Store(path).runs())
 
     def of(self, origin: Origin, plan: Plan) -> StepCorrection:
-        """Returns the factor by which a plan's predicted step is corrected, and how sure it is; the plan may have run
-        before or not.
+        """Returns the factor by which a plan's predicted step is corrected, and how sure it is, for predictions of an
+        origin (model, cluster and cost models); the plan may have run before or not.
         """
         return self._of(origin, part_shares(plan), plan_key(plan))
 
     def typical(self, origin: Origin, plans: Sequence[Plan]) -> StepCorrection:
-        """Returns the correction for a plan that hasn't run, if the parts of its step have the average shares of these
-        plans.
+        """Returns the correction of the predicted step of a plan that hasn't run, if computing, collectives, transfers
+        and what comes once a step have the average shares of these plans' in it.
         """
         return self._of(origin, np.mean([part_shares(plan) for plan in plans], axis=0), "")
 
@@ -146,7 +149,13 @@ class _Levels:
         return cls(columns, mean, covariance, variances, len(runs), own)
 
     def predicted(self, origin: Origin, shares: Array, key: str) -> tuple[float, float]:
-        """Returns the mean and variance of a plan's log(measured / predicted) in a run to come."""
+        """Returns the mean and variance of log(measured / predicted) of a plan's step in a run to come.
+
+        Args:
+            origin: the model, cluster and cost models of the prediction.
+            shares: the shares of the step's parts (`CORRECTED_PARTS`), shape (4,).
+            key: the plan's key, by which it is recognised if it ran before.
+        """
         row, unknown = np.zeros(len(self.columns)), self.variances["noise"]
         row[: len(CORRECTED_PARTS)] = shares
         for name in _effects(origin.cluster, origin.model, key):
@@ -195,10 +204,11 @@ class Observations:
     """The N observations of past runs that a correction is fitted to: logarithms of measured over predicted seconds.
 
     Attributes:
-        log_ratio: those logarithms, shape (N,), each the mean over the runs of a plan.
-        counts: shape (N,), how many runs that is.
-        shares: shape (N, 4), the shares of `CORRECTED_PARTS` in the predicted time.
-        places: of each row its cluster, model and plan.
+        log_ratio: these logarithms, shape (N,), each the mean over the runs of a plan.
+        counts: how many runs each is the mean of, shape (N,).
+        shares: the shares of the parts of a step (computing, collectives, what only several stages have, what comes
+            once a step) in the predicted seconds, shape (N, 4).
+        places: the keys of the cluster, the model and the plan of each observation.
         squares_within: the sum over runs of squared differences to their plan's mean.
     """
 
@@ -210,8 +220,8 @@ class Observations:
 
 
 def observations(runs: Sequence[PastRun], shares_of: Callable[[Plan], Array]) -> Observations:
-    """Returns the logarithms of measured over predicted seconds of past runs: of whole steps, and of the computing of
-    stages where that was measured.
+    """Returns the logarithms of measured over predicted seconds of past runs, averaged by plan: of whole steps, and of
+    the computing of stages where that was measured; `shares_of` gives the shares of the parts of a plan's step.
     """
     found: dict[tuple[str, str, str, bool], list[float]] = {}
     shares: dict[tuple[str, str, str, bool], Array] = {}

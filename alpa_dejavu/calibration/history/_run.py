@@ -22,10 +22,12 @@ class StageSeconds:
     """The measured seconds of a stage in a run: for a micro-batch, and for what comes once a step.
 
     Attributes:
-        forward_s, backward_s: what the stage is busy with for each, starting, sending and receiving included.
-        per_step_s: once a step.
-        computing_s: of forward and backward together, the computation alone, with its collectives.
-        predicted_computing_s: what that was predicted to be.
+        forward_s, backward_s: the seconds that the stage is busy with the forward and with the backward pass of a
+            micro-batch, starting, sending and receiving included.
+        per_step_s: the seconds of what comes once a step.
+        computing_s: the seconds of the computation and its collectives, forward and backward together, without
+            starting, sending and receiving.
+        predicted_computing_s: the seconds that were predicted for `computing_s`.
     """
 
     forward_s: float
@@ -49,13 +51,13 @@ class PastRun:
     """A past run of a plan: the seconds that its step was predicted to take, and those that the steps took.
 
     Attributes:
-        plan: that ran; a file keeps it without its contingencies.
-        origin: what it ran, where, and what predicted it.
-        predicted_s: of a step, before any correction by other runs.
-        steps_s: measured, after warming up.
-        stages: measured, where they were: one for each stage, or none.
-        when_s: seconds since 1970, UTC.
-        versions: of packages, by their names.
+        plan: the plan that ran; a file keeps it without its contingencies.
+        origin: which model it ran, on which cluster, and which cost models predicted it.
+        predicted_s: the predicted seconds of a step, before any correction by other runs.
+        steps_s: the measured seconds of each step, after warming up.
+        stages: the measured seconds of each stage; empty if stages weren't measured.
+        when_s: when it ran, in seconds since 1970, UTC.
+        versions: the versions of packages, by their names.
 
     Raises ValueError for seconds that aren't positive, for no steps, and for another number of stages than the plan's.
     """

@@ -100,15 +100,17 @@ class Store:
         return tuple(self._run({"calibration": UNKNOWN, **dict(zip(names, row, strict=True))}) for row in rows)
 
     def check(self) -> None:
-        """Checks that runs can be appended to the history file, without changing it; raises what `append` would."""
+        """Checks that runs can be appended to the history file, without changing it; raises ValueError if they
+        can't.
+        """
         self.runs()
         if self.path != default_path():
             check_folder(self.path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yields a connection to the history file in a transaction, which others wait for; it is undone unless the
-        `with` block ends well.
+        """Yields an SQLite connection to the history file in a transaction, which other programs wait for; it is undone
+        if the `with` block raises.
         """
         check_folder(self.path)
         with self._opened("rwc") as connection:

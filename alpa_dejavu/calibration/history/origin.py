@@ -23,17 +23,17 @@ UNKNOWN = "unknown"
 @final
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The origin of a prediction, as names of what it is about and what made it: runs learn from each other where they
-    are equal.
+    """The origin of a prediction: which model on which cluster it is about, and which cost models made it; past runs
+    say something of each other where these are equal.
 
     Attributes:
-        model: a fingerprint of its parameters. Alpa doesn't know a model's name, and a plan's layers and micro-batches
-            are what plans differ in, so neither is in it.
-        cluster: a fingerprint of its hosts, devices and links.
-        devices: the kinds of devices; corrections never go from one to another.
-        predictor: the latency and the communication model; what one is wrong by, another is not.
-        calibration: its `identity`, since models of a kind are wrong by other figures with each; empty without one,
-            and `UNKNOWN` for runs that were kept before it was.
+        model: a fingerprint of the model's parameters. Alpa doesn't know a model's name, and plans differ in layers and
+            micro-batches, so none of these is in it.
+        cluster: a fingerprint of the cluster's hosts, devices and links.
+        devices: the names of the kinds of devices; corrections never go from one to another.
+        predictor: the names of the latency and the communication model, since each is wrong by other factors.
+        calibration: the `identity` of the calibration that the models come from, since each makes them wrong by other
+            factors; empty without one, and `UNKNOWN` for runs that were kept before it was.
     """
 
     model: str
@@ -44,8 +44,8 @@ class Origin:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Returns the names of devices, predictor and calibration, which must be equal for runs to say anything of each
-        other.
+        """Returns the names of the devices, the cost models and the calibration of a prediction, which must be equal
+        for past runs to say anything of each other.
         """
         return self.devices, self.predictor, self.calibration
 
@@ -58,16 +58,17 @@ class Origin:
         communication: str | CommunicationModel | None = None,
         calibration: Calibration | None = None,
     ) -> Origin:
-        """Returns the origin of predictions for a model on a cluster.
+        """Returns the origin of predictions for a model on a cluster: fingerprints of both, and the names of what makes
+        the predictions.
 
-        Without latency or communication it is that of a plan that was read.
+        Without a latency or a communication model it is that of a plan that was read from a file.
 
         Args:
-            model: the layers.
-            cluster: as it was priced.
-            latency: the model that predicts, or its name.
-            communication: likewise.
-            calibration: that the models and the cluster's figures are from, if they are from one.
+            model: the model with its layers.
+            cluster: the cluster with the figures that the predictions are made with.
+            latency: the latency model that predicts, or its name.
+            communication: the communication model that predicts, or its name.
+            calibration: the calibration that the models and the cluster's figures are from, if they are from one.
 
         Raises:
             ValueError: an unknown name.
@@ -82,7 +83,9 @@ class Origin:
 
 
 def plan_key(plan: Plan) -> str:
-    """Returns a key that is equal for plans that run alike, on the same hosts, whatever they are predicted to take."""
+    """Returns a key (a hash) that is equal for plans that run alike on the same hosts, whatever seconds are predicted
+    for them.
+    """
     stages = [
         (
             s.layers, (s.submesh.num_hosts, s.submesh.devices_per_host), s.logical_mesh, s.hosts, s.remat, s.zero,

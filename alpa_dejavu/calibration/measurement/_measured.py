@@ -23,14 +23,14 @@ class Measured:
     """The measurements of a plan that ran: its steps, the times of its stages, and the timeline of a step.
 
     Attributes:
-        steps_s: each step, as the program that asks for it sees it; nothing was noted meanwhile.
-        noted_steps_s: likewise, while each instruction was noted.
-        stages: the times of each stage: medians over steps of what a micro-batch takes on the average.
-        computing_s: for each stage the computation alone of a forward and of a backward; `stages` has what the worker
-            does for it besides (starting it, sending, receiving) in it, too.
-        answer_s: from a step's last stage being done to the program's knowing it.
-        timeline: of the noted step that is next to the median.
-        computing_steps_s: of each noted step, what each stage computed for; shape (noted steps, S).
+        steps_s: the seconds of each step, as the program that asks for it sees it, while workers took no notes.
+        noted_steps_s: the same of each step in which workers noted each of their instructions.
+        stages: the times of each stage: medians over steps of the mean over micro-batches.
+        computing_s: for each stage the seconds of the computation of a forward and of a backward pass; `stages` also
+            counts what the worker does for them besides (starting, sending, receiving).
+        answer_s: the seconds from the end of a step's last stage until the program knows it.
+        timeline: the timeline of the noted step of median length.
+        computing_steps_s: the seconds that each stage computed in each noted step, shape (noted steps, S).
     """
 
     steps_s: tuple[float, ...]
@@ -48,8 +48,8 @@ class Measured:
 
     @property
     def simulated_s(self) -> float:
-        """Returns the seconds of a step, up to the program's knowing that it is done, by a simulation of the measured
-        stages.
+        """Returns the seconds of a step, until the program knows that it is done, as simulated from the measured times
+        of the stages.
         """
         timeline = self.timeline
         simulated = simulate(self.stages, timeline.num_micro_batches, timeline.schedule, sends="buffered")
@@ -67,15 +67,15 @@ def measured(
     """Returns the measured steps, stage times and timeline of a plan, from the workers' notes of several steps.
 
     Args:
-        steps_s: steps that nothing was noted in; if there are none, the noted ones stand in.
-        noted: the notes of at least one step.
-        num_micro_batches: B.
-        schedule: of the plan.
-        devices: of each stage, shape (S,).
-        planned: the predicted times of the stages, whose bytes are taken over.
+        steps_s: the seconds of steps in which workers took no notes; if there are none, those of the noted steps.
+        noted: the workers' notes of at least one step.
+        num_micro_batches: B, the number of micro-batches of a step.
+        schedule: the plan's pipeline schedule.
+        devices: how many devices each of S stages has, shape (S,).
+        planned: the predicted times of the stages, from which the bytes of memory are taken over.
 
     Raises:
-        ValueError: no notes, or notes that aren't those of B micro-batches on S stages.
+        ValueError: there are no notes, or they aren't those of B micro-batches on S stages.
     """
     if not noted:
         raise ValueError("measured: there are no notes of any step; note at least one")

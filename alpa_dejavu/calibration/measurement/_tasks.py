@@ -19,15 +19,17 @@ __all__ = ["StageTasks", "TaskTime", "stage_tasks"]
 @final
 @dataclasses.dataclass(frozen=True)
 class TaskTime:
-    """The measured times of one forward or backward of a stage.
+    """The measured times of one task: the forward or the backward pass of one micro-batch in a stage.
 
     Attributes:
-        start_s, end_s: of the computation.
-        busy_s: of the worker for it: the computation and what is done for it, but for sending.
-        post_s: of the worker for sending what it made; it does so when the receiver is due, not at once.
-        transfer: when what it takes was sent and when it was there, of several messages the one that was under way for
-            the longest; None where it takes nothing from other stages.
-        waited: whether it had to wait for that.
+        start_s, end_s: when the computation began and ended.
+        busy_s: the seconds that the stage's worker was busy with the task: the computation and what is done for it,
+            but for sending.
+        post_s: the seconds that the worker was busy with sending the task's results; it sends them when the receiver
+            is due, not at once.
+        transfer: when the task's input from another stage was sent and when it was there, of several messages the one
+            that was under way for the longest; None where it takes nothing from other stages.
+        waited: whether the worker had to wait for that input.
     """
 
     start_s: float
@@ -48,12 +50,13 @@ class TaskTime:
 @final
 @dataclasses.dataclass(frozen=True)
 class StageTasks:
-    """The measured times of a stage's forwards and backwards in one training step.
+    """The measured times of a stage's forward and backward passes in one training step.
 
     Attributes:
-        forwards, backwards: by micro-batch.
-        before_s, after_s: what else the worker was busy with, before the first and after the last of them.
-        update: start and end of what comes after the last of them.
+        forwards, backwards: the times of each micro-batch's forward and backward pass.
+        before_s, after_s: the seconds that the worker was busy with other work, before the first and after the last of
+            these passes.
+        update: start and end, in seconds, of what comes after the last of them.
     """
 
     forwards: tuple[TaskTime, ...]
@@ -64,13 +67,13 @@ class StageTasks:
 
 
 def stage_tasks(stage: int, num_stages: int, noted: StageNotes, sent_s: Mapping[str, float]) -> StageTasks:
-    """Returns the times of a stage's forwards and backwards, read from the notes of its worker.
+    """Returns the times of a stage's forward and backward passes in one training step, read from its worker's notes.
 
     Args:
-        stage: its number.
-        num_stages: S.
-        noted: its notes.
-        sent_s: when each message was sent, by key.
+        stage: the stage's number.
+        num_stages: S, the number of stages.
+        noted: the notes of the stage's worker.
+        sent_s: when each message from another stage was sent, in seconds, by the message's key.
     """
     forward, backward = stage, 2 * num_stages - 1 - stage
     notes = noted.notes

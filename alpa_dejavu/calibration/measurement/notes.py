@@ -16,9 +16,9 @@ class Message:
     """A message between stages that a worker's instruction has sent or received, and when.
 
     Attributes:
-        key: the same where it is sent and where it is taken.
-        asked_s, there_s: when the receiver asked for it, and when it had it: the later of asking and of its arrival
-            where it didn't wait. Of a message that is sent, both are the end of sending it.
+        key: the message's key, the same where it is sent and where it is received.
+        asked_s, there_s: when the receiver asked for the message, and when it had it: the later of asking and of its
+            arrival where it didn't wait. In the sender's note both are the end of sending it.
     """
 
     key: str
@@ -33,11 +33,11 @@ class Note:
 
     Attributes:
         what: "run" (a computation, until its results were there), "send", "receive", or "other".
-        task: of "run", the number of the stage's task among all: forwards are 0..S-1, backwards S..2S-1 from the last
-            stage to the first, updates follow; None for what allocates or gathers.
-        start_s, end_s: when.
-        waited_s: the part of it that waited for other stages.
-        messages: that were sent or taken.
+        task: for "run", the number of the computation among those of all S stages: forward passes are 0..S-1, backward
+            passes S..2S-1 from the last stage to the first, updates follow; None for what allocates or gathers.
+        start_s, end_s: when the instruction began and ended.
+        waited_s: the seconds of it in which the worker waited for other stages.
+        messages: the messages that it sent or received.
     """
 
     what: str
@@ -54,8 +54,8 @@ class StageNotes:
     """The notes that a stage's first worker took of one step: its start and end, and each instruction.
 
     Attributes:
-        start_s, end_s: of the whole, until its results were there.
-        notes: in their order; empty where only the whole was noted.
+        start_s, end_s: when the stage's part of the step began, and when its results were there.
+        notes: the notes of the instructions in their order; empty if only start and end were noted.
     """
 
     start_s: float
@@ -71,11 +71,11 @@ class StageNotes:
 @final
 @dataclasses.dataclass(frozen=True)
 class StepNotes:
-    """The notes of one step of a pipeline: its start and end, and those of each stage.
+    """The notes of one step of a pipeline: its start and end, and the notes of each stage's worker.
 
     Attributes:
-        start_s, end_s: as the program that asked for it saw it: from its call until all stages were done.
-        stages: in the order of the layers.
+        start_s, end_s: when the program called the step, and when it saw that all stages were done.
+        stages: the notes of each stage, in the order of the layers.
     """
 
     start_s: float

@@ -15,8 +15,8 @@ from alpa_dejavu.costs.communication._base import COLLECTIVES, RING_PASSES, Comm
 @final
 @dataclasses.dataclass(frozen=True)
 class AlphaBeta(CommunicationModel):
-    """A model of collectives by ring algorithms over the slowest link of the group; groups at a time share it between
-    hosts.
+    """An alpha-beta model of collectives: ring algorithms over the slowest link of a group of devices; groups that
+    communicate at the same time share the links between hosts.
 
     With n devices, a ring all-reduce takes 2(n-1) rounds of 1/n of the bytes each; an all-gather, a reduce-scatter and
     an all-to-all take n-1 of them. A ring leaves each host once, but in an all-to-all a host's m devices send to all

@@ -22,8 +22,8 @@ MEASURED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 @final
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A group of devices that communicate: the host (by index) of each, and how many such groups do the
-    same at a time.
+    """A group of devices that communicate: the index of each one's host in the cluster, and how many such groups run
+    the same collective at the same time (`concurrent`).
     """
 
     cluster: Cluster
@@ -53,8 +53,8 @@ class CommunicationModel(abc.ABC):
         `num_bytes`.
 
         Args:
-            collective: one of `COLLECTIVES`.
-            num_bytes: of the whole tensor: what each device holds before an all-reduce or reduce-scatter, and after an
-                all-gather; what one device holds for an all-to-all; what is sent.
-            group: the devices. A group of one takes no time, except for "send", where it stays on its device.
+            collective: its name, one of `COLLECTIVES`.
+            num_bytes: the bytes of the whole tensor: what each device holds before an all-reduce or reduce-scatter, and
+                after an all-gather; what one device holds for an all-to-all; what is sent.
+            group: the devices. A group of one takes no time, except for "send", where the tensor stays on its device.
         """

@@ -19,11 +19,11 @@ class Collectives:
 
     Attributes:
         name: all_reduce, all_gather, reduce_scatter or all_to_all.
-        num_bytes: of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and after an
-            all-gather; what all devices together hold for an all-to-all.
-        size: devices in a group.
-        hosts: that a group spans.
-        sharing: groups that share the network of a host.
+        num_bytes: the bytes of the whole tensor: what each device holds before an all-reduce or a reduce-scatter, and
+            after an all-gather; what all devices together hold for an all-to-all.
+        size: how many devices are in a group.
+        hosts: how many hosts a group spans.
+        sharing: how many groups share the network of a host.
         lanes: bytes per second that a device has to the others of its group (within a host), or a host to other hosts.
     """
 
@@ -35,7 +35,7 @@ class Collectives:
     lanes: Array
 
     def take(self, index: NDArray[np.bool_] | NDArray[np.int64]) -> Collectives:
-        """Returns the table with some of its collectives, by a mask or by indices."""
+        """Returns the table with only some of its measured collectives, chosen by a boolean mask or by indices."""
         return Collectives(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     @property
@@ -45,11 +45,12 @@ class Collectives:
 
     @property
     def volume_s(self) -> Array:
-        """Returns the seconds that each collective's bytes take at the full rate of the narrowest place, shape (rows,).
+        """Returns the seconds that each collective's bytes take at the full rate of the narrowest link, shape (rows,):
+        that of a device, or between hosts that of a host.
 
-        Rings pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; across hosts
-        trees need less, a sum for each host and not for each device. In an all-to-all each device sends its share to
-        the others, and a host what its devices send out.
+        Rings of n devices pass (n-1)/n of the tensor through each device and out of each host, an all-reduce twice; for
+        an all-reduce across hosts n is the number of hosts, as with trees. In an all-to-all each device sends its share
+        to the others, and a host what its devices send out.
         """
         summed = self.name == "all_reduce"
         parts = np.where(self.across & summed, self.hosts, self.size)

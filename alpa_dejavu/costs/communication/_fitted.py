@@ -31,10 +31,10 @@ _LAUNCH_S, _BETWEEN_S, _WITHIN_S = 5e-5, 1.5e-4, 2e-5
 
 @final
 class FittedCollectives:
-    """A fitted model of the seconds of collectives, either in groups within hosts or in groups across them.
+    """A fitted model of the seconds of collectives, either in groups of devices within hosts or in groups across hosts.
 
     Attributes:
-        outliers: places of the rows that a first fit found far off all others, and a second was made without.
+        outliers: indices of the measured rows that a first fit found far off all others; the final fit leaves them out.
     """
 
     def fit(self, rows: Collectives, seconds: ArrayLike, groups: ArrayLike) -> FittedCollectives:
@@ -42,7 +42,7 @@ class FittedCollectives:
 
         Args:
             rows: the collectives that were measured.
-            seconds: those of each row.
+            seconds: the measured seconds of each row.
             groups: a label of each row, such as its mesh; rows of one label are left out together.
 
         Raises:
@@ -79,7 +79,7 @@ class FittedCollectives:
         return Seconds.of(self._curve.log_seconds(rows), ends, seen & (rows.num_bytes <= 2 * self._most_bytes))
 
     def state(self) -> CollectivesData:
-        """Returns the fitted model's parameters as JSON's types, without the measurements."""
+        """Returns the parameters of the fitted model of collectives as JSON's types, without the measurements."""
         return {
             "collectives": self._curve.names,
             "values": self._curve.values_.tolist(),
@@ -91,7 +91,7 @@ class FittedCollectives:
 
     @classmethod
     def of_state(cls, state: CollectivesData) -> FittedCollectives:
-        """Returns the fitted model of collectives from what `state` gave.
+        """Returns the fitted model of collectives with the parameters in `state`, as its method `state` gives them.
 
         Raises:
             ValueError: there are more values, or fewer, than its collectives have.
@@ -148,7 +148,9 @@ class _Curve:
         return self._log_s(self.values_, rows, self._designs(rows))
 
     def outliers(self, rows: Collectives, seconds: Array) -> NDArray[np.int64]:
-        """Returns the indices of the collectives whose fitted error is large, and many times the median error."""
+        """Returns the indices of the measured collectives whose error under the fit is large, and many times the median
+        error.
+        """
         errors = np.abs(np.log(seconds) - self.log_seconds(rows))
         return np.flatnonzero(errors > max(_FAR * float(np.median(errors)), _LARGE))
 

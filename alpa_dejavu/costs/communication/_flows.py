@@ -18,18 +18,18 @@ Lines: TypeAlias = NDArray[np.float64]
 
 
 def lines(cluster: Cluster, hops: Iterable[Hop], members: Mapping[int, int], concurrent: int) -> Lines:
-    """Returns the latencies and seconds per byte of a group's messages, all sent at once; only those that can be
-    slowest.
+    """Returns the latency in seconds and the seconds per byte of each of a group's messages, all sent at the same time,
+    shape (k, 2); only the k messages that may be the slowest for some number of bytes.
 
-    A link that shares nothing is divided among the messages that go over it, of all groups that communicate at a time,
-    if it joins hosts; and so is a host's card, one for each way, which is as fast as the fastest of the links that are
-    in use there. What links share is divided among all messages that go over any of them.
+    A link between hosts that names no shared medium is divided among all messages over it, of all groups that
+    communicate at the same time. So is a host's network card, one for each direction, which is as fast as the fastest
+    of its links in use. A medium that links share (`Link.shares`) is divided among all messages over any of them.
 
     Args:
-        cluster: with the links.
-        hops: of one group.
-        members: how many devices of the group each host has.
-        concurrent: how many such groups there are on these hosts.
+        cluster: the cluster with the links.
+        hops: for each message of one group the indices of the hosts that send and receive it.
+        members: how many devices of the group each host has, by the host's index.
+        concurrent: how many such groups communicate on these hosts at the same time.
     """
     counted = Counter(hops)
     over: Counter[str] = Counter()

@@ -22,11 +22,11 @@ from alpa_dejavu.costs.left_out_errors import Seconds
 class LearnedCommunication(CommunicationModel):
     """A communication model that predicts collectives by fitted measurements, and sends by an alpha-beta model.
 
-    The fit knows launches, hops, and what a library reaches of a link's rate; the rate itself is the cluster's.
+    Latencies, and the share of a link's rate that a library reaches, are fitted; the link's rate is the cluster's.
 
     Attributes:
-        within: fitted to groups inside one host.
-        across: fitted to groups that span hosts; None: those go by the alpha-beta model.
+        within: the model fitted to groups of devices inside one host.
+        across: the model fitted to groups that span hosts; None: the alpha-beta model predicts these.
         rest: the alpha-beta model, on the slowest link or on the links of the group.
     """
 
@@ -45,10 +45,10 @@ class LearnedCommunication(CommunicationModel):
         return np.where(sizes > 0, predicted.mean.reshape(sizes.shape), 0.0)
 
     def interval(self, collective: str, num_bytes: ArrayLike, group: Group) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Returns the ends of 90 % intervals of a collective's seconds for each size, and whether such groups were
-        fitted.
+        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds for each size in bytes, and
+        whether the model was fitted to such groups.
 
-        All have the shape of `num_bytes`.
+        All three have the shape of `num_bytes`.
         """
         sizes = np.asarray(num_bytes, dtype=np.float64)
         predicted = self._predicted(collective, sizes, group)

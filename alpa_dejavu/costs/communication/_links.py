@@ -41,18 +41,19 @@ _Key: TypeAlias = tuple[int, tuple[int, ...], int, str]
 @final
 @dataclasses.dataclass(frozen=True)
 class Links(CommunicationModel):
-    """A model of collectives by the best of several algorithms over the group's own links, in the directions that they
-    use.
+    """An alpha-beta model of collectives by the fastest of several algorithms, over the links between the devices of a
+    group in the directions that messages take.
 
-    A ring takes hosts in the order that has the best slowest hop, so that it crosses a slow cut once in each direction
-    and no more. Where every host has as many devices of the group, the second algorithm has two levels: within each
+    A ring takes hosts in the order with the fastest slowest hop, so that it crosses a slow cut once in each direction
+    and no more. Where every host has equally many devices of the group, a second algorithm has two levels: within each
     host, then a ring of hosts for each of its devices, and within again, as NCCL's hierarchical collectives do. Each
     round takes as long as its slowest message. An all-to-all sends from each device to all others in turn. A send goes
     by the link from the first device's host to the last one's.
 
-    A link between hosts is divided among groups that communicate at a time; where it says what it shares, among all
-    messages that go over the medium instead. Where all links between hosts are alike and share nothing, a group within
-    a host, or of one device in each of its hosts, takes what `AlphaBeta` says.
+    A link between hosts is divided among groups that communicate at the same time; if it names media that it shares
+    with other links (`Link.shares`), each medium is divided among all messages over it instead. Where all links between
+    hosts are alike and share nothing, a group within a host, or with one device in each of its hosts, takes as long as
+    `AlphaBeta` says.
 
     References:
         Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH,

@@ -26,10 +26,11 @@ class MeasuredAlphaBeta(CommunicationModel):
     """The alpha-beta model of collectives with error intervals, from the measured spread of links' latencies and rates.
 
     Attributes:
-        spread: of each link that was measured, the standard deviation of the logarithm of its figures, by the name of
-            `Link`'s field; of other links nothing is said.
-        own: of a kind of collective beside that: how far it is from the alpha-beta model of any figures.
-        spread_from: whose the spread is, in a few words.
+        spread: for each link that was measured, the standard deviation of the logarithm of its figures, by the name of
+            `Link`'s field; other links aren't in it.
+        own: the standard deviation of the logarithm by which a kind of collective is off the alpha-beta model, however
+            well the link's figures are known.
+        spread_from: where the spread comes from, in a few words.
     """
 
     spread: Mapping[Link, Mapping[str, float]]
@@ -43,9 +44,8 @@ class MeasuredAlphaBeta(CommunicationModel):
     def interval(
         self, collective: str, num_bytes: ArrayLike, group: Group
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns the ends of 90 % intervals of a collective's seconds, and whether the slowest link was measured.
-
-        If it wasn't, both ends are the seconds themselves.
+        """Returns the lower and the upper ends of 90 % intervals of a collective's seconds for each size in bytes, and
+        whether the group's slowest link was measured; if not, both ends are the seconds themselves.
         """
         seconds = self.seconds(collective, num_bytes, group)
         link = group.cluster.slowest_link(group.hosts)

@@ -33,10 +33,10 @@ def suspects(series: Sequence[object], num_bytes: Array, seconds: Array) -> list
 
     Args:
         series: what each row belongs to (the same collective, group and dtype), of shape (rows,).
-        num_bytes: of each row.
-        seconds: of each row. Times that aren't finite, negative or zero times, sizes that aren't finite numbers of at
-            least 0, repeated sizes, times that are exactly twice those of half the size (filled in by doubling), and
-            times below three quarters of a smaller size's are suspect.
+        num_bytes: the bytes of each row, shape (rows,).
+        seconds: the seconds of each row, shape (rows,). Times that aren't finite, negative or zero times, sizes that
+            aren't finite numbers of at least 0, repeated sizes, times that are exactly twice those of half the size
+            (filled in by doubling), and times below three quarters of a smaller size's are suspect.
 
     >>> suspects(["a"] * 4, np.array([1.0, 2, 4, 8]), np.array([1.0, 1.5, 3.0, np.inf]))
     [Suspect(row=2, reason='exactly twice the time of half the size'), Suspect(row=3, reason='not finite')]

@@ -17,16 +17,17 @@ _Cost: TypeAlias = tuple[float, float, float]
 
 
 def ring_orders(cluster: Cluster, members: Mapping[int, int], concurrent: int) -> list[tuple[int, ...]]:
-    """Returns the best orders of hosts for a ring: that with the fastest slowest hop, and that with the least latency.
+    """Returns the best orders of a group's hosts (indices) for a ring: that with the fastest slowest hop, and that with
+    the least latency; only one order where both are the same.
 
-    There is one where they are the same; an order's latency is that of its longest hop. A ring goes one way round, so
-    an order and its reverse are two. Beyond a few hosts orders are made by going on to the best host that is left, from
-    different starts: in an island of fast links until that is done.
+    An order's latency is that of its longest hop. A ring goes one way round, so an order and its reverse are two. For
+    more than six hosts only some orders are tried: those given, and those made from different starts by going on to the
+    host with the best link among those that are left.
 
     Args:
-        cluster: with the links.
-        members: how many devices of the group each host has.
-        concurrent: how many such rings there are at a time.
+        cluster: the cluster with the links.
+        members: how many devices of the group each host has, by the host's index.
+        concurrent: how many such rings communicate at the same time.
     """
     hosts = tuple(members)
     if len(hosts) < 3 or _all_equal(cluster, hosts):

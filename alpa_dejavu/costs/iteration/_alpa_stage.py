@@ -24,8 +24,8 @@ _ALIKE = {"log_dp": 0.7, "log_tp": 0.7, "log_samples": 1.0}
 class AlpaStage(Physics):
     """Predicts the forward and backward seconds of one micro-batch through a stage of a GPT under Alpa.
 
-    Columns: samples (of a micro-batch), tokens (of a sample), hidden, vocabulary, blocks, heads (0 or 1), dp, tp,
-    log_dp, log_tp, log_samples.
+    Columns: samples (of a micro-batch), tokens (of a sample), hidden, vocabulary, blocks (transformer layers of the
+    stage), heads (1 if it computes the logits, else 0), dp, tp, log_dp, log_tp, log_samples.
     """
 
     parameters = (
@@ -38,8 +38,8 @@ class AlpaStage(Physics):
     deviations = (Deviation("stage", _ALIKE, 0.05, 0.02),)
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of each stage's seconds, shape (N,). A rematerialised block takes as long as four
-        forward passes.
+        """Returns the logarithm of each stage's predicted seconds, shape (N,). A transformer block that is
+        rematerialised takes as long as four forward passes.
         """
         tokens, hidden = rows["samples"] * rows["tokens"] / rows["dp"], rows["hidden"]
         block = 4 * tokens * (24 * hidden**2 + 4 * rows["tokens"] * hidden) / values["flop_per_s"]
@@ -55,7 +55,7 @@ class AlpaStagePeak(Physics):
     """Predicts a device's peak bytes of memory in a stage of a GPT under Alpa: the larger of forward's and
     backward's.
 
-    Columns: those of `AlpaStage`, blocks_per_layer, layers, parameters.
+    Columns: those of `AlpaStage`, blocks_per_layer (transformer blocks of one of Alpa's layers), layers, parameters.
     """
 
     parameters = (
@@ -69,8 +69,8 @@ class AlpaStagePeak(Physics):
     deviations = (Deviation("peak", _ALIKE, 0.08, 0.03),)
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of each stage's peak bytes, shape (N,): states, what layers keep, and one layer while
-        it is recomputed.
+        """Returns the logarithm of each stage's predicted peak bytes, shape (N,): parameters with their optimizer
+        states, what layers keep for backward, and one layer while it is recomputed.
         """
         samples = rows["samples"] / rows["dp"]
         elements = samples * rows["tokens"] * rows["hidden"]

@@ -20,7 +20,7 @@ class BandwidthFit:
     """A quadratic fit of a link's bandwidth by message size: a + b x + c x², in 1e9 bytes/s, x the binary logarithm of
     the message's MiB.
 
-    Beyond its vertex the bandwidth stays as it is there.
+    For messages larger than at the parabola's vertex the bandwidth is that of the vertex.
 
     >>> fit = BandwidthFit.of([[-0.1, 1.0, 2.0], 4e9])
     >>> fit.bytes_per_s(2**20), fit.bytes_per_s(2**40)
@@ -32,7 +32,7 @@ class BandwidthFit:
 
     @classmethod
     def of(cls, published: Sequence[Any]) -> BandwidthFit:
-        """Returns the bandwidth fit that is published as [[c, b, a], largest bytes/s].
+        """Returns the bandwidth fit a + b x + c x² that is published as [[c, b, a], largest bytes/s].
 
         Raises:
             ValueError: it is something else.

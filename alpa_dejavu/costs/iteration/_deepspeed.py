@@ -36,8 +36,8 @@ class DeepSpeedIteration(Physics):
     """Predicts the seconds of a training iteration under DeepSpeed, from the columns that `deepspeed_columns` makes.
 
     Attributes:
-        devices: the kinds of devices: figures of hardware are fitted for each.
-        hosts: the kinds of hosts, likewise.
+        devices: the names of the kinds of devices, for each of which its own figures are fitted, such as its speed.
+        hosts: the names of the kinds of hosts, for each of which its own figures are fitted, such as shares of links.
     """
 
     devices: tuple[str, ...]
@@ -49,8 +49,8 @@ class DeepSpeedIteration(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Returns the parameters to fit for DeepSpeed: the framework's, then those of each kind of device and
-        of host.
+        """Returns the parameters that are fitted for training iterations under DeepSpeed: the framework's, then those
+        of each kind of device and of host.
         """
         return (
             Parameter("compute_share", 1.0, 0.2),

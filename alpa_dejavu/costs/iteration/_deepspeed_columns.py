@@ -21,7 +21,9 @@ _LIGHT_S = 6e-4
 @final
 @dataclasses.dataclass(frozen=True)
 class HostKind:
-    """A machine type: its name, its device, and the bandwidths of its links within a host and to other hosts."""
+    """A machine type: its name, the name of its kind of device, and the bandwidths of its links within a host and to
+    other hosts.
+    """
 
     name: str
     device: str
@@ -35,11 +37,13 @@ class ProfiledModel:
     """A model whose L layers were profiled one by one.
 
     Attributes:
-        forward_s: each layer's forward time for one sample, by device and degree of tensor parallelism, shape (L,).
+        forward_s: each layer's forward seconds for one sample, shape (L,), by the name of the device and the degree of
+            tensor parallelism.
         is_block: which layers are transformer blocks, shape (L,).
-        parameters: how many each layer has, where known, shape (L,).
-        unknown_parameters: a guess of the number where it isn't known, shape (L,).
-        tied_head: layers that share the first layer's parameters, which count only if they are in another stage.
+        parameters: how many parameters each layer is known to have, shape (L,).
+        unknown_parameters: a guess of how many parameters each layer has besides, shape (L,).
+        tied_head: numbers of the layers that share the first layer's parameters, which don't count again if there is
+            only one stage.
         out_elements: how many elements one sample's activations have after each layer, shape (L,).
     """
 
@@ -54,9 +58,10 @@ class ProfiledModel:
 @final
 @dataclasses.dataclass(frozen=True)
 class PipelinePlan:
-    """A pipeline-parallel plan whose stages are all divided alike, by `tp` and `dp`.
+    """A pipeline-parallel plan whose stages all have `tp` tensor-parallel times `dp` data-parallel devices.
 
-    `boundaries` are the first layer of each stage, then the number of layers.
+    `micro_batch` is in samples of one data-parallel replica, `global_batch` in samples of all of them. `boundaries` are
+    the first layer of each stage, then the number of layers.
     """
 
     tp: int

@@ -30,7 +30,7 @@ def fit(
     Args:
         physics: the physical model.
         rows: the columns that it takes. A column "source" tells measurements apart that have noise of their own.
-        measured: seconds or bytes of each row, shape (N,).
+        measured: the measured seconds or bytes of each row, shape (N,).
         groups: the group of each row; the spread is widened or narrowed until it holds 90 % of the rows of groups that
             are left out (by one step from the fit of all, without a fit for each). None: the spread stays as it is.
         floor: the least noise (standard deviation of a logarithm) that is believed.

@@ -20,13 +20,16 @@ _STEP = 1e-4
 class Fitted:
     """A physical model with its fitted parameters and deviations, and their covariance.
 
+    A deviation is what one program (such as a layer of one width, divided in one way) is off the model by.
+
     Attributes:
         physics: the physical model.
         estimate: logarithms of the parameters, then the deviations of each kind's programs, one kind after the other.
         covariance: the covariance of the K numbers of the estimate, shape (K, K).
         programs: for each kind of deviation, the features of the programs that were measured.
-        noise: of each source, the standard deviation of one measurement's logarithm.
-        widening: of each source, what the spread must be multiplied with to hold on groups that were left out.
+        noise: for each source (such as a cluster), the standard deviation of one measurement's logarithm.
+        widening: for each source, the factor on predicted standard deviations with which they hold on groups that were
+            left out.
         num_measured: how many rows (measurements) it was fitted on.
         num_groups: how many groups these rows were in.
     """
@@ -80,8 +83,8 @@ class Fitted:
         return np.asarray(mean + off * widening)
 
     def deviation(self, rows: Rows) -> dict[str, Array]:
-        """Returns, for each kind of deviation, the mean deviation of each row's program from the physics, shape
-        (N,).
+        """Returns, for each kind of deviation, the mean by which each row's program deviates from the physical model,
+        in logarithms, shape (N,).
         """
         start, drawn = len(self.physics.parameters), {}
         for kind, weights in zip(self.physics.deviations, self._known_share(rows)[0], strict=True):
@@ -115,8 +118,15 @@ def parameter_values(physics: Physics, estimate: Array) -> dict[str, float]:
 def linearised(
     physics: Physics, estimate: Array, weights: Sequence[Array], rows: Rows
 ) -> tuple[Array, Array, list[Array]]:
-    """Returns a physical model's prediction for each row, its derivative by the estimate, and its derivatives by each
-    kind of deviation.
+    """Returns a physical model's predicted logarithm for each row, shape (N,), its derivative by the K numbers of the
+    estimate, shape (N, K), and its derivative by each kind of deviation, each of shape (N,).
+
+    Args:
+        physics: the physical model.
+        estimate: the logarithms of its parameters, then the deviations of each kind's programs, shape (K,).
+        weights: for each kind of deviation, the weights with which those of its programs add up to that of each row,
+            shape (N, programs).
+        rows: the columns of N rows that the model takes.
     """
     values, drawn, start = parameter_values(physics, estimate), {}, len(physics.parameters)
     for kind, share in zip(physics.deviations, weights, strict=True):

@@ -44,7 +44,8 @@ class Parameter:
 @final
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """A kind of deviation from a physical model, which each program has of its own: a Gaussian process in log space.
+    """A kind of deviation from a physical model, which each program (such as a layer of one width, divided in one way)
+    has of its own: a Gaussian process in log space.
 
     Attributes:
         name: what deviates.
@@ -59,7 +60,7 @@ class Deviation:
     own: float
 
     def programs(self, rows: Rows) -> Array:
-        """Returns the features of each row's program, each divided by its length scale, shape (N, F)."""
+        """Returns the F features of each row's program, each divided by its length scale, shape (N, F)."""
         return np.stack([rows[name] / length for name, length in self.lengths.items()], axis=1)
 
     def covariance(self, left: Array, right: Array) -> Array:
@@ -80,10 +81,10 @@ class Physics(abc.ABC):
 
     @abc.abstractmethod
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """Returns the logarithm of the seconds or bytes that each row should take, shape (N,).
+        """Returns the logarithm of the seconds or bytes that the model predicts for each of N rows, shape (N,).
 
         Args:
-            values: those of the parameters, in their units.
-            deviations: for each kind of deviation, that of each row, shape (N,).
+            values: the values of the parameters by name, in their units.
+            deviations: for each kind of deviation by name, the deviation of each row's logarithm, shape (N,).
             rows: the columns that this model takes.
         """

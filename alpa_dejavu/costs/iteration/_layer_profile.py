@@ -26,10 +26,11 @@ class LayerProfile(Physics):
     """Predicts the forward and backward seconds of one layer on many kinds of GPUs.
 
     Columns: gpu (place in `gpus`), flop and moved_bytes of one device, reduced_s (the all-reduces of its tensor
-    parallelism over links as measured), log_hidden, log_tp, log_micro_batch. Blocks and heads are fitted apart.
+    parallelism over links as measured), log_hidden, log_tp, log_micro_batch. Transformer blocks and output layers
+    (heads) are fitted separately.
 
     Attributes:
-        gpus: the memory's bytes per second of each GPU, by its name.
+        gpus: the memory bandwidth of each kind of GPU in bytes per second, by its name.
     """
 
     gpus: Mapping[str, float]
@@ -41,7 +42,9 @@ class LayerProfile(Physics):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:  # type: ignore[override]
-        """Returns the parameters to fit: those of each kind of GPU, and those that all of them share."""
+        """Returns the parameters of the model of layers that are fitted: those of each kind of GPU, and those that all
+        kinds share.
+        """
         figures = (
             ("flop_per_s", 15e12, 1.0),
             ("memory_share", 0.7, 0.1),

@@ -26,8 +26,8 @@ def ring_share(devices: Array) -> Array:
 @final
 @dataclasses.dataclass(frozen=True)
 class RingAllReduce:
-    """A latency model of a ring all-reduce in one host: start_s + round_s * 2 (n - 1) + bytes * 2 (n - 1) / n /
-    bytes_per_s.
+    """A latency model of a ring all-reduce among n devices of one host: start_s + round_s * 2 (n - 1) +
+    bytes * 2 (n - 1) / n / bytes_per_s.
     """
 
     start_s: float
@@ -56,5 +56,5 @@ class _Ring(Physics):
     deviations = ()
 
     def log_value(self, values: Mapping[str, float], deviations: Mapping[str, Array], rows: Rows) -> Array:
-        """The logarithm of the seconds."""
+        """Returns the logarithm of the seconds of each row's ring all-reduce, shape (N,)."""
         return np.log(RingAllReduce(**values).seconds(rows["bytes"], rows["devices"]))

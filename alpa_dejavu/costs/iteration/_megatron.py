@@ -34,9 +34,9 @@ class Machine:
     """A machine type for predictions under Megatron-LM: hosts of equal devices, with rates by their data sheets.
 
     Attributes:
-        flop_per_s: the peak of matrix products in half precision.
+        flop_per_s: a device's peak rate of matrix products in half precision.
         memory_bytes_per_s, memory_bytes: bandwidth and size of a device's memory.
-        devices_per_host: how many share a host's links.
+        devices_per_host: how many devices a host has; they share its links.
         between_hosts_bytes_per_s: the rate of all links of a host to other hosts together.
         all_reduce: the model of all-reduces inside a host.
     """

@@ -28,8 +28,9 @@ _OTHER = {"source": 1e-3}
 class PipelineRun(Physics):
     """Predicts the seconds of a training iteration of a 1F1B pipeline whose layers were profiled.
 
-    Columns of shape (N, S): device_s of a micro-batch, blocks, send_s to the next stage, ring_s (bytes over the links'
-    rate), ring_bytes, parameter_bytes. Of shape (N,): num_micro_batches, log_micro_batch, log_pp, model, source.
+    Columns of shape (N, S) for N iterations with S stages: device_s (seconds of a micro-batch), blocks (transformer
+    layers), send_s to the next stage, ring_s (of the gradients' all-reduce: bytes over the links' rate), ring_bytes,
+    parameter_bytes. Columns of shape (N,): num_micro_batches, log_micro_batch, log_pp, model, source.
     """
 
     parameters = (
@@ -63,8 +64,8 @@ class PipelineRun(Physics):
 class PeakMemory(Physics):
     """Predicts the peak bytes of memory on the device that needs most, for a pipeline whose layers were profiled.
 
-    Columns of shape (N, S): parameter_bytes, activation_bytes of a micro-batch, in_flight (how many micro-batches are
-    kept), logit_bytes. Of shape (N,): dp, and those of `PipelineRun`.
+    Columns of shape (N, S) for N pipelines with S stages: parameter_bytes, activation_bytes of a micro-batch, in_flight
+    (how many micro-batches are kept), logit_bytes. Columns of shape (N,): dp, log_micro_batch, log_pp, model, source.
     """
 
     parameters = (

@@ -41,8 +41,8 @@ def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float
     """Returns the risk that each row's plan runs out of memory, under a fitted model of peaks.
 
     The errors have the tails of Student's t, with as many degrees of freedom as independent groups were measured less
-    one. A risk smaller than one of the residuals can't be read from them: then the tails are those of two degrees of
-    freedom at most, which ask for about three times the margin at 1 %.
+    one. A risk smaller than one over the number of residuals can't be read from them: then the tails are those of two
+    degrees of freedom at most, which ask for about three times the margin at 1 %.
 
     Args:
         peak: the fitted model of the peak bytes of memory.
@@ -77,8 +77,8 @@ def memory_risk(peak: Fitted, rows: Rows, capacity_bytes: ArrayLike, risk: float
 
 
 def students_t(freedom: int) -> tuple[Array, Array]:
-    """Returns points of Student's t distribution, and the probability of more than each. With x = sqrt(freedom) tan(a)
-    its density is cos(a)^(freedom - 1).
+    """Returns points of Student's t distribution, and for each the probability of a larger value. With
+    x = sqrt(freedom) tan(a) its density is cos(a)^(freedom - 1).
 
     >>> points, more = students_t(2)
     >>> bool(abs(np.interp(6.9646, points, more) - 0.01) < 1e-5)

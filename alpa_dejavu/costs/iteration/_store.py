@@ -25,8 +25,8 @@ def save(fitted: Fitted, path: Path, origin: str, held_out: Mapping[str, float])
     """Writes a fitted physical model to a JSON file, with its origin and its errors.
 
     Args:
-        fitted: the model.
-        path: of the file.
+        fitted: the fitted model.
+        path: where the file is written.
         origin: which measurements it was fitted on.
         held_out: its errors on groups that were left out, by name (fractions).
     """
@@ -52,7 +52,7 @@ def load(path: Path, physics: Physics) -> Fitted:
     """Reads the fitted physical model that `save` wrote to a JSON file.
 
     Args:
-        path: of the file.
+        path: the file that is read.
         physics: the physical model that was fitted.
 
     Raises:

@@ -24,15 +24,16 @@ _ODD_SQUARE, _STRENGTH = 9.0, 20.0
 class AdaptedKernels:
     """A kernel latency model adapted to one GPU by a few measurements of that GPU.
 
-    Without measurements, and far from what they were of, it is the model. An interval is the model's own, narrowed as
-    the deviation is known, and wider where measurements miss each other by more than expected.
+    Without measurements, and for kernels unlike the measured ones, it predicts what the model predicts. Its 90 %
+    interval is the model's, narrower where the GPU's deviation from the model is known, and wider where measurements
+    contradict each other by more than expected.
 
     Args:
-        deviations: how GPUs deviate from the model; by default as the open measurements of five GPUs have it.
+        deviations: how much GPUs deviate from the model; by default as in the open measurements of five GPUs.
 
     Attributes:
-        common_variance: by class of kernel, the share of errors' variance that it has in common: less than the model's,
-            the better this GPU's own is known.
+        common_variance: by class of kernel, the share of the errors' variance that all kernels of the class have in
+            common: the better this GPU's own deviation is known, the further below the model's.
     """
 
     def __init__(self, deviations: Deviations | None = None) -> None:
@@ -42,9 +43,9 @@ class AdaptedKernels:
         """Adapts a fitted kernel latency model to one GPU by measured kernels.
 
         Args:
-            model: fitted to other GPUs.
-            kernels: measured on the GPU, of any number, or none.
-            seconds: of each.
+            model: the kernel model, fitted to other GPUs.
+            kernels: the kernels that were measured on the GPU; they may be none.
+            seconds: the measured seconds of each kernel.
 
         Raises:
             ValueError: seconds that aren't finite and above zero, or kernels of more than one GPU.
@@ -84,7 +85,7 @@ class AdaptedKernels:
         return Seconds(mean, lower, upper, base.in_domain)
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Returns the seconds of the kernel launch that `predict` contains, adapted to the GPU."""
+        """Returns the seconds of each kernel's launch, which are a part of its predicted seconds on the GPU."""
         return np.asarray(self._model.floor_s(kernels) * self._slower_launch)
 
     def _still_common(self, kind: str, share: float) -> float:

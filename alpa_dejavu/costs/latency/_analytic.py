@@ -18,14 +18,14 @@ class AnalyticLatency(LatencyModel):
     """A latency model by the roofline of a device's peak figures: the baseline.
 
     Each operator that writes to memory also pays the start of a kernel, and a device may say what compiled programs
-    don't reach of its peaks. The spread is zero: it can't say how sure it is.
+    don't reach of its peaks. The predicted spread is zero: the model can't say how sure it is.
 
     References:
         Williams, Waterman and Patterson, Roofline: An Insightful Visual Performance Model, CACM 52(4), 2009.
     """
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the roofline's seconds of each operator on a device."""
+        """Returns the roofline's seconds of each operator on a device, with a spread of zero."""
         parts = roofline_parts(operators, device)
         mean = (np.maximum(parts.work_s, parts.traffic_s) + parts.start_s + parts.strided_s) * operators.count
         return Latency(mean, np.zeros_like(mean))

@@ -43,16 +43,16 @@ _DEVIATIONS = np.array([0.4, 0.15, 0.3])
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Blocks:
-    """A table of transformer layers as columns of shape (layers,), with what their latency is predicted from, on one
-    device.
+    """A table of transformer layers as columns of shape (layers,), with the features of one device's share of a layer
+    that its latency is predicted from.
 
     Attributes:
         gpu: the name of the chip.
         is_head: whether it is something else than a block of attention and products: the loss, or a normalisation.
-        products_s: seconds of forward's and backward's products at the data sheet's rate.
-        traffic_s: seconds of the activations that are kept for backward, written once, at the memory's rate.
+        products_s: seconds of the matrix products, forward and backward, at the data sheet's rate.
+        traffic_s: seconds of writing the activations that are kept for backward once, at the memory's rate.
         exchange_s: seconds of the tensor that tensor parallelism sums, once, at the links' rate.
-        messages: devices that share the layer, less one.
+        messages: how many devices share the layer, less one.
         through_host: whether what devices exchange goes through the host's memory, for want of links of their own.
         tensor_cores: whether the rate is that of tensor cores, of which programs reach less.
     """
@@ -67,7 +67,7 @@ class Blocks:
     tensor_cores: NDArray[np.bool_]
 
     def take(self, index: NDArray[np.bool_]) -> Blocks:
-        """Returns the table with some of its transformer layers, by a mask."""
+        """Returns the table with only those of its transformer layers that a boolean mask selects."""
         return Blocks(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
     def __len__(self) -> int:
@@ -76,13 +76,13 @@ class Blocks:
 
 @final
 class BlockModel:
-    """A latency model of whole transformer layers: slowdowns of products, memory traffic and exchange, and a least
-    time.
+    """A fitted latency model of whole transformer layers: slowdowns of matrix products, of memory traffic and of the
+    exchange between tensor-parallel devices, and a least time.
     """
 
     def fit(self, blocks: Blocks, seconds: ArrayLike, groups: ArrayLike) -> BlockModel:
-        """Fits the model of layers to measured seconds; the interval holds for unseen groups of layers, by `groups`'
-        labels.
+        """Fits the model of transformer layers to measured seconds; `groups` labels each layer's group (such as its
+        model), and the 90 % interval is made to hold for groups that weren't seen.
 
         Raises:
             ValueError: seconds aren't finite and above zero.
@@ -111,7 +111,9 @@ class BlockModel:
 
     @classmethod
     def of_state(cls, state: LayersData) -> BlockModel:
-        """Returns the fitted model of layers from what `state` gave."""
+        """Returns the fitted model of transformer layers with the parameters in `state`, as its method `state` gives
+        them.
+        """
         made, own = cls(), state["deviations"]
         shared: Mapping[str, Any] = state["shared"]
         made._point, made._ends = _Point(), np.array(state["ends"], dtype=np.float64)

@@ -36,14 +36,16 @@ _BELIEF = 0.7
 class Deviations:
     """The variances of a kernel model's errors, log(measured / predicted), by what kernels of one GPU share.
 
+    Each variance is of one part of the error, the length apart.
+
     Attributes:
-        whole: shared by all kernels.
-        launch: shared where the launch decides.
-        kind: shared by a kind ("product", "rows", "map") where work decides.
-        op: shared by an operator where work decides.
-        shape: shared by kernels of the same kind with like size and shape; `length` is how far (in natural logarithms
-            of work and sizes) that reaches.
-        noise: shared by none: each kernel's own.
+        whole: the part that all kernels share.
+        launch: the part that kernels share as far as their launch decides their seconds.
+        kind: the part that kernels of a kind ("product", "rows", "map") share as far as their work decides.
+        op: the part that kernels of the same operator share as far as their work decides.
+        shape: the part that kernels of the same kind with like size and shape share; `length` is how far (in natural
+            logarithms of work and sizes) that reaches.
+        noise: the part that each kernel has of its own.
 
     The defaults are about what is found when one of the five GPUs of NeuSight's kernels is left out.
     """
@@ -61,9 +63,9 @@ class Deviations:
         """Fits the variances by marginal likelihood to the errors of kernel models on GPUs that they weren't fitted to.
 
         Args:
-            model: fitted to the kernels.
-            kernels: of several GPUs.
-            errors: log(measured / predicted) of each, by fits without its GPU (`KernelModel.left_out_errors`).
+            model: the kernel model, fitted to the kernels.
+            kernels: the measured kernels of several GPUs.
+            errors: log(measured / predicted) of each kernel, by a fit without its GPU (`KernelModel.left_out_errors`).
         """
         typical = np.log(dataclasses.astuple(cls()))
         rng = np.random.default_rng(0)
@@ -83,18 +85,18 @@ class Deviations:
         return cls(*np.exp(found.x).tolist())
 
     def covariance(self, model: KernelModel, some: Kernels, others: Kernels) -> Array:
-        """Returns the covariance between the log errors of some kernels and others on one GPU, without noise; (some,
-        others).
+        """Returns the covariance between the log errors, measured over predicted, of some kernels and of others on one
+        GPU, without noise; shape (some, others).
         """
         return self._of(_Common.of(model, some, others))
 
     def of_launch(self, model: KernelModel, kernels: Kernels) -> Array:
-        """Returns the covariance between each kernel's log error and that of the launch alone."""
+        """Returns the covariance between each kernel's log error and the log error of a kernel that is all launch."""
         return np.asarray(self.whole + self.launch * _launch_shares(model, kernels))
 
     def of_work(self, model: KernelModel, kernels: Kernels, kind: str) -> Array:
-        """Returns the covariance between each kernel's log error and what all kernels of a kind share where work
-        decides.
+        """Returns the covariance between each kernel's log error and the part of the error that all kernels of a kind
+        share where their work, and not their launch, decides their seconds.
         """
         work = (kernels.kind == kind) * (1 - _launch_shares(model, kernels))
         return np.asarray(self.whole + self.kind * work)
@@ -159,14 +161,14 @@ def measure_next(
     """Returns the indices of the kernels whose measurement on a GPU would tell most, in the order in which to measure
     them.
 
-    Each time it is the one after which the variances of all kernels together, each before it is measured itself, come
-    down the most: large where the spread is, and small beside a kernel that was chosen before.
+    Each time the kernel is chosen whose measurement lowers the variances of all kernels' errors, added up, the most. So
+    kernels of great variance come early, and those like a kernel that was chosen before come late.
 
     Args:
-        deviations: of GPUs.
-        model: whose predictions they are of.
-        kernels: to choose from, all of one GPU.
-        count: how many are chosen, at most all.
+        deviations: how much GPUs deviate from the kernel model.
+        model: the kernel model.
+        kernels: the kernels to choose from, all of one GPU.
+        count: how many kernels are chosen, at most all.
         known: kernels that have been measured on that GPU already.
     """
     left = deviations.covariance(model, kernels, kernels)

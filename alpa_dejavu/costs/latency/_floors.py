@@ -23,7 +23,9 @@ _ENOUGH = 5
 
 @final
 class Floors:
-    """The least seconds that a kernel of each kind takes, on each GPU that was measured and on any other."""
+    """The least seconds that a kernel of each kind takes (its launch), on each GPU that was measured and on any
+    other.
+    """
 
     def __init__(self, of_gpu: Mapping[tuple[str, int], float]) -> None:
         self._of_gpu = dict(of_gpu)
@@ -52,7 +54,9 @@ class Floors:
         return np.array([self._of_gpu[op, gpu] for op, gpu in pairs])
 
     def expected(self, op: NDArray[np.str_]) -> Array:
-        """Returns the least seconds of kinds of kernels on a GPU that wasn't measured."""
+        """Returns the least seconds (the launch) that kernels of these kinds, given by the names of their operators,
+        are expected to take on a GPU that wasn't measured.
+        """
         return np.array([self.of_op.get(name, self.other) for name in op.tolist()])
 
     def state(self) -> FloorsData:
@@ -62,5 +66,5 @@ class Floors:
 
     @classmethod
     def of_state(cls, state: FloorsData) -> Floors:
-        """Returns the kernels' least seconds from what `state` gave."""
+        """Returns the least seconds of kernels in `state`, which lists them by kind of kernel for each measured GPU."""
         return cls({(op, gpu): float(floor) for op, floors in state.items() for gpu, floor in enumerate(floors)})

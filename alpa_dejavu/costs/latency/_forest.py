@@ -27,15 +27,15 @@ _REGULARIZATION = 5.0
 class Forest:
     """A regression by decision trees whose leaves' values are added up.
 
-    Features are looked at with six decimals: what a processor's logarithm has beyond them decides nothing.
+    Features are compared with six decimals, so that the last bits of a processor's logarithms decide nothing.
 
     Attributes:
-        base: what is added to all leaves.
-        roots: of each tree, the place of its root among the nodes.
-        feature, threshold: of each node, what is compared; of a leaf 0.
-        left, right: of each node, the places of what follows where the feature is at most the threshold, and where it
-            is above; of a leaf its own place.
-        value: of each leaf; of other nodes 0.
+        base: a constant that is added to the sum of the leaves' values.
+        roots: for each tree, the index of its root among the nodes.
+        feature, threshold: for each node, the index of a feature and what it is compared with; 0 for a leaf.
+        left, right: for each node, the index of the node that follows where the feature is at most the threshold, and
+            where it is above; for a leaf its own index.
+        value: for each node its value if it is a leaf, else 0.
     """
 
     base: float
@@ -50,11 +50,11 @@ class Forest:
     def grown(cls, features: Array, target: Array) -> Forest:
         """Returns trees boosted with scikit-learn: each is grown on what those before it leave of the target.
 
-        A leaf's value is drawn to zero by its few rows, then taken in part.
+        A leaf's value is the mean of its rows, drawn to zero if they are few, times a learning rate.
 
         Args:
-            features: shape (rows, features), as `rounded` gives them.
-            target: shape (rows,).
+            features: shape (rows, features), rounded to six decimals.
+            target: the values that are to be predicted, shape (rows,).
 
         References:
             Friedman, Greedy Function Approximation: A Gradient Boosting Machine, Annals of Statistics 29, 2001.
@@ -85,8 +85,8 @@ class Forest:
         return cls(base, np.array(roots), feature, threshold, left, right, value)
 
     def predict(self, features: Array) -> Array:
-        """Returns the trees' predictions, sums of leaves, for features of shape (rows, features), as `rounded` gives
-        them.
+        """Returns the trees' predictions (sums of the values of leaves), shape (rows,), for features of shape (rows,
+        features), rounded to six decimals.
         """
         rows = np.arange(len(features))[:, None]
         place = np.tile(self.roots, (len(features), 1))
@@ -111,10 +111,10 @@ class Forest:
 
     @classmethod
     def of_state(cls, state: ForestData, num_features: int) -> Forest:
-        """Returns the forest of trees from what `state` gave.
+        """Returns the forest of decision trees in `state`, as its method `state` gives them.
 
         Raises:
-            ValueError: it is no tree on so many features.
+            ValueError: they aren't trees, or compare more than `num_features` features.
         """
         roots, feature, left, right = (
             np.array(each, dtype=np.int64) for each in (state["roots"], state["feature"], state["left"], state["right"])
@@ -138,5 +138,5 @@ class Forest:
 
 
 def rounded(features: Array) -> Array:
-    """Returns features rounded to the few decimals that a forest's trees compare."""
+    """Returns features rounded to the six decimals at which a forest's decision trees compare them."""
     return np.round(features, _DECIMALS)

@@ -25,16 +25,17 @@ class KernelModel:
     """A fitted latency model of GPU kernels: products by tiles in waves and by trees, all others by their memory
     traffic.
 
-    Of the two predictions of products it takes the mean of logarithms. The interval is conformal: quantiles of the
-    errors on groups (GPUs, or kinds of kernels) that an inner fit had left out, by class of kernel and by whether the
-    launch or the work decides.
+    The two predictions of a product are averaged in logarithms. The 90 % interval is conformal: quantiles of the errors
+    on groups (GPUs, or kinds of kernels) that an inner fit had left out, by class of kernel and by whether the launch
+    or the work decides its seconds.
 
     Attributes:
         left_out_errors: log(measured / predicted) of each kernel that it was fitted to, by a fit without its group.
     """
 
     def fit(self, kernels: Kernels, seconds: ArrayLike, groups: ArrayLike | None = None) -> KernelModel:
-        """Fits the kernel model to measured seconds; `groups` (None: the GPUs) says for what the interval shall hold.
+        """Fits the kernel model to measured seconds; `groups` labels each kernel's group (None: its GPU), and the 90 %
+        interval is made to hold for groups that weren't seen.
 
         Raises:
             ValueError: seconds aren't finite and above zero.
@@ -69,18 +70,18 @@ class KernelModel:
         return Seconds.of(log_s, ends.reshape(-1, 2), inside)
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Returns the seconds of the kernel launch that each prediction of `predict` contains."""
+        """Returns the seconds of each kernel's launch, which are a part of its predicted seconds."""
         return self._point.floors.expected(kernels.op)
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Returns the kinds of kernels that the model was fitted to."""
+        """Returns the names of the kinds of GPU kernels that the model was fitted to, such as "softmax"."""
         return tuple(self._point.ops)
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Returns the ends of 90 % intervals over the mean, by class of kernel and by what decides: "product
-        work" ...
+        """Returns the two ends of the 90 % interval, as factors on the predicted seconds, by class of kernel and by
+        what decides its seconds (launch or work), such as "product work".
         """
         return {name: (float(np.exp(low)), float(np.exp(high))) for name, (low, high) in self._ends.items()}
 
@@ -96,10 +97,10 @@ class KernelModel:
 
     @classmethod
     def of_state(cls, state: KernelsData) -> KernelModel:
-        """Returns the fitted kernel model from what `state` gave.
+        """Returns the fitted kernel model with the parameters in `state`, as its method `state` gives them.
 
         Raises:
-            ValueError: parts don't fit each other; says which.
+            ValueError: parts of the model don't fit each other; says which.
         """
         made = cls()
         made._point = _Point.of_state(state["models"])

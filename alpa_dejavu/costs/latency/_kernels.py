@@ -29,12 +29,13 @@ class DataSheet:
     """The figures of a GPU from its maker's data sheet.
 
     Attributes:
-        flop_per_s: of the products' dtype, at the highest clock.
-        memory_bytes_per_s: of its memory.
-        num_sm: processors.
-        l2_cache_bytes: of the cache that they share.
-        power_w: that the board may take, and
-        process_nm: the size of its transistors; None where unknown: the clock is taken for sustained.
+        flop_per_s: the rate of matrix products in their dtype, at the highest clock.
+        memory_bytes_per_s: the bandwidth of its memory.
+        num_sm: the number of its (streaming multi-)processors.
+        l2_cache_bytes: the size of the cache that they share.
+        power_w: the power in watts that the board may take; None where unknown.
+        process_nm: the size of its transistors in nanometres; None where unknown. Where either is unknown, the highest
+            clock is taken to be sustained.
     """
 
     flop_per_s: float
@@ -58,8 +59,8 @@ class DataSheet:
 class Kernels:
     """A table of GPU kernels, with their sizes and the data sheets of their GPUs, as columns of shape (kernels,).
 
-    A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` numbers the data
-    sheets.
+    A product is `batch` times (m, k) by (k, n); all others go over `batch` rows of length n. `gpu` is the number of a
+    kernel's GPU; `rate` and the columns after it are from that GPU's data sheet.
     """
 
     op: NDArray[np.str_]
@@ -76,7 +77,7 @@ class Kernels:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], sheets: Mapping[str, DataSheet]) -> Kernels:
-        """Returns the table of kernels from columns op, batch, m, n, k and gpu, the name of a data sheet.
+        """Returns the table of GPU kernels from columns op, batch, m, n, k and gpu, where gpu names a data sheet.
 
         Raises:
             ValueError: a GPU has no data sheet, or a size isn't at least 1.
@@ -108,12 +109,14 @@ class Kernels:
         )
 
     def take(self, index: Any) -> Kernels:
-        """Returns the table with some of its kernels, by a mask or by indices."""
+        """Returns the table with only some of its GPU kernels, chosen by a boolean mask or by indices."""
         return Kernels(**{field.name: getattr(self, field.name)[index] for field in dataclasses.fields(self)})
 
     @property
     def kind(self) -> NDArray[np.str_]:
-        """Returns the class of each kernel: "product", "rows" or "map"."""
+        """Returns the class of each kernel: "product" for matrix products, "rows" for kernels that go over rows more
+        than once (softmax, normalisation), "map" for all others.
+        """
         return np.array([CLASSES.get(op, "map") for op in self.op.tolist()], dtype=np.str_)
 
     @property
@@ -140,7 +143,7 @@ class Kernels:
     def cached_traffic_s(self) -> Array:
         """Returns the seconds of each kernel's traffic when what fits in the shared cache stays there between its runs.
 
-        On A100 kernels of up to three quarters of the cache run as fast as it, and those over 0.85 as the memory.
+        On A100 kernels of up to three quarters of the cache run at the cache's rate, those over 0.85 at the memory's.
         """
         cached = 1 / (1 + np.exp(np.clip((self.moved_bytes / self.l2_bytes - _CACHED) / _CACHED_WIDTH, -50, 50)))
         cache_s = self.moved_bytes / np.maximum(self.num_sm * _CACHE_BYTES_PER_S_OF_SM, self.bandwidth)

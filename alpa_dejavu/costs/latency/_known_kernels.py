@@ -22,8 +22,8 @@ class KernelSeconds(Protocol):
 
     @property
     def common_variance(self) -> Mapping[str, float]:
-        """Returns for each class of kernel ("product", "rows", "map") the share of errors' variance that all of it have
-        in common.
+        """Returns for each class of kernel ("product", "rows", "map") the share of the prediction errors' variance that
+        all kernels of the class have in common.
         """
         ...
 
@@ -32,13 +32,13 @@ class KernelSeconds(Protocol):
         ...
 
     def floor_s(self, kernels: Kernels) -> Array:
-        """Returns the seconds of the kernel launch that each prediction of `predict` contains."""
+        """Returns the seconds of each kernel's launch, which are a part of its predicted seconds."""
         ...
 
 
 @final
 class KnownKernels:
-    """A cache of a kernel model's predictions, so that each kernel is predicted once."""
+    """A cache of the seconds that a model of GPU kernels predicts, so that each kernel is predicted once."""
 
     def __init__(self, model: KernelSeconds) -> None:
         self._model = model
@@ -46,8 +46,8 @@ class KnownKernels:
         self._known = np.zeros((0, 5))
 
     def predict(self, kernels: Kernels) -> tuple[Seconds, Array]:
-        """Returns the predicted seconds of each kernel, and those of the launch in them; the kernels' own GPU isn't
-        looked at.
+        """Returns the predicted seconds of each kernel, and the seconds of its launch that are a part of them; kernels
+        with equal figures get one prediction, whatever the number of their GPU.
         """
         values = _values(kernels)
         new: dict[_Value, int] = {}

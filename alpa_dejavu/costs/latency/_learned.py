@@ -28,19 +28,20 @@ _UNKNOWN = 0.5
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class LearnedLatency(LatencyModel):
-    """A latency model by fitted kernels, for devices whose data sheet is known by their name; the roofline for all
-    others.
+    """A latency model of operators by a fitted model of GPU kernels, for devices whose data sheet is known by their
+    name; the roofline for all others.
 
-    Compiled programs start kernels in `Device.kernel_s`; the floor that the model learned with (a launch from Python)
-    is replaced by it. No operator is predicted to take less than its roofline. A kernel is predicted once, in however
-    many layers it is.
+    Compiled programs start a kernel in `Device.kernel_s`, which replaces the launch that the kernel model learned (one
+    from Python). No operator is predicted to take less than its roofline. A kernel is predicted once, in however many
+    layers it is.
 
     Attributes:
-        model: a fitted `KernelModel`, or `AdaptedKernels`: then `sheets` is of the one GPU that they are adapted to.
-        sheets: by the names of devices.
-        products: by the names of devices and dtypes, how products measured there differ from what the model says.
+        model: a fitted `KernelModel`, or an `AdaptedKernels`: then `sheets` has only the GPU that it is adapted to.
+        sheets: the data sheets of GPUs, by the names of devices.
+        products: by the name of a device, then of a dtype: how the seconds of matrix products measured on the device
+            differ from what the kernel model says.
 
-    Raises ValueError for adapted kernels and more than one sheet.
+    Raises ValueError for an `AdaptedKernels` with more than one sheet.
     """
 
     model: KernelSeconds
@@ -53,7 +54,7 @@ class LearnedLatency(LatencyModel):
             raise ValueError(f"learned latency: the model is adapted to one GPU, but sheets has {sorted(self.sheets)}")
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the seconds of each operator on a device, and one standard deviation."""
+        """Returns the predicted mean seconds of each operator on a device, and their standard deviation (spread)."""
         floor = AnalyticLatency().predict(operators, device).mean_s
         if device.name not in self.sheets or not len(operators):
             return Latency(floor, _UNKNOWN * floor)
@@ -72,7 +73,7 @@ class LearnedLatency(LatencyModel):
         return Latency(mean, mean * relative[kernels.of_operators])
 
     def in_domain(self, operators: Operators, device: Device) -> NDArray[np.bool_]:
-        """Returns whether each operator, on this device, is like those that the model was fitted to."""
+        """Returns whether each operator, on this device, is like what the model was fitted to, shape (operators,)."""
         if device.name not in self.sheets or not len(operators):
             return np.zeros(len(operators), dtype=np.bool_)
         kernels = self._kernels.of(operators, device, self.sheets[device.name])
@@ -100,8 +101,8 @@ class LearnedLatency(LatencyModel):
         return np.asarray(predicted.mean_s * np.exp(sigma * error))
 
     def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's latency error that all operators of its class have in
-        common.
+        """Returns the share of the variance of an operator's latency error that all operators of its class (matrix
+        products, or all others) have in common.
         """
         return self.model.common_variance.get("product" if product else "map", 1.0)
 

@@ -23,13 +23,14 @@ _UNMEASURED = math.log(2) / 1.6449
 class MeasuredRoofline(LatencyModel):
     """A roofline latency model with spreads, from the measured uncertainty of the device's figures.
 
-    A figure that bounds several operators makes all of them err.
+    If a figure, such as the memory's rate, is off, so are the seconds of all operators that it bounds.
 
     Attributes:
         spread: by `Device.name`, the standard deviation of the logarithm of each measured figure, by the name of
             `Device`'s field (of a rate by dtype "flop_per_s[float32]").
-        own: of an operator beside that: how far it is from the roofline of any figures.
-        spread_from: whose the spread is, in a few words.
+        own: the standard deviation of the logarithm by which an operator is off the roofline, however well the figures
+            are known.
+        spread_from: where the spread comes from, in a few words.
     """
 
     spread: Mapping[str, Mapping[str, float]]
@@ -37,7 +38,7 @@ class MeasuredRoofline(LatencyModel):
     spread_from: str
 
     def predict(self, operators: Operators, device: Device) -> Latency:
-        """Returns the roofline's seconds of each operator on a device, and one standard deviation."""
+        """Returns the roofline's seconds of each operator on a device, and their standard deviation (spread)."""
         work_s, traffic_s, start_s, strided_s = roofline_parts(operators, device)
         bound_s = np.maximum(work_s, traffic_s)
         once_s = bound_s + start_s + strided_s
@@ -49,10 +50,10 @@ class MeasuredRoofline(LatencyModel):
         return Latency(mean, mean * np.expm1(np.hypot(relative, self.own)))
 
     def common_share(self, product: bool) -> float:
-        """Returns the share of the variance of an operator's latency error that all operators of its class have in
-        common.
+        """Returns the share of the variance of an operator's latency error that all operators of its class (matrix
+        products, or all others) have in common.
 
-        It comes from the figure which bounds most of the class: the rate of products, the memory's of all others.
+        It comes from the figure that bounds most of the class: a device's rate of products, or that of its memory.
         """
         figure = "flop_per_s[float32]" if product else "memory_bytes_per_s"
         common = float(np.mean([known.get(figure, _UNMEASURED) ** 2 for known in self.spread.values()] or [0.0]))
@@ -60,7 +61,9 @@ class MeasuredRoofline(LatencyModel):
         return common / whole if whole > 0 else 1.0
 
     def figure_spread(self, device: Device, figure: str) -> float:
-        """Returns the standard deviation of the logarithm of one of a device's figures, such as a rate."""
+        """Returns the standard deviation of the logarithm of one of a device's figures, such as "memory_bytes_per_s";
+        for one that wasn't measured, as if it were within a factor of two with 90 %.
+        """
         return self.spread.get(device.name, {}).get(figure, _UNMEASURED)
 
     def _of_work(self, operators: Operators, device: Device) -> NDArray[np.float64]:

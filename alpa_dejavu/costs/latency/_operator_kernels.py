@@ -24,10 +24,10 @@ class DistinctKernels:
     """The distinct kernels that one device runs for some operators, and which operator runs which.
 
     Attributes:
-        divided: what one device runs.
-        whole: what it would run if products weren't divided.
-        first: the place of the first operator that runs each, shape (kernels,).
-        of_operators: the place of each operator's kernel, shape (operators,).
+        divided: the kernels that the device runs.
+        whole: the kernels that it would run if matrix products weren't divided among devices.
+        first: the index of the first operator that runs each kernel, shape (kernels,).
+        of_operators: the index of the kernel that each operator runs, shape (operators,).
     """
 
     divided: Kernels
@@ -52,7 +52,7 @@ class _Shape:
 
 @final
 class OperatorKernels:
-    """A translator of operators into the kernels that a device runs; each operator's shape is looked at once."""
+    """A translator of operators into the GPU kernels that a device runs for them; it caches the shapes of operators."""
 
     def __init__(self) -> None:
         # The number of each record's shape, by the record's id; the records are kept, so that it stays theirs.
@@ -61,7 +61,9 @@ class OperatorKernels:
         self._numbers: dict[_Shape, int] = {}
 
     def of(self, operators: Operators, device: Device, sheet: DataSheet) -> DistinctKernels:
-        """Returns the distinct kernels that one device runs for some operators, one or more."""
+        """Returns the distinct kernels that one device, with this data sheet, runs for its share of one or more
+        operators.
+        """
         numbers, known = self._numbers_of(operators.records), list(self._numbers)
         used = np.flatnonzero(np.bincount(numbers))
         place = np.searchsorted(used, numbers)

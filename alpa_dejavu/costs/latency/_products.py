@@ -21,8 +21,9 @@ class ProductCurve:
     Measured over predicted is exp(level + slope x + bend x²), with x = log10(flop / 1e11).
 
     Attributes:
-        level, slope, bend: fitted.
-        least_flop, most_flop: of what was fitted; smaller and larger products are off as those are.
+        level, slope, bend: the fitted coefficients.
+        least_flop, most_flop: the operations of the smallest and of the largest product that it was fitted to; smaller
+            and larger ones are corrected as these two are.
     """
 
     level: float

@@ -25,7 +25,8 @@ POWER_W_AND_PROCESS_NM = {
 
 
 def data_sheets(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, DataSheet]:
-    """Returns the GPUs' data sheets by name, from a table of figures, with the power of those that are known.
+    """Returns the GPUs' data sheets by name, from a table of figures; the board's power and the size of transistors,
+    which the table lacks, are added for GPUs that are known.
 
     Args:
         figures: fp32_flop_per_s, memory_bandwidth_bytes_per_s, num_sm and l2_cache_bytes of each GPU.

@@ -22,13 +22,14 @@ _MOST_ROWS = 2500
 class Streams:
     """A latency model of kernels that stream through memory: max(floor, start + traffic / share), smoothed.
 
-    The share varies with the memory's rate and the rows' length. A kind that wasn't seen gets the median of those that
-    were.
+    The floor is a launch's seconds, traffic the seconds at the memory's full rate, and share the part of that rate that
+    is reached, which varies with the rate and the rows' length. A kind of kernel that wasn't seen gets the median start
+    and share of those that were.
     """
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Streams:
-        """Fits the model of streaming kernels by absolute errors of logarithms, so that odd measurements don't pull the
-        others.
+        """Fits the model of streaming kernels to measured seconds by absolute errors of logarithms, so that odd
+        measurements have little weight; `floors` has the least seconds of each kind of kernel.
         """
         from scipy.optimize import least_squares
 
@@ -69,10 +70,11 @@ class Streams:
 
     @classmethod
     def of_state(cls, state: StreamsData, floors: Floors) -> Streams:
-        """Returns the fitted model of streaming kernels from what `state` gave.
+        """Returns the fitted model of streaming kernels with the parameters in `state`, as its method `state` gives
+        them; `floors` has the least seconds of each kind of kernel.
 
         Raises:
-            ValueError: there isn't a start and a share for each kind.
+            ValueError: there isn't a start and a share for each kind of kernel.
         """
         made = cls()
         made.ops_, made._floors = list(state["ops"]), floors
@@ -98,6 +100,6 @@ class Streams:
 
 
 def smooth_maximum(first: Array, second: Array, power: float) -> Array:
-    """Returns the logarithm of (a^p + b^p)^(1/p), a smooth maximum, from the logarithms of a and b."""
+    """Returns the logarithm of (a^p + b^p)^(1/p), a smooth maximum, from the logarithms of a and b; p is `power`."""
     high, low = np.maximum(first, second), np.minimum(first, second)
     return high + np.log1p(np.exp(np.clip(power * (low - high), -60, 0))) / power

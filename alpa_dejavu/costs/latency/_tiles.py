@@ -89,7 +89,9 @@ class Tiles:
     """A latency model of one kind of matrix product, by the tiles that a GPU computes in waves."""
 
     def fit(self, kernels: Kernels, seconds: Array, floors: Floors) -> Tiles:
-        """Fits the model of products by absolute errors of logarithms, to at most equally many kernels of each GPU."""
+        """Fits the model of matrix products to measured seconds by absolute errors of logarithms, to at most 300
+        kernels of each GPU; `floors` has the least seconds of each kind of kernel.
+        """
         from scipy.optimize import least_squares
 
         rng = np.random.default_rng(0)
@@ -106,7 +108,7 @@ class Tiles:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Returns the logarithms of the predicted seconds of products on a GPU that wasn't measured."""
+        """Returns the logarithms of the predicted seconds of matrix products on a GPU that wasn't measured."""
         return _log_s(self.values_, kernels, _Ways.of(kernels), np.log(self._floors.expected(kernels.op)))
 
     def state(self) -> TilesData:
@@ -115,7 +117,9 @@ class Tiles:
 
     @classmethod
     def of_state(cls, state: TilesData, floors: Floors) -> Tiles:
-        """Returns the fitted model of products from what `state` gave."""
+        """Returns the fitted model of matrix products with the parameters in `state`, as its method `state` gives them;
+        `floors` has the least seconds of each kind of kernel.
+        """
         made = cls()
         by_name: Mapping[str, Any] = state
         made._floors, made.values_ = floors, np.array([by_name[name] for name in _PARAMETERS], dtype=np.float64)

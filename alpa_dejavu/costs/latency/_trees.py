@@ -24,10 +24,12 @@ _NUM_FEATURES = 20
 
 @final
 class ShapeTrees:
-    """A latency model of matrix products: trees predict by their shape how far they are from the roofline."""
+    """A latency model of matrix products: decision trees predict from a product's shape how many times its roofline it
+    takes.
+    """
 
     def fit(self, kernels: Kernels, seconds: Array) -> ShapeTrees:
-        """Fits the trees to the logarithms of measured seconds of products over the roofline's."""
+        """Fits decision trees to the logarithms of matrix products' measured seconds over their roofline's."""
         ratio = np.log(seconds) - roofline_of_tiles(kernels)
         offsets: dict[str, list[float]] = {}
         for op in np.unique(kernels.op):
@@ -43,23 +45,24 @@ class ShapeTrees:
         return self
 
     def log_seconds(self, kernels: Kernels) -> Array:
-        """Returns the logarithms of the predicted seconds of products."""
+        """Returns the logarithms of the predicted seconds of matrix products, shape (kernels,)."""
         other = float(np.median(list(self._offsets.values())))
         offset = np.array([self._offsets.get(op, other) for op in kernels.op.tolist()])
         return np.asarray(roofline_of_tiles(kernels) + offset + self._trees.predict(self._features(kernels)))
 
     def state(self) -> ShapesData:
-        """Returns the fitted model as JSON's types: its trees, and each kind's median logarithm of measured over
-        roofline seconds.
+        """Returns the fitted model of matrix products as JSON's types: its decision trees, and for each kind of product
+        the median logarithm of measured over roofline seconds.
         """
         return {"offsets": dict(self._offsets), "trees": self._trees.state()}
 
     @classmethod
     def of_state(cls, state: ShapesData) -> ShapeTrees:
-        """Returns the fitted model of products by shape from what `state` gave.
+        """Returns the fitted model of matrix products by their shapes, with the decision trees in `state`, as its
+        method `state` gives them.
 
         Raises:
-            ValueError: its trees are none on our features.
+            ValueError: they aren't trees, or compare more features than products have.
         """
         made = cls()
         made._offsets = {op: float(offset) for op, offset in state["offsets"].items()}
@@ -86,8 +89,8 @@ def _waves(kernels: Kernels) -> Array:
 
 
 def roofline_of_tiles(kernels: Kernels) -> Array:
-    """Returns the logarithms of products' roofline seconds: a launch, then whole tiles at the sustained rate, or the
-    memory.
+    """Returns the logarithms of matrix products' roofline seconds: a launch, then computing whole tiles at the
+    sustained rate or moving the operands through memory, whichever takes longer.
     """
     tiles_s = np.maximum(_waves(kernels), 1) * 2 * _TILE**2 * kernels.k * kernels.num_sm / kernels.sustained
     return np.asarray(np.log(_START_S + 1.2 * np.maximum(tiles_s, kernels.cached_traffic_s)))
