@@ -12,6 +12,12 @@ def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface:
     """Returns an instance of the implementation that a name stands for, or the given object itself if it isn't
     a name.
 
+    Args:
+        what: a noun for the messages of errors, such as "slicer".
+        choice: a name, or an object.
+        known: the implementing classes by name; they are called without arguments.
+        interface: the class that an object must be an instance of.
+
     Raises:
         ValueError: the name isn't known.
         TypeError: the object doesn't implement the interface.
@@ -27,6 +33,10 @@ def resolve(what: str, choice: str | T, known: Mapping[str, type[T]], interface:
 
 
 def name_of(implementation: object, known: Mapping[str, type]) -> str:
-    """Returns the name under which `resolve` makes an equal implementation; without one, the name of its class."""
+    """Returns the name by which users choose an implementation, such as a slicer, given the classes by name.
+
+    If the object isn't equal to what its class makes without arguments, or has no name but "auto", it is its class's
+    own name.
+    """
     named = [name for name, kind in known.items() if name != "auto" and kind is type(implementation)]
     return named[0] if named and implementation == known[named[0]]() else type(implementation).__name__

@@ -17,9 +17,9 @@ def child_process(serve: Callable[..., object], *arguments: Any, name: str, pati
     end of the connection to it.
 
     Args:
-        serve: a function of a module; it is to return when the connection is closed.
-        arguments: what `serve` is given besides; they are sent to the process.
-        name: of the process, for people.
+        serve: a module-level function, which is expected to return once the connection is closed.
+        arguments: further arguments of `serve`, which are pickled and sent to the process.
+        name: the name of the process, for people.
         patience_s: how long the process may take to end once the connection is closed, before it is killed.
     """
     context = multiprocessing.get_context("spawn")

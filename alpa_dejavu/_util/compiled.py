@@ -32,7 +32,7 @@ def compiled(signature: str) -> Callable[[Callable[Taken, Given]], Callable[Take
 
     Args:
         signature: the types of its arguments, as numba writes them: "(f8[::1], i8)" takes a contiguous array of floats
-            and an integer. Other arrays are a TypeError.
+            and an integer. A call with another kind of array raises TypeError.
 
     >>> @compiled("(f8[::1], i8)")
     ... def nth_power(values, n):

@@ -15,11 +15,11 @@ UNPACKED_MIB = 1024.0
 
 
 def most_bytes(default_mib: float = UNPACKED_MIB) -> float:
-    """Returns the largest size of a file to read, in bytes: that of the environment's ALPA_DEJAVU_FILE_MIB, else the
-    default.
+    """Returns the largest size, in bytes, that a file to read may have: the MiB that the environment variable
+    ALPA_DEJAVU_FILE_MIB sets, else `default_mib`.
 
     Raises:
-        ValueError: that is no number above 0, or one that no machine has.
+        ValueError: the variable is no number above 0, or is more MiB than any machine has.
     """
     given = os.environ.get(VARIABLE) or str(default_mib)
     try:

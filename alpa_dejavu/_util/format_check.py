@@ -20,7 +20,9 @@ _MOST_ERRORS = 10_000
 
 @final
 class WrongDataError(ValueError):
-    """An error that says that data isn't as its file format asks; `where` is the place in the data."""
+    """An error that says that data isn't as its file format asks; `where` is the place in the data, as a sequence of
+    keys and indices.
+    """
 
     def __init__(self, where: Path, said: str) -> None:
         super().__init__(said)
@@ -28,11 +30,13 @@ class WrongDataError(ValueError):
 
 
 def checked(data: Any, kind: type[_Data]) -> _Data:
-    """Returns the data itself, checked to be as a declared type has it; a whole number may be written as 4.0.
+    """Checks the data of a JSON file against a declared type, such as a TypedDict, and returns the data itself.
+
+    A whole number may be written as 4.0.
 
     Raises:
-        WrongDataError: the data isn't as the type has it; of several errors, a wrong version is told, or else the first
-            one in the data.
+        WrongDataError: the data isn't as the type has it; of several errors, that of the key "version" is told, or else
+            the first one in the data.
     """
     # Types can be keys of a cache, which mypy doesn't know of declared ones.
     declared: Any = kind
@@ -51,7 +55,7 @@ def checked(data: Any, kind: type[_Data]) -> _Data:
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """Returns the JSON Schema of a declared type, without titles."""
+    """Returns the JSON Schema of a declared type, such as a TypedDict, without the schema's "title" keys."""
     found: dict[str, Any] = _without_titles(_adapter(kind).json_schema())
     return found
 

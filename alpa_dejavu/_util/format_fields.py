@@ -33,8 +33,8 @@ WHOLE = BeforeValidator(_as_whole)
 
 
 def said(description: str, **constraints: Any) -> FieldInfo:
-    """Returns a pydantic field with constraints, whose description says in words what the value must be; "" inside of a
-    union.
+    """Returns a pydantic field with constraints, whose description says in words what the value must be; for a member
+    of a union, whose own field describes it, that is "".
     """
     found: FieldInfo = Field(description=description or None, **constraints)
     return found
@@ -48,7 +48,7 @@ def listed(description: str, **constraints: Any) -> FieldInfo:
 
 
 def at_most(count: int) -> BeforeValidator:
-    """Returns a pydantic validator that rejects an object with more than `count` names."""
+    """Returns a pydantic validator that rejects a JSON object with more than `count` keys."""
 
     def few(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > count:
@@ -59,7 +59,10 @@ def at_most(count: int) -> BeforeValidator:
 
 
 def whole(description: str, least: int = 0, most: int = _MOST_WHOLE) -> FieldInfo:
-    """Returns a pydantic field for a whole number from `least` to `most`; an annotation has `WHOLE` after it."""
+    """Returns a pydantic field for a whole number from `least` to `most`, both inclusive.
+
+    In an `Annotated` type it is followed by the validator `WHOLE`, which takes 4.0 for 4.
+    """
     return said(description, ge=least, le=most)
 
 

@@ -24,10 +24,10 @@ _Data = TypeVar("_Data")
 @final
 @dataclasses.dataclass(frozen=True)
 class CheckedFile(Generic[_Data]):
-    """A JSON file that was read and checked to be as its format has it.
+    """A JSON file that was read, with its data, which was checked against the format's declared type.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         text: its JSON text.
         data: the data that the text holds.
         remedy: a sentence for errors that says what a right file looks like, or where one comes from.
@@ -39,16 +39,26 @@ class CheckedFile(Generic[_Data]):
     remedy: str
 
     def problem(self, where: Path, said: str) -> ValueError:
-        """Returns the error that says what is wrong at a place in the file's data, with file, line and remedy."""
+        """Returns the error that says what is wrong in the file, with the file's path, the line and the remedy.
+
+        Args:
+            where: the place in the data, as keys and indices.
+            said: what is wrong there.
+        """
         return _problem(self.path, self.text, where, said, self.remedy)
 
 
 def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedFile[_Data]:
-    """Reads a JSON file, and returns it checked to be as a declared type has its data.
+    """Reads a JSON file, checks its data against a declared type, such as a TypedDict, and returns both.
+
+    Args:
+        path: the path of the file.
+        kind: the type.
+        remedy: ends the message of each error: what a right file looks like, or where one comes from.
 
     Raises:
         ValueError: there is no such file, it isn't JSON, or something in it isn't as the type has it; of all that is
-            wrong the first is told. `remedy` says what a right file looks like, or where one comes from.
+            wrong the first is told.
     """
     from alpa_dejavu._util.format_check import WrongDataError, checked
 
@@ -66,10 +76,12 @@ def read_checked(path: pathlib.Path, kind: type[_Data], remedy: str) -> CheckedF
 
 
 def read_text(path: pathlib.Path, remedy: str) -> str:
-    """Returns the text of a UTF-8 file; one of more than 64 MiB, or than ALPA_DEJAVU_FILE_MIB says, is refused.
+    """Returns the text of a UTF-8 file; `remedy` ends the message of an error.
+
+    The limit is 64 MiB, or the MiB that the environment variable ALPA_DEJAVU_FILE_MIB sets.
 
     Raises:
-        ValueError: the file is larger, or can't be read.
+        ValueError: the file is larger than the limit, or can't be read.
     """
     most = most_bytes(_TEXT_MIB)
     try:
@@ -97,7 +109,8 @@ def peek(path: pathlib.Path) -> Any:
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Replaces a file's content by a text atomically: a reader, or a crash, never meets half of it.
 
-    What a link leads to is replaced, and a stream (`is_stream`) is written to.
+    If the path is a symbolic link, the file that it leads to is replaced. A pipe, a device or a file that is open
+    already, such as /dev/stdout, is written to.
 
     Raises:
         ValueError: the file can't be written; the message says why.
@@ -106,7 +119,14 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 
 
 def write_whole_bytes(path: pathlib.Path, content: bytes) -> None:
-    """Replaces a file's content by bytes atomically, as `write_whole` does with text."""
+    """Replaces a file's content by bytes atomically: a reader, or a crash, never meets half of it.
+
+    If the path is a symbolic link, the file that it leads to is replaced. A pipe, a device or a file that is open
+    already, such as /dev/stdout, is written to.
+
+    Raises:
+        ValueError: the file can't be written; the message says why.
+    """
     check_folder(path)
     try:
         if is_stream(path):

@@ -39,7 +39,9 @@ def strict_json(text: str, finite: bool = True) -> Any:
 
 
 def line_of(text: str, where: Path) -> int | None:
-    r"""Returns the line, counted from 1, of the key or element at a place in JSON text; None where it can't be told.
+    r"""Returns the line, counted from 1, of a key or element of JSON text, whose place is given by keys and indices.
+
+    It is None where that can't be told, and the line of the nearest outer key where there is no such place.
 
     >>> line_of('{\n"a": [\n1,\n2]}', ("a", 1))
     4

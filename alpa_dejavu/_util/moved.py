@@ -72,8 +72,8 @@ _MOVED = {
 
 
 def forward() -> None:
-    """Has old import paths of moved modules import the modules at their new paths, with a `DeprecationWarning`; a
-    second call changes nothing.
+    """Makes this package's old import paths of moved modules import these from their new paths, with a
+    `DeprecationWarning`; a second call changes nothing.
     """
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
         sys.meta_path.append(_Moved())
@@ -101,4 +101,4 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return old
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing to run: the new module has run."""
+        """Does nothing: the module at the new path ran when it was imported."""

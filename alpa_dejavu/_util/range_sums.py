@@ -30,9 +30,9 @@ def stage_sum(values: Sequence[float] | FloatArray, of_stages: NDArray[np.intp] 
     layer is in.
 
     Args:
-        values: the value of each variant of a layer (way to shard it), shape (V,).
-        of_stages: for each stage i..j the variant of each of its layers, shape (L, L, L), -1 outside; None: each layer
-            has one.
+        values: shape (V,) for V variants, a variant being one way to shard one layer: the value of each.
+        of_stages: shape (L, L, L) for L layers: which variant each layer n has in the stage of layers i..j, -1 for
+            layers outside of the stage; None: each layer has one variant, so V is L.
 
     >>> of_stages = np.array([[[2, -1], [0, 1]], [[-1, -1], [-1, 1]]])
     >>> stage_sum([1, 2, 5], of_stages)
@@ -64,13 +64,13 @@ def range_max(values: Sequence[float]) -> FloatArray:
 
 
 def touched_sum(num_layers: int, items: Iterable[tuple[float, int, Sequence[int]]]) -> FloatArray:
-    """Returns the matrix whose entry (i, j) is the sum of the amounts of the items that have a user in layers i..j,
-    each counted once.
+    """Returns the matrix whose entry (i, j) is the sum of the amounts of the items, such as tensors, that have a user
+    among layers i..j; an item counts once there, however many of its users are.
 
     Args:
-        num_layers: L.
-        items: (amount, from, users) of each; users are layers, ascending; it counts only in ranges that begin at `from`
-            or later.
+        num_layers: the number of layers, L; the matrix has shape (L, L).
+        items: (amount, from, users) of each item; its users are layers, ascending, and it counts only in ranges that
+            begin at layer `from` or later.
 
     >>> touched_sum(3, [(5, 0, (0, 2))])
     array([[5., 5., 5.],

@@ -18,18 +18,21 @@ SEED = 0
 
 
 def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list[float] | None:
-    """Returns the Shapley value of each of the changes 0, 1, ... `count` - 1; their sum is the value of making all of
-    them less that of making none.
+    """Returns the Shapley value of each of the changes 0, 1, ... `count` - 1: what making it adds, on the mean over the
+    orders in which all can be made.
+
+    Their sum is the value of making all changes less that of making none. Up to 6 changes are made in all orders, more
+    in 16 drawn ones.
 
     Each order of changes is taken with its reverse, so that undoing the changes is worth the negative, to the last bit.
 
     Args:
         count: how many changes there are, at least one.
-        value: gives the value of making a set of changes; None: that isn't known, and orders that pass through the set
-            are left out. Asked once for each set, first for none and all of them.
+        value: a function that gives the value of having made a set of changes; None: that isn't known, and orders that
+            pass through the set are left out. It is called once for each set, first for none and for all of them.
 
     Returns:
-        The values; None if no order is left.
+        The Shapley values, in seconds or whatever `value` gives; None if no order is left.
 
     References:
         Shapley, A value for n-person games, 1953.
@@ -51,7 +54,7 @@ def shapley(count: int, value: Callable[[frozenset[int]], float | None]) -> list
 
 
 def most_asked(count: int) -> int:
-    """Returns for how many sets of `count` changes `shapley` asks for a value, at most."""
+    """Returns how many sets of changes have to be valued, at most, for the Shapley values of `count` changes."""
     return 2**count if count <= MOST_EXACT else DRAWN * (count - 1) + 2
 
 

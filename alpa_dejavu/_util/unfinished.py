@@ -37,7 +37,7 @@ def unfinished(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def remove_unfinished(*names: str) -> None:
-    """Removes the temporary files of these names, or without names all that are being written; errors are ignored."""
+    """Removes temporary files by their paths, or without any all that this process is writing; errors are ignored."""
     for name in names or tuple(_NOW):
         with contextlib.suppress(OSError):
             os.unlink(name)

@@ -42,7 +42,7 @@ def seconds(value: float, signed: bool = False) -> str:
 
 
 def size(value: float, signed: bool = False) -> str:
-    """Returns a number of bytes as text: in GiB, in MiB where that is less than a hundredth, or in bytes.
+    """Returns a number of bytes as text: in GiB; below a hundredth of it in MiB; below a hundredth of that in bytes.
 
     >>> [size(2**34), size(2**20), size(12), size(0), size(-(2**30)), size(2**30, signed=True)]
     ['16.00 GiB', '1.00 MiB', '12 bytes', '0 bytes', '-1.00 GiB', '+1.00 GiB']

@@ -18,8 +18,9 @@ class SmallProducts:
     """A lower rate of the matrix products that are too small for a device's fast matrix library.
 
     Attributes:
-        below_flop: operations of one product (each one of a batch); products of more run at the device's full rate.
-        share: the part of the full rate that products of fewer operations reach.
+        below_flop: the floating-point operations from which on a product runs at the device's full rate; products of
+            fewer are small, if they have no batch dimension.
+        share: the part of the full rate that small products reach.
     """
 
     below_flop: float
@@ -37,8 +38,8 @@ class StridedReads:
     element.
 
     Attributes:
-        bytes_per_s: of an operator that reads more than `cached_bytes` in this way.
-        cached_bytes_per_s: of an operator that reads less.
+        bytes_per_s: the rate of an operator that reads at least `cached_bytes` in this way.
+        cached_bytes_per_s: the rate of an operator that reads less.
         cached_bytes: how much stays in the cache until the rest of its lines is needed.
     """
 
@@ -62,19 +63,19 @@ class Device:
 
     Attributes:
         name: for people.
-        memory_bytes: what Alpa may use of its memory.
-        flop_per_s: of matrix products, by dtype; "float32" must be there and stands in for a dtype that isn't.
+        memory_bytes: the bytes of its memory that Alpa may use.
+        flop_per_s: its rate of matrix products by dtype; "float32" must be given, and stands in for a dtype that isn't.
         vector_flop_per_s: operations per second of element-wise loops that stay in cache.
-        memory_bytes_per_s: the bandwidth of its memory, read and write together.
-        kernel_s: what starting one operator inside a computation costs.
-        dispatch_s: what starting one compiled computation costs (twice for each micro-batch and stage).
-        step_s: what one training step costs a stage besides its computations.
+        memory_bytes_per_s: the bandwidth of its memory, reads and writes together.
+        kernel_s: the seconds that starting one operator inside a compiled computation takes.
+        dispatch_s: the seconds that starting one compiled computation takes (twice for each micro-batch and stage).
+        step_s: the seconds that one training step takes a stage besides its computations.
         small_products: products that don't reach `flop_per_s`; None: all do.
         dilated_flop_per_s: the rate of dilated convolutions (over images with holes); None: that of other products.
         strided: the rates of reads against the order in memory; None: such reads cost nothing extra.
-        transcendental_flop: what an exponential or tanh counts beside an addition: a polynomial and a division, and
+        transcendental_flop: how many additions an exponential or tanh counts as: a polynomial and a division, and
             more where a compiler evaluates it again for each of its uses.
-        crowding: how many times longer operators take in a stage of several devices, where these share a process.
+        crowding: the factor by which operators take longer in a stage of several devices, where these share a process.
         origin: where the figures are from.
     """
 
@@ -129,12 +130,12 @@ class Host:
 
     Attributes:
         name: for people, and in plans.
-        device: what each of its devices is; all are alike.
+        device: the kind of its devices, which are all alike.
         num_devices: how many devices it has.
-        price_per_hour: what it costs an hour; None: not known.
+        price_per_hour: what it costs an hour, in any currency; None: not known.
         memory_margin: the share of its devices' memory that plans leave free as long as no peak was measured; None: the
             planner's default.
-        slowdown: by what factor its devices are slower than its machine type's figures say; `device` includes it.
+        slowdown: the factor by which its devices are slower than its machine type's figures say; `device` includes it.
     """
 
     name: str
@@ -162,10 +163,10 @@ class Cluster:
         name: for people.
         hosts: in Alpa's order.
         links: `links[a][b]` goes from host a to host b, `links[a][a]` joins the devices within host a.
-        cores: if all devices of all hosts are parts of one CPU, its cores: what one leaves idle, the others use. A
-            pipeline of them is then no faster than its work.
-        media: bytes per second that all links together have over a medium, by the name that `Link.shares` has; one that
-            isn't listed has what each of its links has alone.
+        cores: the number of cores of the one CPU that all devices of all hosts are parts of; None: they aren't. What
+            one device leaves idle, the others use, so a pipeline takes as long as all its stages have work together.
+        media: the rate, in bytes per second, of each medium that several links share, such as a host's network card, by
+            the name that `Link.shares` has; one that isn't listed has the rate of a single link.
         machine: the name of the machine type that all hosts are of; empty: they aren't of one.
         machine_file: the path of that type's file; empty: `alpa_dejavu.clusters` has it.
     """

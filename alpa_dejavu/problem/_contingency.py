@@ -17,9 +17,10 @@ class Moves:
     """The parameters and optimizer states that hosts must receive when one plan replaces another.
 
     Attributes:
-        layers: those of which a host receives parameters or the optimizer's state, since it hasn't got them.
-        num_bytes: how much is received, on all hosts together.
-        seconds: how long that takes over the cluster's links, all hosts at a time. What only a lost host had is
+        layers: the numbers of the layers of which a host receives parameters or the optimizer's state, since it hasn't
+            got them.
+        num_bytes: the bytes that are received, on all hosts together.
+        seconds: how long that takes over the cluster's links, all hosts at a time; what only a lost host had is
             assumed to come over the slowest link.
     """
 
@@ -41,9 +42,9 @@ class Contingency:
     Attributes:
         stages: in the order of the layers, on the hosts that are left.
         step_s: predicted seconds of a training step.
-        num_micro_batches: that of the plan, or more where memory would be short.
+        num_micro_batches: how many micro-batches its step has, which may be another number than the plan's.
         moves: what the hosts must receive to change from the plan to these stages.
-        unused: hosts that are left but have no stage, since no choice of submeshes can use them up too.
+        unused: the names of the hosts that are left but have no stage.
     """
 
     stages: tuple[StagePlan, ...]

@@ -27,8 +27,9 @@ class NoShardingError(ValueError):
 class AxisCollectives:
     """The collectives of one kind along one axis of the logical mesh (0: data parallel, 1: tensor parallel).
 
-    `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a reduce-scatter or
-    an all-to-all, and after an all-gather. `counts` says how often each happens.
+    `kind` is a name such as "all_reduce". The two arrays have one entry for each collective, or for each range of
+    layers. `num_bytes` is as a communication model takes it: what each device holds before an all-reduce, a
+    reduce-scatter or an all-to-all, and after an all-gather. `counts` says how often each happens.
     """
 
     kind: str
@@ -41,7 +42,7 @@ class AxisCollectives:
 @dataclasses.dataclass(frozen=True, eq=False)
 class MemoryShares:
     """The fractions of the tensors of a stage of layers i..j that one device keeps, each a number or of shape
-    (L, L).
+    (L, L), L being the number of layers.
     """
 
     parameters: FloatArray | float
@@ -67,16 +68,16 @@ class Division(Protocol):
 
     @property
     def of_stages(self) -> NDArray[np.intp] | None:
-        """Returns which variant (way to shard it) each layer n has in the stage of layers i..j, shape (L, L, L), -1
-        outside.
+        """Returns which variant (way to shard it) layer n has in the stage of layers i..j, as entry (i, j, n); -1 for
+        layers outside of the stage.
 
         None: each layer has one variant alone.
         """
         ...
 
     def operators(self, phase: str) -> Sequence[Operators]:
-        """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase; in
-        "step" those of the optimizer's update.
+        """Returns, for each variant of a layer (way to shard it), the operators that one device computes in a phase:
+        "forward", "backward", or "step", which is the optimizer's update.
         """
         ...
 
@@ -87,8 +88,8 @@ class Division(Protocol):
         ...
 
     def combined(self, phase: str) -> Sequence[AxisCollectives]:
-        """Returns the collectives that a stage of layers i..j does in a phase once for all its layers; arrays of shape
-        (L, L).
+        """Returns the collectives that a stage of layers i..j does in a phase ("forward", "backward" or "step") once
+        for all its layers; arrays of shape (L, L).
         """
         ...
 

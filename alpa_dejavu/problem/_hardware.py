@@ -26,12 +26,12 @@ class HostSummary:
     """A summary of one host of a cluster, with the figures of it that a plan depends on.
 
     Attributes:
-        name: of the host.
+        name: the host's name.
         num_devices: how many devices it has, used or not.
         device: the name of its type of devices.
-        memory_bytes: what Alpa may use of the memory of each device.
+        memory_bytes: the bytes of each device's memory that Alpa may use.
         kind: a number that is equal for hosts that are interchangeable (`host_kinds`).
-        slowdown: by what factor its devices are slower than its machine type's, as `Host.slowdown`.
+        slowdown: the factor by which its devices are slower than its machine type's figures say.
     """
 
     name: str
@@ -53,7 +53,9 @@ class ClusterSummary:
 
     Attributes:
         hosts: in Alpa's order.
-        machine, machine_file, cores: as `Cluster` has them.
+        machine: the name of the machine type that all hosts are of; empty: they aren't of one.
+        machine_file: the path of that type's file; empty: this package has it.
+        cores: the number of cores of the one CPU that all devices are parts of; None: they aren't.
     """
 
     hosts: tuple[HostSummary, ...]

@@ -15,8 +15,8 @@ def host_kinds(cluster: Cluster) -> tuple[int, ...]:
     order of the hosts.
 
     Two hosts are of one kind if the cluster stays the same when they change places: devices, the links within, and
-    those to and from every other host are alike. So all hosts of a kind have the same link to each host of another,
-    but for the names of what these share: each host's network card has a name of its own.
+    those to and from every other host are alike. So all hosts of a kind have the same link to each host of another.
+    Names of media that links share (`Link.shares`) may differ: each host's network card has a name of its own.
 
     >>> from alpa_dejavu.clusters import named_cluster
     >>> host_kinds(named_cluster("p3.16xlarge", 4))

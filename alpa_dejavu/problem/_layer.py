@@ -18,9 +18,10 @@ class Layer:
         name: for people.
         forward, backward: operators of one micro-batch (backward is empty in inference, and where nothing is trained).
         update: operators of the optimizer's step, once for all micro-batches.
-        forward_temporary_bytes, backward_temporary_bytes: the peak of tensors that live only while it is computed.
-        exchanged_bytes: what a tensor-parallel group must add up for this layer and one micro-batch, forward and
-            backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
+        forward_temporary_bytes, backward_temporary_bytes: the peak bytes of tensors that live only while the layer's
+            forward or backward pass is computed.
+        exchanged_bytes: the bytes that a tensor-parallel group all-reduces for this layer and one micro-batch, forward
+            and backward together: one entry for each all-reduce, of the whole (unsharded) tensor.
     """
 
     name: str

@@ -15,13 +15,14 @@ class Link:
 
     Attributes:
         latency_s, bytes_per_s: latency and rate of one message in a collective among the devices of one stage.
-        send_latency_s, send_bytes_per_s: of a tensor that goes from one stage to the next, which may take another way
-            (on a CPU cluster, through the runtime's transport instead of shared memory); None: the same.
+        send_latency_s, send_bytes_per_s: latency and rate of a tensor that goes from one stage to the next, which may
+            take another way (on a CPU cluster, through the runtime's transport instead of shared memory); None: those
+            of a message between two devices in a collective.
         pair_bytes_per_s: the rate between two devices, where `bytes_per_s` is the rate of a device to all others
             together, as with NVLinks from device to device; None: two devices can use all of it, as through a switch.
-        shares: names of the media that it goes over with other links, such as a host's network card or a switch. What
-            goes at a time over all links of such a name shares what the medium has (`Cluster.media`). Empty: shared
-            only by groups of devices that communicate at the same time.
+        shares: names of the media that it goes over together with other links, such as a host's network card or a
+            switch. All that goes at a time over links with such a name shares the medium's rate (`Cluster.media`).
+            Empty: the link is shared only by groups of devices that communicate at the same time.
     """
 
     latency_s: float
@@ -43,8 +44,8 @@ class Link:
         checks.positive("link", "pair_bytes_per_s", self.group_bytes_per_s(2))
 
     def group_bytes_per_s(self, size: int) -> float:
-        """Returns the bytes per second of each device in a collective among `size` devices, by its links to the other
-        ones.
+        """Returns the bytes per second that each device has in a collective among `size` devices, by its links to the
+        other ones.
 
         >>> [Link(0.0, 150.0, pair_bytes_per_s=25.0).group_bytes_per_s(size) for size in (2, 4, 8)]
         [25.0, 75.0, 150.0]

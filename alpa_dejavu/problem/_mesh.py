@@ -37,10 +37,10 @@ class MeshConfig:
     """A logical view of a submesh: (data-parallel, tensor-parallel) sizes, and Alpa's auto-sharding options for it.
 
     Attributes:
-        shape: the lengths of its axes; their product is the number of the submesh's devices.
+        shape: the lengths of the logical mesh's axes; their product is the number of the submesh's devices.
         data_parallel, tensor_parallel: how many ways the batch is cut, and how many ways the operators.
         options: handed to Alpa's auto-sharding pass as they are.
-        remat: "none", or "layer": a layer keeps its inputs alone for its backward, and computes the rest again.
+        remat: "none", or "layer": a layer keeps only its inputs for its backward pass, and computes the rest again.
         zero: what data-parallel devices share among them instead of keeping it each: 0 nothing, 2 the optimizer's state
             and step, 3 the parameters and gradients too.
 
@@ -77,13 +77,13 @@ class MeshConfig:
 @final
 @dataclasses.dataclass(frozen=True)
 class SearchSpace:
-    """The S submeshes that a stage may take, and for each its configs: S rows of C, None where a row has fewer.
+    """The S submeshes that a stage may take, with up to C mesh configs for each: S rows of C, None where there is none.
 
-    `allowed_imbalance` is Alpa's `stage_imbalance_tolerance`: a stage's share of the operations may differ from its
-    share of the devices by this factor plus one; infinite allows everything.
+    `allowed_imbalance` is Alpa's `stage_imbalance_tolerance`: a stage's share of the floating-point operations and its
+    share of the devices may differ by a factor of 1 + `allowed_imbalance` at most; infinity allows everything.
 
-    Where hosts are unlike, `hosts` has for each submesh those, by their index in the cluster, that stand for all hosts
-    of their kinds (`host_kinds`); None: hosts are alike, and a submesh may be anywhere.
+    Where hosts are unlike, `hosts` has for each submesh the hosts that it takes, by their indices in the cluster, as
+    examples of their kinds (`host_kinds`); None: hosts are alike, and a submesh may be anywhere.
     """
 
     submeshes: tuple[Submesh, ...]

@@ -22,7 +22,7 @@ class Tensor:
     2L-1-p: the order in which one micro-batch goes through.
 
     Attributes:
-        num_bytes: of the whole tensor, of one micro-batch if it has a batch dimension.
+        num_bytes: the bytes of the whole (unsharded) tensor, for one micro-batch if it has a batch dimension.
         role: one of `ROLES`; "activation" is what a layer makes, the others come from outside.
         producer: the position of the layer that makes it, -1 if it comes from outside.
         users: the positions that read it, ascending; for "gradient" and "optimizer" the layers (as forward positions)

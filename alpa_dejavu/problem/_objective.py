@@ -19,11 +19,11 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """Returns the objective's cost in seconds of all stages of a slicing together; the less, the better.
+        """Returns the cost, in seconds, that an objective gives all stages of a slicing together; less is better.
 
         Args:
             problem: the slicing problem whose layers are cut.
-            stages: in the order of the layers; known to be allowed, each at a finite cost.
+            stages: the stages in the order of the layers; the problem allows them, each at a finite cost.
 
         Returns:
             Seconds, at least 0; infinite if the objective itself rules the stages out.

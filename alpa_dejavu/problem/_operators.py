@@ -38,17 +38,19 @@ class Operator:
 
     Attributes:
         kind: one of `OPERATOR_KINDS`.
-        primitive: jax's name of it.
-        input_shapes, output_shapes: of its operands and results.
-        dtype: of its first result, by numpy's name ("bfloat16" too).
-        flop: as XLA counts them: two for each multiply-add of a product, one for each element of other results.
+        primitive: jax's name of the primitive.
+        input_shapes, output_shapes: the shapes of its operands and of its results.
+        dtype: the dtype of its first result, by numpy's name ("bfloat16" too).
+        flop: its operations as XLA counts them: two for each multiply-add of a product, one for each element of other
+            results.
         transcendental: how many exponentials, logarithms, tanh ... it evaluates.
-        read_bytes, written_bytes: what goes through memory: what stays inside a fused loop counts nothing.
-        strided_bytes: what XLA's CPU compiler reads, besides or again, against the order in which it lies in memory.
+        read_bytes, written_bytes: the bytes that go through memory; what stays inside a fused loop counts nothing.
+        strided_bytes: the bytes that the code of XLA's CPU compiler reads element by element against the order in which
+            they lie in memory, as for a transposed operand.
         dilated: whether it is a convolution over an image with holes, as the gradient of a strided one is.
-        parameter_bytes: of its operands, what comes from parameters alone.
-        unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part that has no batch dimension (parameters
-            and their gradients): data parallelism doesn't divide it.
+        parameter_bytes: the bytes of those of its operands that are computed from parameters alone.
+        unbatched_flop, unbatched_read_bytes, unbatched_written_bytes: the part of these figures that has no batch
+            dimension (parameters and their gradients), so that data parallelism doesn't divide it.
         count: how often it runs (the trips of the loops that it is in).
     """
 
@@ -97,9 +99,9 @@ class Operator:
 class Operators:
     """Many operators as columns of numbers, each of shape (number of operators,), for latency models to compute on.
 
-    The columns may be a share of the records' figures: `split` makes those of one of several devices. `is_product`
-    says which are matrix products or convolutions, `is_single` which are matrix products with no batch dimension,
-    `is_dilated` which are convolutions over images with holes.
+    `records` are the operators. The columns have their figures, or the share of these that one of several devices has
+    (see `split`). `is_product` says which are matrix products or convolutions, `is_single` which are matrix products
+    with no batch dimension, `is_dilated` which are convolutions over images with holes.
     """
 
     records: tuple[Operator, ...]

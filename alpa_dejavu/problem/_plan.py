@@ -29,23 +29,24 @@ class StagePlan:
     """A stage of a plan: its layers, its devices, and what it is predicted to cost.
 
     Attributes:
-        layers: (first, last), inclusive, from 0.
-        submesh, logical_mesh: as Alpa's ManualStageOption takes them.
+        layers: the numbers of its (first, last) layer, inclusive, from 0.
+        submesh, logical_mesh: shapes of its devices, as Alpa's ManualStageOption takes them.
         hosts: names of the hosts that it runs on.
-        compute_s, collective_s, boundary_s: of one micro-batch, forward and backward; together they are `cost_s`.
-        per_step_s: what it costs once a step (gradient synchronisation, optimizer).
-        memory_bytes: predicted peak of each device's memory, with as many micro-batches in flight as the stage's place
-            in the pipeline asks for.
-        memory_limit_bytes: the memory that a device has.
+        compute_s, collective_s, boundary_s: predicted seconds of one micro-batch, forward and backward: computing,
+            collectives among its devices, and transfers from its neighbours; together they are `cost_s`.
+        per_step_s: its predicted seconds once a step (gradient synchronisation, optimizer).
+        memory_bytes: the predicted peak of each device's memory, with as many micro-batches in flight as the stage's
+            position in the pipeline asks for.
+        memory_limit_bytes: the bytes of memory that each of its devices has.
         options: those of Alpa's auto-sharding pass, as ManualStageOption takes them.
-        remat: "none" or "layer", as `MeshConfig` has it.
-        zero: 0, 2 or 3, as `MeshConfig` has it.
-        forward_s, backward_s: of one micro-batch, collectives included, transfers from neighbours left out; together
+        remat: "none", or "layer" if each layer's forward pass is computed again in its backward pass.
+        zero: its ZeRO level: 0, 2 or 3.
+        forward_s, backward_s: seconds of one micro-batch's pass, collectives included, transfers left out; together
             they are `compute_s` plus `collective_s`.
         forward_collective_s, forward_boundary_s: the forward part of `collective_s` and `boundary_s`.
         synchronisation_s: the part of `per_step_s` that synchronises gradients.
-        activation_bytes, resident_bytes, temporary_bytes: of each device: what each micro-batch in flight keeps, what
-            is there all the time, and what is there while it computes.
+        activation_bytes, resident_bytes, temporary_bytes: bytes on each device: for each micro-batch in flight, all the
+            time (parameters, optimizer's state, ...), and while a layer is computed.
     """
 
     layers: tuple[int, int]
@@ -94,7 +95,7 @@ class StepCorrection:
     Attributes:
         factor: what predicted times are multiplied by.
         spread: one standard deviation of its logarithm, from one run to another.
-        runs: how many it comes from: they were on devices of the same kind, and predicted by the same models.
+        runs: how many past runs it comes from: they were on devices of the same kind, and predicted by the same models.
         own_runs: how many of them were of the same model on the same cluster.
     """
 
@@ -116,23 +117,25 @@ class Plan:
     Attributes:
         stages: in the order of the layers.
         step_s: predicted seconds of one training step.
-        lower_bound_s: no plan has a smaller objective in seconds by the same predicted costs.
-        num_micro_batches, schedule: what it was planned for.
-        cluster: its name, for people.
+        lower_bound_s: a bound in seconds: by the same predicted costs no plan's objective is smaller.
+        num_micro_batches, schedule: the micro-batches of a step, and Alpa's pipeline schedule.
+        cluster: the cluster's name, for people.
         planning_s: seconds of each step of the planning, in order.
-        model: its name, or the "module:function" that makes it; empty where only Alpa knows it.
+        model: the model's name, or the "module:function" that makes it; empty where only Alpa knows it.
         batch: samples of all micro-batches of a step, None where only Alpa knows it.
         layer_option: how the step was cut into layers: "auto" as Alpa's `AutoLayerOption` does, or "manual", where the
             user marked them.
-        confidence: how sure the prediction is; None where nobody asked.
+        confidence: how sure it is that the plan is good; None where that wasn't computed.
         notes: sentences on what was chosen or isn't known, such as the risk of running out of memory.
-        correction: by which all seconds here have been multiplied; None: they are as predicted.
-        contingencies: by the name of a host, what is run instead once it is lost; empty for a single host, and where
-            nobody planned for it.
-        strategy: whose plan it is, as `alpa_dejavu.planning.strategies` names them; empty: this package's own search.
-        runs_on_alpa: False of what is estimated only, since Alpa's runtime can't do it.
-        hardware: the hosts of the cluster, used or not; None of plans from before plans held it.
-        priced_by: what it was chosen under; None: that isn't known.
+        correction: what past runs taught; all seconds here have been multiplied by its factor. None: they are as
+            predicted.
+        contingencies: by the name of a host, the fallback plan that is run instead once that host is lost; empty for a
+            single host, and where none was made.
+        strategy: the name, in `alpa_dejavu.planning.strategies`, of the planner that made it, such as Megatron's;
+            empty: this package's own search.
+        runs_on_alpa: False if the plan is only estimated, since Alpa's runtime can't run it.
+        hardware: the cluster's hosts, used or not; None if the plan comes from a file that doesn't have them.
+        priced_by: the models and options by which it was priced and chosen; None: they aren't known.
     """
 
     stages: tuple[StagePlan, ...]
@@ -201,7 +204,9 @@ class Plan:
         return sum(self.planning_s.values())
 
     def after(self, steps_s: Mapping[str, float]) -> Plan:
-        """Returns the plan with the seconds of earlier planning steps put before its own; equal names are added up."""
+        """Returns the plan with the seconds of earlier planning steps, by name, put before its own; seconds of the same
+        name are added up.
+        """
         own = {name: seconds + steps_s.get(name, 0.0) for name, seconds in self.planning_s.items()}
         return dataclasses.replace(self, planning_s={**steps_s, **own})
 

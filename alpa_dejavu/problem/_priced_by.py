@@ -14,13 +14,13 @@ class PricedBy:
 
     Attributes:
         latency: the latency model's name, or the name of its class if it has none.
-        communication: the communication model's name, likewise.
+        communication: the communication model's name, or the name of its class if it has none.
         calibration: the name of the calibration that both models and the cluster's figures are from; empty: none.
-        risk: the risk of running out of memory that a plan was allowed; None: not known.
+        risk: the probability of running out of memory that a plan was allowed; None: not known.
         margin: the share of a device's memory that was left free; None: not known.
         submeshes: which submeshes stages could take, as `alpa_dejavu.clusters.space.submeshes` takes it.
         remat, zero: the rematerialisations and ZeRO levels that stages could take.
-        layers, micro_batches: how many were asked for, or "auto".
+        layers, micro_batches: how many of them were asked for; "auto": the search chose.
         slicer: the slicer's name, or the name of its class.
         objective: the name of the objective that was made least.
         strategy: the name of the search strategy.

@@ -19,11 +19,11 @@ class Sites:
     Hosts of one kind are interchangeable.
 
     Attributes:
-        uses: shape (S, K), the devices that a submesh takes of each kind of host.
-        available: shape (K,), the devices that there are of each kind.
+        uses: shape (S, K), how many devices a submesh takes of each of K kinds of hosts.
+        available: shape (K,), how many devices there are of each kind of host.
         links: shape (S, S), which of D kinds of links leads from a stage on one submesh to the next stage on another.
-        crossing_s: shape (L, D), what one micro-batch takes over such a link, forward and backward, where one stage
-            ends before layer l and the next begins with it; row 0 isn't used.
+        crossing_s: shape (L, D) for L layers, the seconds that one micro-batch's tensors take over such a link, forward
+            and backward, from a stage that ends before layer l to one that begins with it; row 0 isn't used.
     """
 
     uses: NDArray[np.int64]
@@ -39,7 +39,7 @@ class Sites:
         """Checks that these sites, the hosts that submeshes may be on, fit the sizes of a slicing problem.
 
         Raises:
-            ValueError: they don't; says what differs.
+            ValueError: they don't fit; the message says what differs.
         """
         num_submeshes = len(submesh_sizes)
         shapes = self.uses.shape, self.available.shape, self.links.shape, self.crossing_s.shape
@@ -74,8 +74,8 @@ class Sites:
         return float(self.crossing_s[layer, self.links[before, after]])
 
     def hold(self, submeshes: Sequence[int], devices: str) -> bool:
-        """Returns whether there are enough devices for stages on these submeshes: of each kind of host "exactly" as
-        many as they use, or "at most".
+        """Returns whether stages on these submeshes use the available devices of each kind of host: all of them if
+        `devices` is "exactly", no more than them if it is "at most".
         """
         used, available = self.uses[list(submeshes)].sum(axis=0).tolist(), self.available.tolist()
         return used == available or (devices == "at most" and all(map(operator.le, used, available)))

@@ -6,30 +6,30 @@ import math
 
 
 def positive(owner: str, field: str, value: float) -> None:
-    """Raises ValueError unless the value is finite and above zero."""
+    """Raises ValueError, naming the owner and its field, unless the field's value is finite and above zero."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number above 0")
 
 
 def not_negative(owner: str, field: str, value: float) -> None:
-    """Raises ValueError unless the value is finite and at least zero."""
+    """Raises ValueError, naming the owner and its field, unless the field's value is finite and at least zero."""
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a finite number of at least 0")
 
 
 def count(owner: str, field: str, value: float) -> None:
-    """Raises ValueError unless the value is a whole number above zero."""
+    """Raises ValueError, naming the owner and its field, unless the field's value is a whole number above zero."""
     if not (math.isfinite(value) and value >= 1 and value == int(value)):
         raise ValueError(f"{owner}: {field} is {value!r}, but must be a whole number of at least 1")
 
 
 def share(owner: str, field: str, value: float) -> None:
-    """Raises ValueError unless the value is at least zero and below one."""
+    """Raises ValueError, naming the owner and its field, unless the field's value is at least zero and below one."""
     if not 0 <= value < 1:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be at least 0 and below 1; 0.05 is 5 %")
 
 
 def one_of(owner: str, field: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError unless the value is one of the allowed choices."""
+    """Raises ValueError, naming the owner and its field, unless the field's value is one of the allowed choices."""
     if value not in choices:
         raise ValueError(f"{owner}: {field} is {value!r}, but must be one of {', '.join(map(repr, choices))}")

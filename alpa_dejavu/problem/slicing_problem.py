@@ -34,15 +34,17 @@ class StageChoice:
 
     @property
     def entry(self) -> tuple[int, int, int, int]:
-        """Returns the index (first, last, submesh, config) of the stage in arrays of shape (L, L, S, C)."""
+        """Returns the index (first, last, submesh, config) of the stage in arrays of shape (L, L, S, C), for L layers,
+        S submeshes and C configs.
+        """
         return self.first, self.last, self.submesh, self.config
 
 
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class SlicingProblem:
-    """The problem of cutting L layers into stages, each with a submesh and a mesh config, so that an objective is
-    least.
+    """The problem of cutting L layers into stages, each with one of S submeshes and one of C mesh configs, so that an
+    objective is least.
 
     Objective "training" is Alpa's: the sum of the stages' costs, plus (number of micro-batches - 1) times the largest,
     plus each stage's per-step cost once. "inference" is Alpa's too: the number of stages times the largest cost. "work"
@@ -51,16 +53,18 @@ class SlicingProblem:
     `alpa_dejavu.slicing.makespan.Makespan` is.
 
     Attributes:
-        costs_s: shape (L, L, S, C), forward and backward of one micro-batch for layers i..j; inf where not offered.
-        submesh_sizes: shape (S,), devices of each submesh.
-        num_devices: of the cluster; a plan uses exactly that many ("at most" if `devices` says so).
-        num_micro_batches: B.
-        max_n_succ_stages: shape (L, L, S, C), how many stages may follow before memory is full; -1: it never fits.
-        per_step_s: shape (L, L, S, C), what a stage costs once a step; None: nothing.
-        num_stages: if given, exactly that many stages.
-        devices: "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
-        sites: where the submeshes are, and what crosses between stages; None: hosts are alike, so that a submesh may be
-            anywhere, and nothing crosses.
+        costs_s: shape (L, L, S, C), seconds of one micro-batch, forward and backward, in a stage of layers i..j; inf
+            where not offered.
+        submesh_sizes: shape (S,), the number of devices of each submesh.
+        num_devices: the cluster's devices; a plan uses exactly that many ("at most" if `devices` says so).
+        num_micro_batches: how many micro-batches a step has, B.
+        max_n_succ_stages: shape (L, L, S, C), how many stages may follow before memory is full; -1: it never fits;
+            None: memory sets no limit.
+        per_step_s: shape (L, L, S, C), the seconds that a stage takes once a step; None: none.
+        num_stages: if given, a plan has exactly that many stages.
+        devices: whether a plan uses "exactly" or "at most" `num_devices`, and of each kind of host what `sites` has.
+        sites: the hosts that submeshes are on, and the transfers between stages; None: hosts are alike, so that a
+            submesh may be anywhere, and transfers take no time.
 
     Raises ValueError for shapes that don't fit, NaN or negative costs and counts below one.
 
@@ -230,7 +234,7 @@ class Slicing:
         """Returns the slicing that consists of these stages, with the problem's objective as its cost and a bound that
         is at most that cost.
 
-        The other arguments are as the attributes. A bound of 0 promises nothing.
+        `lower_bound_s`, `iterations` and `seconds` become the attributes of these names. A bound of 0 promises nothing.
         """
         cost_s = problem.total_s(stages)
         return cls(stages, cost_s, min(lower_bound_s, cost_s), iterations, seconds)
@@ -242,7 +246,7 @@ class Slicing:
 
     @property
     def gap(self) -> float:
-        """Returns by how much the slicing's cost may exceed the best possible one at most, as a fraction of the lower
+        """Returns by how much at most the slicing's cost may exceed the best possible one, as a fraction of the lower
         bound.
         """
         if self.cost_s == self.lower_bound_s:

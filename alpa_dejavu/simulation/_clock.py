@@ -14,21 +14,26 @@ FloatArray = NDArray[np.float64]
 
 
 def own_devices(program: Program, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns when each task of a step starts and ends, in seconds, of shape (N,), where each device computes on its
-    own.
+    """Returns when each task of a pipeline's step starts and when it ends, in seconds, each of shape (N,), where each
+    device has cores of its own.
 
     A task starts when those that it waits for have ended.
 
     Args:
-        program: of N tasks.
-        seconds: of each task, shape (N,).
+        program: the graph of the step's N tasks.
+        seconds: shape (N,), the seconds that each task takes.
     """
     finished = _ends(program.waits, seconds)
     return finished[program.waits].max(axis=0), finished[:-1]
 
 
 def own_devices_step(program: Program, seconds: FloatArray) -> float:
-    """Returns the seconds of a step where each device computes on its own: the last end of `own_devices`."""
+    """Returns the seconds of a pipeline's step where each device has cores of its own: when its last task ends.
+
+    Args:
+        program: the graph of the step's N tasks.
+        seconds: shape (N,), the seconds that each task takes.
+    """
     return float(_ends(program.waits, seconds).max())
 
 
@@ -44,17 +49,18 @@ def _ends(waits: NDArray[np.int64], seconds: FloatArray) -> FloatArray:
 def shared_cores(
     program: Program, seconds: FloatArray, devices: NDArray[np.int64], cores: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns when each task of a step starts and ends, in seconds, where all computations share the cores of one CPU.
+    """Returns when each task of a pipeline's step starts and when it ends, in seconds, each of shape (N,), where all
+    devices share the cores of one CPU.
 
-    Each device gets an even part: a stage of d devices counts d times, and goes at most at the speed that its seconds
-    are for: with c cores and n devices computing, at min(1, c / n). Transfers and starts take their time whoever
-    computes.
+    Each device gets an even part: with c cores and n devices that compute at a time, each computes min(1, c / n) times
+    as fast as with a core of its own; a stage of d devices counts d times. Transfers and starts of stages take their
+    time whoever computes.
 
     Args:
-        program: of N tasks.
-        seconds: of each task if nobody else computes, shape (N,).
-        devices: of each stage, shape (S,).
-        cores: how many.
+        program: the graph of the step's N tasks.
+        seconds: shape (N,), the seconds that each task takes if no other one runs.
+        devices: shape (S,), how many devices each of S stages has.
+        cores: how many cores the CPU has.
     """
     size = len(program)
     kinds, stages = program.kind.tolist(), program.stage.tolist()

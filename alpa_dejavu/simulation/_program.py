@@ -38,11 +38,13 @@ _ARRIVES, _COMPUTES, _DEPARTS = range(3)
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """The N tasks of a pipeline's step as arrays, in an order that respects which tasks wait for which.
+    """The N tasks (forwards, backwards, transfers, updates, ...) of a pipeline's step as arrays, in an order that
+    respects which tasks wait for which.
 
     Attributes:
-        kind, stage, micro_batch: of each task, shape (N,); of a transfer, the stage that sends.
-        waits: for each task the three that it waits for, shape (3, N); -1 stands for none.
+        kind, stage, micro_batch: shape (N,), each task's kind as a number, its stage (of a transfer, the one that
+            sends), and its micro-batch.
+        waits: shape (3, N), for each task the up to three tasks that must end before it starts; -1 stands for none.
     """
 
     kind: NDArray[np.int64]
@@ -66,8 +68,14 @@ def program(
 ) -> Program:
     """Returns the graph of tasks of a step of S stages and B micro-batches: who waits for whom.
 
-    Schedule and sends are as in `simulate`; the last three say for each stage whether its transfer to the next
-    (previous) stage, and its start, takes time.
+    Args:
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        num_stages: S.
+        num_micro_batches: B.
+        sends: how transfers go: "blocking", "buffered" or "overlapped".
+        forward_sends: for each stage, whether its transfer to the next stage takes time.
+        backward_sends: for each stage, whether its transfer to the previous stage takes time.
+        starts: for each stage, whether it begins only some time after the step's start; (): none does.
     """
     takes_time = np.array([forward_sends, backward_sends], dtype=np.bool_)
     begins = np.array(starts or (False,) * num_stages, dtype=np.bool_)

@@ -17,9 +17,10 @@ _LAST_BACKWARD = POSTS[-1] + 1
 
 
 def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.float64]:
-    """Returns how many seconds each kind of task takes on each stage, shape (10 S,).
+    """Returns how many seconds each of 10 kinds of tasks (forward, backward, transfers, update, ...) takes on each of S
+    pipeline stages, stage by stage; shape (10 S,).
 
-    Receiving from a mailbox takes none, and inference synchronises nothing.
+    Receiving from a mailbox takes none. `trains` says whether the step trains: inference synchronises no gradients.
     """
     return np.array(
         [
@@ -41,6 +42,8 @@ def stage_seconds(stages: Sequence[StageTimes], trains: bool) -> NDArray[np.floa
 
 
 def task_entries(tasks: Program, num_micro_batches: int) -> NDArray[np.int64]:
-    """Returns for each task of a step the index of its seconds in `stage_seconds`, shape (N,)."""
+    """Returns for each of N tasks of a pipeline's step the index of its seconds in what `stage_seconds` returns, an
+    array of seconds by stage and kind of task; shape (N,).
+    """
     last = (tasks.kind == BACKWARD) & (tasks.micro_batch == num_micro_batches - 1)
     return np.asarray(tasks.stage * (_LAST_BACKWARD + 1) + np.where(last, _LAST_BACKWARD, tasks.kind), dtype=np.int64)

@@ -24,11 +24,11 @@ def slopes(
     grows most, or shrinks least, decides: the derivative holds for going along the direction, not for going back.
 
     Args:
-        tasks: of N tasks.
-        entries: which of R seconds each takes, shape (N,).
-        seconds: shape (R,).
-        changes: what a unit along each direction adds to them, shape (K, R).
-        at_a_time: the most numbers that are kept at a time.
+        tasks: the graph of the step's N tasks.
+        entries: shape (N,), for each task the index, among R numbers of seconds, of those that it takes.
+        seconds: shape (R,), these numbers of seconds.
+        changes: shape (K, R), what a unit along each direction adds to `seconds`.
+        at_a_time: the most numbers that are kept in memory at a time.
     """
     starts, ends = own_devices(tasks, seconds[entries])
     critical = _critical(tasks, starts, ends)

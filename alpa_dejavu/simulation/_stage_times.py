@@ -19,20 +19,20 @@ class StageTimes:
     A transfer of 0 s doesn't happen: its receiver goes on as soon as what it needs is computed.
 
     Attributes:
-        forward_s, backward_s: of one micro-batch, collectives included.
-        per_step_s: once a step: synchronisation of the gradients and the optimizer.
-        forward_send_s, backward_send_s: of one micro-batch's transfer to the next stage, and to the previous one.
+        forward_s, backward_s: the passes of one micro-batch, collectives included.
+        per_step_s: what comes once a step: synchronisation of the gradients, and the optimizer's update.
+        forward_send_s, backward_send_s: one micro-batch's transfer to the next stage, and to the previous one.
         forward_collective_s, backward_collective_s: the part of `forward_s` and `backward_s` that is collectives.
         synchronisation_s: the part of `per_step_s` that synchronises gradients. Alpa compiles it into the last
             micro-batch's backward, so the stages before wait for it.
-        activation_bytes: on each device, of one micro-batch between its forward and its backward.
-        resident_bytes: on each device, all the time.
-        temporary_bytes: on each device, while it computes.
-        memory_limit_bytes: of each device.
-        forward_post_s, backward_post_s: what sending holds up the stage itself, besides the transfer, if sends are
+        activation_bytes: kept on each device for one micro-batch between its forward and its backward.
+        resident_bytes: kept on each device all the time.
+        temporary_bytes: kept on each device while it computes.
+        memory_limit_bytes: the memory of each device.
+        forward_post_s, backward_post_s: how long posting a transfer holds up the sending stage itself, if sends are
             "buffered" and the transfer takes time.
-        start_s: from the step's start until the stage can begin, where the program launches one after the other.
-        devices: of the stage; counted where devices share cores.
+        start_s: from the step's start until the stage can begin, where the program launches one stage after the other.
+        devices: how many devices the stage has; it only matters where devices share cores.
 
     Raises ValueError for what is negative or not finite, and for a part that is larger than its whole.
     """

@@ -19,14 +19,16 @@ Ticks = NDArray[np.int64]
 
 
 def ticks(schedule: str, num_stages: int, num_micro_batches: int) -> tuple[Ticks, Ticks | None]:
-    """Returns at which tick of a schedule each forward and each backward runs, both of shape (S, B).
+    """Returns at which tick of a pipeline schedule each forward and each backward pass runs, as two arrays of shape
+    (S, B).
 
-    Inference has no backward.
+    Ticks order tasks, at most one for each stage and tick, as Alpa's schedules do; they aren't seconds. The second
+    array is None in inference, which has no backward.
 
     Args:
-        schedule: one of `problem.Run`'s.
-        num_stages: S.
-        num_micro_batches: B.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        num_stages: the number of stages, S.
+        num_micro_batches: the number of micro-batches, B.
 
     >>> forward, backward = ticks("1f1b", 3, 4)
     >>> forward[0].tolist(), backward[0].tolist()

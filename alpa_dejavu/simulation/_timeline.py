@@ -27,10 +27,10 @@ class Event:
     """One thing that a stage does during a simulated step, or that it waits ("bubble").
 
     Attributes:
-        stage: who; for "send", who sends.
-        kind: one of `KINDS`.
-        micro_batch: from 0; -1 for "update" and "bubble".
-        start_s, end_s: from the step's start.
+        stage: the index of the stage; for "send", of the one that sends.
+        kind: "forward", "backward", "collective", "send", "update" or "bubble".
+        micro_batch: its number, from 0; -1 for "update" and "bubble".
+        start_s, end_s: when it starts and ends, in seconds from the step's start.
         receiver: the stage that a "send" goes to, otherwise None.
     """
 
@@ -45,8 +45,11 @@ class Event:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Track:
-    """The events of a simulated step as columns of shape (number of events,), ordered by stage, then by start; `kind`
-    indexes `KINDS`.
+    """The events of a simulated step (what stages do, and when) as columns of shape (number of events,), ordered by
+    stage, then by start.
+
+    `kind` is an index into `KINDS`: "forward", "backward", "collective", "send", "update", "bubble". `receiver` is the
+    stage that a "send" goes to, else -1.
     """
 
     stage: IntArray
@@ -65,16 +68,17 @@ class Track:
 class Timeline:
     """The simulated timeline of one step of a pipeline: when each stage computes, sends and updates.
 
-    Of forwards, backwards and transfers the columns have shape (S, B) and (S, B, 2): row i is stage i, the last axis is
-    start and end in seconds. A transfer is in the row of its sender; start and end are NaN where there is none.
+    Arrays of passes and transfers have a start and an end, in seconds, for each of S stages and B micro-batches: shape
+    (S, B, 2). A transfer is in the row of its sender; start and end are NaN where there is none.
 
     Attributes:
-        stages: what was simulated.
-        num_micro_batches, schedule: likewise.
-        blocking: whether a transfer holds up both of its stages.
-        step_s: when the last stage is done.
-        forward_s, backward_s, forward_send_s, backward_send_s: columns; backward's are NaN in inference.
-        update_s: shape (S, 2).
+        stages: the times of the S stages that were simulated.
+        num_micro_batches, schedule: B, and the pipeline schedule, that were simulated.
+        blocking: whether a transfer holds up both of its stages until it is done.
+        step_s: the seconds of the step: when the last stage is done.
+        forward_s, backward_s, forward_send_s, backward_send_s: such arrays, of the passes and of the transfers to the
+            next and to the previous stage; those of backward are NaN in inference.
+        update_s: shape (S, 2), start and end of each stage's update at the end of the step.
     """
 
     stages: tuple[StageTimes, ...]
@@ -95,7 +99,9 @@ class Timeline:
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """Returns all events of the simulated step, bubbles included, by stage and start."""
+        """Returns all events of the simulated step (what each stage does when), bubbles included, ordered by stage and
+        start.
+        """
         track = self.track
         columns = (track.stage, track.kind, track.micro_batch, track.receiver, track.start_s, track.end_s)
         return tuple(
@@ -105,9 +111,9 @@ class Timeline:
 
     @functools.cached_property
     def track(self) -> Track:
-        """Returns all events of the simulated step, bubbles included, as columns.
+        """Returns all events of the simulated step (what each stage does when), bubbles included, as columns.
 
-        The collectives of a computation are drawn at its end, in one piece.
+        All collectives of a forward or backward pass are put together at its end.
         """
         num_stages, size = self.num_stages, self.num_micro_batches
         stage = np.repeat(np.arange(num_stages), size)
@@ -129,8 +135,8 @@ class Timeline:
         return Track(whole[0], whole[1], whole[2], whole[3], start_s=table[4], end_s=table[5])
 
     def collective_shares(self, kind: str) -> FloatArray:
-        """Returns the share of each "forward" or "backward" computation's time that is spent in collectives, shape (S,
-        B).
+        """Returns the share of the time of each pass ("forward" or "backward", as `kind` says) that is spent in
+        collectives; shape (S, B) for S stages and B micro-batches.
         """
         share = np.zeros((self.num_stages, self.num_micro_batches))
         for i, stage in enumerate(self.stages):
@@ -169,23 +175,23 @@ class Timeline:
 
     @functools.cached_property
     def busy_shares(self) -> FloatArray:
-        """Returns the share of the step during which each stage computes (collectives included), shape (S,)."""
+        """Returns the share of the step during which each of S stages computes (collectives included), shape (S,)."""
         spans = (self.forward_s, self.backward_s, self.update_s[:, None])
         seconds = np.sum([np.nansum(span[..., 1] - span[..., 0], axis=1) for span in spans], axis=0)
         return np.asarray(seconds / self.step_s if self.step_s > 0 else np.ones(self.num_stages))
 
     @functools.cached_property
     def bubble_shares(self) -> FloatArray:
-        """Returns the share of the step during which each stage waits, shape (S,); blocking transfers are neither busy
-        nor bubble.
+        """Returns the share of the step during which each of S stages waits (its bubble), shape (S,); in transfers that
+        hold it up a stage is neither busy nor waiting.
         """
         seconds = np.array([float((gaps[:, 1] - gaps[:, 0]).sum()) for gaps in self._idle()])
         return np.asarray(seconds / self.step_s if self.step_s > 0 else seconds)
 
     @functools.cached_property
     def peak_in_flight(self) -> IntArray:
-        """Returns the most micro-batches that each stage has in flight between forward and backward, (S,); 0 in
-        inference.
+        """Returns the most micro-batches that each of S stages has in flight at a time, between forward and backward,
+        shape (S,); 0 in inference.
         """
         if self.schedule == "inference":
             return np.zeros(self.num_stages, dtype=np.int64)
@@ -212,8 +218,8 @@ class Timeline:
         """Returns the memory in use on each device of a stage over the step: (times_s, bytes); bytes[n] hold from
         times_s[n] on.
 
-        They are what is resident, the activations of the micro-batches in flight, and what is temporary while it
-        computes.
+        They are the sum of what is resident, the activations of the micro-batches in flight, and, while the stage
+        computes, its temporaries.
         """
         chosen = self.stages[stage]
         times, counts = self._in_flight(stage)

@@ -14,8 +14,8 @@ PARTS = ("computing", "collectives", "transfers", "once a step", "idle")
 
 
 def breakdown(plan: Plan) -> Mapping[str, float]:
-    """Returns how many seconds of a step the average device of a plan spends on each of `PARTS`, such as computing or
-    idle.
+    """Returns how many seconds of a step the average device of a plan spends on each of five parts: "computing",
+    "collectives", "transfers", "once a step" and "idle".
     """
     parts = dict.fromkeys(PARTS, 0.0)
     for stage in plan.stages:
@@ -29,7 +29,9 @@ def breakdown(plan: Plan) -> Mapping[str, float]:
 
 
 def why_slower(plan: Plan, best: Plan) -> str:
-    """Returns in a few words why a plan takes longer than the best one: what it has more of, the most first."""
+    """Returns in a few words why a plan's step takes longer than the best plan's: which parts of it, such as transfers
+    or idle time, take more seconds, the most first.
+    """
     more = {part: seconds - breakdown(best)[part] for part, seconds in breakdown(plan).items()}
     slower = plan.step_s - best.step_s
     reasons = [

@@ -24,14 +24,14 @@ Times: TypeAlias = tuple[StageTimes, ...]
 class PlanStep:
     """A function from the times of a plan's stages to the seconds of its step.
 
-    The plan file's seconds are right at the plan's own times, whatever they were predicted by; others follow by the
-    ratio of the simulations. Where all devices share one CPU nothing waits idly: a change saves what it takes out of
-    the average device's work.
+    The step that the plan has is taken to be right at the plan's own times, whatever it was predicted by; at other
+    times it is multiplied by the ratio of the two simulated steps. Where all devices share one CPU nothing waits idly:
+    a change saves as many seconds as it takes off the average device's work.
 
     Args:
-        plan: whose step it is.
-        times: of its stages; None: as the plan has them.
-        factor: the plan's seconds over those of the times.
+        plan: the plan whose step it is.
+        times: the present times of its stages; None: as the plan has them.
+        factor: where devices share a CPU, the ratio of the plan's seconds to those in `times`.
     """
 
     def __init__(self, plan: Plan, times: Times | None = None, factor: float = 1.0) -> None:
@@ -51,8 +51,8 @@ class PlanStep:
         return step_s * self._simulated(times, count) / self._now
 
     def slopes(self, changed: Sequence[Times]) -> FloatArray:
-        """Returns the derivatives of the step's seconds towards each of K other times of its stages, (K,): see
-        `step_slopes`.
+        """Returns, for each of K other times of the plan's stages, the derivative of the step's seconds when the times
+        begin to change towards them, where 1 stands for the whole change; shape (K,).
         """
         plan = self._plan
         if self._shared or self._now <= 0:
@@ -75,8 +75,8 @@ class PlanStep:
 
 
 def plan_times(plan: Plan) -> Times:
-    """Returns the `StageTimes` of each of a plan's stages, for simulation; a stage sends what its
-    neighbours take in.
+    """Returns the `StageTimes` of each of a plan's stages, as the simulation of a step takes them. The transfers that
+    the plan counts at the receiving stage are counted at the sending one.
     """
     return tuple(_times(plan.stages, n) for n in range(len(plan.stages)))
 
@@ -111,11 +111,11 @@ def scaled(
     """Returns a stage's times with its computing, collectives and transfers multiplied by these factors.
 
     Args:
-        times: of the stage.
-        computing: of operators and of the optimizer's update.
-        links: of collectives among its devices, and of the synchronisation of gradients.
-        sends: of what it sends to the next stage, and to the previous one.
-        once: of all that comes once a step, if another.
+        times: the times of the stage.
+        computing: the factor for operators and for the optimizer's update.
+        links: the factor for collectives among its devices, and for the synchronisation of gradients.
+        sends: the factors for its transfers to the next stage, and to the previous one.
+        once: the factor for all that comes once a step; None: update and synchronisation have those above.
     """
     forward, backward = times.forward_collective_s * links, times.backward_collective_s * links
     update = (times.per_step_s - times.synchronisation_s) * (computing if once is None else once)
@@ -134,8 +134,8 @@ def scaled(
 
 
 def shortened(times: StageTimes, forward_s: float, backward_s: float, update_s: float) -> StageTimes:
-    """Returns a stage's times with so many seconds less of forward, backward and update; negative numbers
-    add seconds.
+    """Returns a stage's times with so many seconds less of its forward, backward and update; negative numbers add
+    seconds. The computing part of each can't go below 0.
     """
     return dataclasses.replace(
         times,

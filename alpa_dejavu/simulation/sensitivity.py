@@ -29,13 +29,13 @@ class Sensitivity:
     long, as with stages alike, a better figure saves less than a worse one costs.
 
     Attributes:
-        what: the figure.
-        part: one of `LEVERS`: the speed of devices, that of links, or the cost of layers (a half of it is "twice").
-        step_s: of the plan.
-        saved_s: -d step / d ln(figure) where the figure gets better: a figure better by 1 % saves a hundredth of it.
-        cost_s: the same where it gets worse.
-        twice_s: a step of the same plan with the figure twice as good.
-        best_s: a step of the plan that is best then; None: nobody looked for it.
+        what: the figure's name, such as "devices of host a".
+        part: "devices" (their speed), "links" (their speed), or "layers" (their cost: half of it is twice as good).
+        step_s: the seconds of the plan's step.
+        saved_s: -d step / d ln(figure), in seconds, where the figure gets better: 1 % better saves a hundredth of it.
+        cost_s: the same where the figure gets worse: 1 % worse costs a hundredth of it.
+        twice_s: the seconds of the same plan's step with the figure twice as good.
+        best_s: the seconds of a step of the plan that is best then; None: it wasn't searched for.
         best: that plan, if it is another one.
     """
 
@@ -50,18 +50,22 @@ class Sensitivity:
 
     @property
     def elasticity(self) -> float:
-        """Returns by how many percent a step gets shorter for each percent by which the figure gets better."""
+        """Returns by how many percent a plan's step gets shorter for each percent by which a figure, such as the speed
+        of its links, gets better.
+        """
         return self.saved_s / self.step_s
 
     @property
     def worse_elasticity(self) -> float:
-        """Returns by how many percent a step gets longer for each percent by which the figure gets worse."""
+        """Returns by how many percent a plan's step gets longer for each percent by which a figure, such as the speed
+        of its links, gets worse.
+        """
         return self.cost_s / self.step_s
 
     @property
     def gained_s(self) -> float:
-        """Returns how many seconds of a step are saved if the figure gets twice as good, by the best plan known for
-        that.
+        """Returns how many seconds of a step are saved if the figure, such as a link's speed, gets twice as good, by
+        the best plan known for that.
         """
         return self.step_s - min(self.twice_s, self.twice_s if self.best_s is None else self.best_s)
 
@@ -73,10 +77,12 @@ class Figure:
     another.
 
     Attributes:
-        what, part: as in `Sensitivity`.
-        better, worse: the stages' times where the figure's logarithm is `unit` more, or less.
-        unit: how much that is; parts of the times that go by 1 / speed may be taken away whole, and count as 1.
-        twice: their times where the figure is twice as good.
+        what: the figure's name, for people.
+        part: "devices", "links" or "layers": what the figure is about.
+        better, worse: the stages' times where the figure is better, or worse, by `unit` in its logarithm.
+        unit: the size of that change. Where times go by 1 / speed, `better` may have none of the seconds in question
+            and `worse` twice as many; the unit is then 1.
+        twice: the stages' times where the figure is twice as good.
     """
 
     what: str
@@ -90,15 +96,22 @@ class Figure:
 def sensitivities(plan: Plan) -> tuple[Sensitivity, ...]:
     """Returns how much a plan's step depends on the speed of its devices, links and stages, what helps most first.
 
-    The figures are computing, collectives and transfers of all stages and of each, and the devices of each host. Links
-    count with their latency: the plan doesn't tell what of a collective is bytes. What doesn't matter isn't listed.
+    The figures are the speeds of computing, collectives and transfers, of all stages and of each, and of the devices of
+    each host. Latency and bandwidth of links count as one figure: a plan doesn't tell what of a collective is bytes.
+    Figures that don't matter aren't listed.
     """
     step = PlanStep(plan)
     return ranked(derivatives(step, plan, _figures(plan, step.times)))
 
 
 def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[Sensitivity]:
-    """Returns how much a plan's step depends on each of some figures, in their order."""
+    """Returns how much a plan's step depends on each of some figures, such as speeds of links, in their order.
+
+    Args:
+        step: the function from stages' times to the seconds of the plan's step.
+        plan: the plan.
+        figures: the figures, each with the stages' times if it were better, worse or twice as good.
+    """
     asked = list(figures)
     slopes = step.slopes([times for figure in asked for times in (figure.better, figure.worse)]).reshape(-1, 2)
     found = []
@@ -112,7 +125,9 @@ def derivatives(step: PlanStep, plan: Plan, figures: Iterable[Figure]) -> list[S
 
 
 def ranked(found: Iterable[Sensitivity]) -> tuple[Sensitivity, ...]:
-    """Returns sensitivities of a step ordered by how much the figure helps, without those that don't matter."""
+    """Returns sensitivities of a step (how much it depends on a figure each) ordered by how much the figure helps,
+    without those that don't matter.
+    """
     matter = [one for one in found if max(one.saved_s, one.cost_s, one.gained_s) > _NOTHING * one.step_s]
     return tuple(sorted(matter, key=lambda one: (-one.gained_s, -one.saved_s, -one.cost_s)))
 

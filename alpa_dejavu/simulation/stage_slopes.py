@@ -31,19 +31,19 @@ def step_slopes(
     becomes faster helps nothing.
 
     Args:
-        stages: as `simulate` takes them.
-        num_micro_batches: B.
-        schedule: as `simulate` takes it.
-        changed: K times the stages, each with other times; a transfer that takes no time now stays away.
-        sends: as `simulate` takes it.
-        at_a_time: the most numbers that are kept at a time.
+        stages: the present times of each stage, in the order of the layers.
+        num_micro_batches: how many micro-batches the step has.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        changed: K lists of the stages with other times; a transfer that takes no time at present isn't added.
+        sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
+        at_a_time: the most numbers that are kept in memory at a time.
 
     Returns:
-        Shape (K,): with x the times now and y the changed ones, the derivative of the step's seconds at
+        Shape (K,): with x the present times and y the changed ones, the derivative of the step's seconds at
         x + t (y - x) by t, at t = 0 from above.
 
     Raises:
-        ValueError: as `simulate`, or changed stages are not as many as there are.
+        ValueError: no stages, an unknown schedule or way of sending, or `changed` has more or fewer stages.
 
     References:
         Danskin, The Theory of Max-Min, 1967: the derivative of a maximum along a direction.

@@ -34,8 +34,8 @@ def simulate(
     """Simulates one step of a pipeline under a schedule, and returns its timeline.
 
     Args:
-        stages: in the order of the layers.
-        num_micro_batches: B.
+        stages: the times of each stage, in the order of the layers.
+        num_micro_batches: how many micro-batches the step has, B.
         schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
         sends: how a transfer goes. "blocking": sender and receiver meet, and both wait until it is done, as NCCL does
             on the stream that computes. "buffered": the sender goes on once it has posted, and the receiver
@@ -45,8 +45,8 @@ def simulate(
             device that has a core for itself. None: each device has its own.
 
     Returns:
-        The timeline. Without transfers and with stages alike its `step_s` is the closed form S * c + (B - 1) * c, where
-        c is forward plus backward, plus what comes once a step.
+        The timeline. Without transfers and with S stages alike its `step_s` is the closed form S * c + (B - 1) * c,
+        where c is forward plus backward, plus what comes once a step.
 
     Raises:
         ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
@@ -71,8 +71,16 @@ def simulate(
 def step_seconds(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> float:
-    """Returns the seconds of a pipeline's step without its timeline, in half the time. Arguments and errors are those
-    of `simulate`.
+    """Returns the simulated seconds of a pipeline's step without making its timeline, in half the time.
+
+    Args:
+        stages: the times of each stage, in the order of the layers; each device computes on cores of its own.
+        num_micro_batches: how many micro-batches the step has.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
+
+    Raises:
+        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
     """
     stages = tuple(stages)
     tasks = step_program(stages, num_micro_batches, schedule, sends)
@@ -82,8 +90,16 @@ def step_seconds(
 def step_program(
     stages: Sequence[StageTimes], num_micro_batches: int, schedule: str = "1f1b", sends: str | None = None
 ) -> Program:
-    """Returns the graph of tasks of a pipeline's step: who waits for whom. Arguments and errors are those of
-    `simulate`.
+    """Returns the tasks (forwards, backwards, transfers, ...) of a pipeline's step, and which of them wait for which.
+
+    Args:
+        stages: the times of each stage, of which only matters whether transfers and starts take any.
+        num_micro_batches: how many micro-batches the step has.
+        schedule: "1f1b", "1f1b_overlap_friendly", "gpipe" or "inference".
+        sends: how transfers go, as `simulate` takes it: "blocking", "buffered", "overlapped" or None.
+
+    Raises:
+        ValueError: no stages, an unknown schedule or way of sending, or numbers below what they can be.
     """
     Run(num_micro_batches, schedule)
     if not stages:
@@ -96,7 +112,9 @@ def step_program(
 
 
 def sending(schedule: str) -> str:
-    """Returns the default way of sending in a schedule: "overlapped" or "blocking" (see `simulate`)."""
+    """Returns how tensors go from stage to stage by default in a pipeline schedule: "overlapped" (both stages compute
+    meanwhile) in "1f1b_overlap_friendly", "blocking" (both wait) in any other.
+    """
     return "overlapped" if schedule == "1f1b_overlap_friendly" else "blocking"
 
 

@@ -41,8 +41,8 @@ def slicer(choice: str | Slicer) -> Slicer:
     """Returns the slicer that has a name in `SLICERS`, or the given slicer itself.
 
     Raises:
-        ValueError: there is none of that name; says which there are.
-        TypeError: it is no slicer.
+        ValueError: there is no slicer of that name; the message lists the names.
+        TypeError: the choice is neither a name nor a slicer.
 
     >>> slicer("dynamic")
     Dynamic()

@@ -10,22 +10,27 @@ from alpa_dejavu.problem import Objective, Slicing, SlicingProblem
 class Slicer(abc.ABC):
     """An algorithm that cuts a model's layers into pipeline stages, each with its devices.
 
-    `alpa_dejavu.testing.check_slicer` says if one is sound.
+    `alpa_dejavu.testing.check_slicer` checks whether an implementation is sound.
     """
 
     @abc.abstractmethod
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Returns the best slicing that it finds; one without stages and of infinite cost if none is found.
+        """Returns the best slicing (the stages, with their cost and a lower bound) that it finds for a problem; one
+        without stages and of infinite cost if it finds none.
 
-        The same problem always gets the same stages. `Slicing.of` makes the answer of stages.
+        The same problem always gets the same stages. `Slicing.of` makes such a result from stages.
         """
 
 
 def check_has_recurrence(owner: str, problem: SlicingProblem) -> None:
-    """Raises an error if a problem's objective is a Python function, for which a slicer's recurrence doesn't hold.
+    """Checks that a problem's objective is one of those that have a name, for which a slicer has a recurrence.
+
+    Args:
+        owner: the slicer's name, for the message.
+        problem: the slicing problem.
 
     Raises:
-        ValueError: the problem's objective is another.
+        ValueError: the objective is an `Objective`, a Python function of the stages.
     """
     if isinstance(problem.objective, Objective):
         raise ValueError(

@@ -33,7 +33,15 @@ CHUNK = 4_000_000
 class Beam:
     """A beam search for the cheapest slicing, layer by layer, which keeps only the most promising partial slicings.
 
-    `work` counts the partial slicings that it made, and what took as long: at most about `most`.
+    A slicing cuts layers into stages. `work` counts the partial slicings that were made, and what takes as long.
+
+    Args:
+        choices: the stages to choose from.
+        bound: the most seconds that a stage may cost.
+        prices: a relaxation's lower bounds, by which partial slicings are compared.
+        below: only slicings whose stages' weights have a sum below it are looked for.
+        width: how many partial slicings are kept at each layer.
+        most: the search stops at about so much work.
     """
 
     def __init__(
@@ -51,8 +59,10 @@ class Beam:
         self.work = 0.0
 
     def run(self) -> Answer:
-        """Returns a lower bound on the sums of stage weights below the requested one, and the slicing with the least
-        sum found.
+        """Returns a lower bound on the summed stage weights of any slicing (`below` at most), and the slicing with the
+        least sum that was found; () if none was.
+
+        The bound holds for slicings whose stages cost no more than the search's bound on stages.
         """
         choices = self._choices
         self._arrived[0].append(

@@ -29,11 +29,12 @@ from alpa_dejavu.slicing._table import fits, least_sum
 @final
 @dataclasses.dataclass(frozen=True)
 class Details:
-    """The details that a graph's nodes hold beside the layer, so that the cost of a slicing counts in full.
+    """Two flags that say what the nodes of a graph, in which paths are slicings, tell apart besides the layer.
 
     Attributes:
-        followers: how many stages there are from a layer on, for their memory's sake, or since so many are asked for.
-        before: the group of the stage before, for what comes from it.
+        followers: whether it is how many stages there are from the layer on, since memory limits that, or since a
+            number of stages is asked for.
+        before: whether it is the group of submeshes that the stage before is on, for the transfer from it.
     """
 
     followers: bool = False
@@ -50,7 +51,8 @@ class Details:
 class BoundedSearch:
     """A search for the slicing with the least sum of stage weights when no stage may cost more than a bound.
 
-    `bounds` are the different costs of stages, ascending; `is_little` says that a table is faster than device prices.
+    A stage's weight is what an objective sums over stages. `bounds` has the different costs of stages, ascending;
+    `is_little` says that the problem is so small that a table over numbers of devices is faster than prices of devices.
     """
 
     def __init__(self, problem: SlicingProblem, effort: Effort) -> None:
@@ -80,8 +82,8 @@ class BoundedSearch:
         """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, by a price on each
         device.
 
-        It is as good as prices find it, up to about `enough`. If memory or what crosses has been in the way, it counts
-        here too, as far as sums below `below` go.
+        It is as good as prices find it, up to about `enough`. If memory limits or transfers made an earlier slicing
+        invalid or dearer, they count here too, but only as far as sums below `below` go.
         """
         graph = self._within(bound)
         least, price = best_price(graph, self._num_devices, self._exactly, self._price, enough)
@@ -93,10 +95,10 @@ class BoundedSearch:
         return least
 
     def solve(self, bound: float, below: float) -> Answer:
-        """Returns the least sum of weights of slicings whose stages cost at most `bound`, with its slicing, if it is
+        """Returns the least summed weight of slicings whose stages cost at most `bound`, with its slicing, if it is
         below `below`; if not, a lower bound and no slicing.
 
-        The lower bound is less than `below` only where a graph with all details or a table would be too large.
+        The lower bound is less than `below` only where the search's graph or table would take too much memory.
         """
         graph, least = self._within(bound), -math.inf
         if not self.is_little:
@@ -145,8 +147,8 @@ class BoundedSearch:
 
     @functools.cached_property
     def possible(self) -> bool:
-        """Whether there may be any slicing: the cluster's devices are between the fewest and the most that slicings
-        take.
+        """Returns whether there may be any slicing: the cluster's devices are between the fewest and the most that
+        slicings take.
         """
         limited = self._stages.limited or self._num_stages is not None
         graph = self._detailed(self._graph, math.inf, Details(followers=limited))

@@ -25,7 +25,9 @@ Solve = Callable[[float, float, float], Answer]
 
 
 def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
-    """Returns the least cost of slicings whose largest stage costs `bound` or more and whose weights sum to `least`."""
+    """Returns the least that a slicing may cost, by the problem's objective, whose largest stage costs `bound` or more
+    and whose stages' weights (what the objective sums over stages) have the sum `least` or more.
+    """
     if problem.objective == "inference":
         return least * bound
     if problem.objective == "work":
@@ -34,9 +36,8 @@ def at_least_s(problem: SlicingProblem, bound: float, least: float) -> float:
 
 
 def spare(problem: SlicingProblem, bound: float, total: float) -> float:
-    """Returns the sum of stage weights from which on a slicing costs at least `total`, given its largest stage.
-
-    The largest stage costs `bound` or more.
+    """Returns the sum of stages' weights (what the objective sums over stages) from which on a slicing costs at least
+    `total`, if its largest stage costs `bound` or more.
     """
     if problem.objective == "inference":
         return total / bound if bound > 0 else math.inf
@@ -49,12 +50,18 @@ def spare(problem: SlicingProblem, bound: float, total: float) -> float:
 class BranchAndBound:
     """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs.
 
-    Each interval has a lower bound on all slicings inside. `solve` gets a bound, the sum of stage weights from which on
-    a slicing is of no use, and the same for slicings with a stage that costs as much as the bound. It answers with a
-    lower bound on the sums of slicings within the bound, and a slicing if it found one. `bounds` are ascending; where
-    they stand for more stage costs than one each, `floors` has the least of those. What costs `limit_s` or more isn't
-    looked for, nor what is less than a fraction `slack` better than the best, or than what a bound has left open. If it
-    is `relaxed`, `solve` never finds a slicing.
+    Each interval has a lower bound on all slicings whose largest stage costs something inside it.
+
+    Args:
+        problem: the slicing problem.
+        solve: a function that searches within one bound. It gets the bound, the summed stage weight from which on a
+            slicing is of no use, and that from which on one with a stage as dear as the bound is. It returns a lower
+            bound on the sums of slicings within the bound, and a slicing if it found one, else ().
+        bounds: the costs, ascending, that the largest stage may have.
+        floors: where each of `bounds` stands for several close costs, the least of those; None: each is one cost.
+        limit_s: slicings that cost so much or more aren't looked for.
+        slack: nor are those that are less than this fraction better than the best, or than what a bound left open.
+        relaxed: whether `solve` only gives lower bounds, and never finds a slicing.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class BranchAndBound:
     def run(self, go_on: Callable[[], bool] = lambda: True) -> tuple[tuple[StageChoice, ...], float, int]:
         """Returns the best slicing, a lower bound on any slicing's cost, and how many bounds were solved.
 
-        It stops early once `go_on()` is false.
+        The search stops early once `go_on()` is false; the bound may then be lower.
         """
         top = len(self._bounds) - 1
         least = self._solve(top, 0)

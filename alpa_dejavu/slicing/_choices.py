@@ -14,22 +14,24 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray, numbered, unlike_l
 
 @final
 class Choices:
-    """A problem's stage costs, grouped by Q classes of equal sites, with P ways (a site and a config) to run layers on
+    """The arrays of a slicing problem of L layers, grouped by Q classes of equal sites, with P ways to run layers on
     each.
 
-    Sites of a class take the same devices and have the same links to and from all others. Classes with equal links to
-    what follows are of one of G groups: only the group matters to the next stage.
+    A site is a submesh on hosts of certain kinds, and a way is a site of the class with a mesh config. Sites of a class
+    take the same devices and have the same links to and from all others. Classes with equal links to what follows are
+    of one of G groups: only the group matters to the next stage.
 
     Attributes:
-        uses: shape (Q, R), what a stage takes of each resource: devices of each kind of host; and one of the stages, if
+        uses: shape (Q, R), what a stage takes of each of R resources: devices of each kind of host; and one stage, if
             a number of stages is asked for.
-        available: shape (R,).
+        available: shape (R,), how much there is of each resource.
         exact: shape (R,), whether all of a resource has to be used.
-        group: shape (Q,).
-        crossing_s: shape (L, G, Q), from a stage of a group to one that begins with layer l; row 0 is zero.
-        costs_s: shape (L, L, Q, P), without crossing; inf where not to be taken.
-        weights: shape (L, L, Q, P), what is summed over the stages, without crossing.
-        crossing_weights: shape (L, G, Q), what crossing adds to a weight.
+        group: shape (Q,), the group of each class.
+        crossing_s: shape (L, G, Q), seconds of the transfer from a stage of a group to one that begins with layer l on
+            a class; row 0 is zero.
+        costs_s: shape (L, L, Q, P), seconds of layers i..j without that transfer; inf where not to be taken.
+        weights: shape (L, L, Q, P), what the objective sums over stages, without that transfer.
+        crossing_weights: shape (L, G, Q), what the transfer adds to a weight.
         room: shape (L, L, Q, P), how many stages may follow, at most as many as there are layers left.
     """
 
@@ -86,16 +88,20 @@ class Choices:
         return np.maximum((fits * np.arange(1, self.num_layers + 1)).max(axis=1) - np.arange(self.num_layers), 1)
 
     def stage(self, first: int, last: int, of_class: int, way: int) -> StageChoice:
-        """Returns a stage as `StageChoice`, with its submesh and config as the problem numbers them."""
+        """Returns the `StageChoice`, with the problem's numbers of submesh and config, of layers `first` to `last` on a
+        class of sites in one of its ways.
+        """
         member, config = divmod(way, self._num_configs)
         return StageChoice(first, last, int(self._members[of_class, member]), config)
 
     def bounds(
         self, most: int = Effort.most_bounds, buckets_per_e: int = Effort.buckets_per_e
     ) -> tuple[FloatArray, FloatArray]:
-        """Returns two ascending arrays of the different costs that stages may have; they are equal if these are few.
+        """Returns two ascending arrays of the different costs, in seconds, that stages may have; they are equal if
+        there are few.
 
-        If there are more than `most`, the first has the greatest of each few close costs, the second the least.
+        If there are more than `most`, close costs are put together (`buckets_per_e` intervals to a factor of e): the
+        first array has the greatest cost of each interval, the second the least.
         """
         values, count, enough = [np.zeros(0)], 0, 4 * most
         for layer, of_class in np.ndindex(self.num_layers, len(self.group)):

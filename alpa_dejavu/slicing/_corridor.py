@@ -28,9 +28,9 @@ class Corridor:
     """A graph whose arcs are stages, with the range of how many devices may be left over at each node.
 
     Attributes:
-        graph: N nodes.
-        num_devices: that there are.
-        fewest: shape (N,), at least so many devices are left.
+        graph: the graph, of N nodes.
+        num_devices: how many devices there are.
+        fewest: shape (N,), at least so many devices are left over at a node.
         most: shape (N,), at most so many are; fewer than `fewest` where no path leads through a node.
     """
 
@@ -41,7 +41,7 @@ class Corridor:
 
     @classmethod
     def whole(cls, graph: Graph, num_devices: int, exactly: bool) -> Corridor:
-        """Returns a corridor in which any number of devices may be left at a node, but none behind the last layer.
+        """Returns a graph with ranges by which any number of devices may be left at a node, but none at the end.
 
         If `exactly`, all devices are left at the first layer.
         """
@@ -50,13 +50,14 @@ class Corridor:
         return cls(graph, num_devices, fewest, np.where(graph.layers == graph.num_layers, 0, num_devices))
 
     def of(self, graph: Graph) -> Corridor:
-        """Returns a corridor on a graph with some of the arcs, with the same ranges of left devices at the nodes."""
+        """Returns the same ranges of devices left at the nodes for a graph that has only some of the arcs (stages)."""
         return Corridor(graph, self.num_devices, self.fewest, self.most)
 
     def narrowed(self, price: float, below: float) -> Corridor:
-        """Returns the corridor with ranges narrowed to those in which a path may have a summed weight below `below`.
+        """Returns the graph with ranges of left devices narrowed to those in which a path, a slicing, may have a summed
+        weight below `below`.
 
-        `price` is that of a device at which devices are about used up.
+        `price` is a price of a device at which a cheapest path uses about all devices.
         """
         if not price or math.isinf(below):
             return self

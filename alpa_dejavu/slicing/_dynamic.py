@@ -22,11 +22,13 @@ from alpa_dejavu.slicing._uniform import Uniform
 @final
 @dataclasses.dataclass(frozen=True)
 class Dynamic(Slicer):
-    """The default slicer: an exact dynamic program, in float64; of equally cheap slicings it always takes the same one.
+    """The default slicer, which cuts layers into stages by an exact dynamic program, in float64; of equally cheap
+    slicings it always takes the same one.
 
-    On hosts of unlike kinds it is exact if `effort` does; if not, `Slicing.gap` tells what there may be to win.
-    On alike hosts it always is, but where memory, or what stages take in after others, matters on so many devices that
-    tables would take gigabytes: then there may be no better slicing than equal stages, and a gap.
+    On hosts of unlike kinds it is exact as long as the limits of `effort` allow it; if not, `Slicing.gap` tells how
+    much may be left to win. On alike hosts it is always exact, but for problems in which memory limits, or transfers
+    that depend on the stage before, matter on so many devices that tables would take gigabytes: then there may be no
+    better slicing than equal stages, and a gap.
 
     References:
         Zheng et al., Alpa, OSDI 2022, section 5.2: the recurrence. The search over bounds is this package's own.

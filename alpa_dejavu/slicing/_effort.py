@@ -9,22 +9,23 @@ from typing import final
 @final
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """The limits on the work of the exact slicer; counted, not timed, so that the same problem always gets the same
-    answer.
+    """The limits on the work of the exact slicer, which cuts layers into stages; work is counted, not timed, so that
+    the same problem always gets the same answer.
 
     Attributes:
-        widths: of the beams on hosts of unlike kinds: one search after the other, while there is something to win.
-        steps: for the prices at each bound.
-        work: how many beginnings of slicings are made there, or what takes as long, at most; a million takes about half
-            a second.
-        few_sums: on alike hosts so many sums are made in less time than prices take.
+        widths: how many partial slicings beam searches keep, on hosts of unlike kinds: one search after the other,
+            while there is something to win.
+        steps: how often the prices of devices are changed at each bound on the largest stage.
+        work: how many partial slicings beam searches make, or what takes as long, at most; a million takes about half a
+            second.
+        few_sums: a dynamic program of so many sums, on alike hosts, is faster than finding prices of devices.
         few_states: on hosts of unlike kinds nothing is left out, and prices don't pay, with at most so many
             combinations of used devices, last site and next stage.
-        most_arcs: no graph of layers and numbers of stages has more: they would take more than about 1.5 GB.
-        most_table_bytes: no table is larger.
-        most_entries: where a relaxation's arrays would have more, crossing is relaxed to its cheapest.
-        most_bounds: with more different stage costs than that, neighbours are taken together.
-        buckets_per_e: the number of intervals to a factor of e in which they then are: each is 0.01 % wide.
+        most_arcs: no graph of layers and numbers of stages has more arcs: they would take more than about 1.5 GB.
+        most_table_bytes: no table of a dynamic program is larger.
+        most_entries: where a relaxation's arrays would have more entries, each transfer counts as its cheapest one.
+        most_bounds: with more different stage costs than that, close ones are treated together.
+        buckets_per_e: the number of intervals to a factor of e in which they then are treated together.
     """
 
     widths: tuple[int, ...] = (64, 256, 2048)

@@ -22,8 +22,8 @@ _MOST = 10**6
 @final
 @dataclasses.dataclass(frozen=True)
 class Exhaustive(Slicer):
-    """An exact slicer that tries all slicings; a problem with too many, whose number grows exponentially with layers,
-    is refused.
+    """An exact slicer that tries all ways to cut layers into stages, whose number grows exponentially with the layers;
+    a problem with too many is refused.
 
     Raises:
         ValueError: a problem has more than a million slicings.

@@ -16,6 +16,11 @@ MOST_STEPS = 300
 class Fill:
     """A sampler of random submeshes that together use up a cluster's devices; it remembers which draws can't be
     completed.
+
+    Args:
+        uses: for each submesh, how many devices it takes of each kind of host.
+        exactly: whether all devices have to be used.
+        rng: the source of randomness.
     """
 
     def __init__(self, uses: Sequence[Use], exactly: bool, rng: random.Random) -> None:
@@ -29,8 +34,8 @@ class Fill:
         self._steps = 0
 
     def draw(self, count: int, available: Use) -> list[int]:
-        """Returns `count` random submeshes, shuffled, that use all available devices, or at most these; [] if none is
-        found.
+        """Returns the indices of `count` random submeshes, shuffled, that use all available devices, or at most these;
+        [] if none are found. `available` has the number of devices of each kind of host.
         """
         self._steps = MOST_STEPS + count * len(self._uses)
         drawn = self._rest(count, available)

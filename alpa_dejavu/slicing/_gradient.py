@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 @final
 @dataclasses.dataclass(frozen=True)
 class Gradient(Slicer):
-    """A slicer that anneals a differentiable dynamic program over layers from many starts at once; needs JAX.
+    """A slicer, which cuts layers into stages by annealing a differentiable dynamic program over layers from many
+    starts at once; needs JAX.
 
     By the objectives that have a name, devices are priced and the largest stage is bounded; prices and bounds follow
     the gradient. By any other cost, and by the simulated step (`alpa_dejavu.slicing.makespan.Makespan`), a second
-    program then has places for stages, whose leanings follow the gradient of the cost of the relaxed plan. Plans are
-    drawn from the probabilities that come out, what they are made of is put together anew, and the best are moved as
-    long as that is better. No other slicer is asked.
+    program has one place for each stage of a plan, with preferences for its choices and its last layer; preferences
+    follow the gradient of the relaxed plan's cost. Plans are drawn from the resulting probabilities, their stages are
+    recombined, and the best plans are moved as long as that makes them better. No other slicer is asked.
 
     With the default objective it is experimental: no better than `dynamic`, in more time, in docs/results/slicers.md.
     On simulated steps over unlike links its plans are better there than those by the default objective.
@@ -35,13 +36,13 @@ class Gradient(Slicer):
     is differentiated event by event; other schedules are relaxed as if they were that, and plans compared as they are.
 
     Attributes:
-        starts: random ones.
-        rounds: of the anneal.
-        seed: of the starts and of what is drawn. The same seed gives the same plan.
-        cost: seconds of a relaxed plan, by which plans are then compared in place of the problem's objective. It is
-            compiled for each function that is given: give the same one again.
+        starts: how many random starts there are.
+        rounds: how many temperatures the anneal has.
+        seed: the seed of starts and draws. The same seed gives the same plan.
+        cost: a function that gives the seconds of a relaxed plan, by which plans are then compared in place of the
+            problem's objective. It is compiled for each function that is given: give the same one again.
         polish: whether the plans that were recovered are moved to better ones.
-        plans: others that take part in the polish, as the dynamic program's. What isn't allowed is left out.
+        plans: other plans that are polished, too, as the dynamic program's. Those that aren't allowed are left out.
 
     Raises ValueError for numbers that aren't whole, or below 1.
 
@@ -68,18 +69,18 @@ class Gradient(Slicer):
         return self.follow(problem)[0]
 
     def follow(self, problem: SlicingProblem, begun: Relaxed | None = None) -> tuple[Slicing, Relaxed | None]:
-        """Slices a problem, and returns where the anneal ended too, so that it can go on from there when costs have
-        changed.
+        """Solves a slicing problem, and returns the slicing and where the anneal ended, so that it can go on from there
+        when costs have changed.
 
         Args:
-            problem: of the same layers, submeshes and configs as the one that `begun` is of.
-            begun: what an earlier call returned; the anneal then starts where it ended, at a tenth of the temperature.
+            problem: a problem of the same layers, submeshes and configs as that which `begun` is from.
+            begun: what an earlier call returned; the anneal then starts where that one ended, at a lower temperature.
 
         Returns:
-            The slicing, and what to begin with next time; None if there is no plan at all.
+            The slicing, and the anneal's end, to begin with next time; None if there is no plan at all.
 
         Raises:
-            ValueError: what was begun with is of another problem.
+            ValueError: `begun` is from a problem of other shapes.
         """
         from alpa_dejavu.slicing.relaxation._solve import solve
 
@@ -88,9 +89,10 @@ class Gradient(Slicer):
         return self._slicing(problem, solved, started), solved.relaxed
 
     def together(self, problems: Sequence[SlicingProblem]) -> tuple[Slicing, ...]:
-        """Slices several problems in one anneal, such as those of one model with different numbers of micro-batches.
+        """Solves several slicing problems in one anneal, such as those of a model with different numbers of
+        micro-batches.
 
-        Each slicing's time is that of all.
+        The seconds of each slicing are those of all together.
         """
         from alpa_dejavu.slicing.relaxation._solve import solve
 
@@ -99,7 +101,9 @@ class Gradient(Slicer):
         return tuple(self._slicing(problem, each, started) for problem, each in zip(problems, found, strict=True))
 
     def traced(self, problem: SlicingProblem) -> tuple[Slicing, Trace | None]:
-        """Slices a problem, and returns the anneal's trace, round by round, too; None if there is no plan at all."""
+        """Solves a slicing problem, and returns the slicing and the anneal's trace: the relaxed plan's probabilities
+        and costs, round by round; None if there is no plan at all.
+        """
         from alpa_dejavu.slicing.relaxation._trace import trace
 
         slicing, relaxed = self.follow(problem)

@@ -21,17 +21,17 @@ class Graph:
     """A graph of N nodes and A arcs, in which an arc is a stage and a path from the first layer to the end is a
     slicing.
 
-    A node is a layer; with it may go how many stages there are from it on, and the group of the stage before it. Nodes
-    are in the order of their layers, arcs in that of their tails.
+    A node is a layer, or a layer with the number of stages from it on, or with the group of submeshes of the stage
+    before it, or with both. Nodes are in the order of their layers, arcs in that of their tails.
 
     Attributes:
-        layers: shape (N,), of each node; `num_layers` behind the last layer.
-        num_layers: L.
+        layers: shape (N,), the layer of each node; `num_layers` for nodes behind the last layer.
+        num_layers: the number of layers, L.
         tail: shape (A,), the node where a stage begins.
         head: shape (A,), the node where the next stage begins.
-        size: shape (A,), the stage's devices.
-        weight: shape (A,), what is summed over a path.
-        stage: shape (A,), its place in a table of stages.
+        size: shape (A,), how many devices the stage has, as a multiple of some unit.
+        weight: shape (A,), what the stage adds to the sum over a path that is to be least.
+        stage: shape (A,), the stage's index in a table of stages.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Graph:
         return len(self.tail)
 
     def of(self, which: NDArray[np.bool_]) -> Graph:
-        """Returns the graph with some of its arcs, in the same order."""
+        """Returns the graph, whose arcs are stages, with only some of its arcs, given by a mask, in the same order."""
         count = np.count_nonzero(which)
         tail, head, size, stage = np.empty((4, count), dtype=np.int64)
         weight = np.empty(count)
@@ -65,14 +65,14 @@ class Graph:
 
     @functools.cached_property
     def leaving(self) -> list[int]:
-        """Returns for each node the index of the first arc that leaves it, and then the number of arcs; N + 1
-        numbers.
+        """Returns for each of N nodes the index of the first arc that leaves it, and then the number of all arcs:
+        N + 1 numbers.
         """
         return np.searchsorted(self.tail, np.arange(len(self.layers) + 1)).tolist()
 
     def rest(self, keys: FloatArray) -> FloatArray:
-        """Returns for each node the least sum of arcs' keys from it to behind the last layer; infinite where there is
-        no path.
+        """Returns for each of N nodes the least sum of the arcs' keys (a number for each arc) over the paths from it to
+        the end, behind the last layer; infinite where there is no path.
         """
         sums = np.full(len(self.layers), np.inf)
         sums[self.layers == self.num_layers] = 0.0
@@ -81,8 +81,8 @@ class Graph:
         return sums
 
     def since(self, keys: FloatArray) -> FloatArray:
-        """Returns for each node the least sum of arcs' keys from the first layer to it; infinite where there is no
-        path.
+        """Returns for each of N nodes the least sum of the arcs' keys (a number for each arc) over the paths from the
+        first layer to it; infinite where there is no path.
         """
         sums = np.full(len(self.layers), np.inf)
         sums[: self.num_starts] = 0.0
@@ -91,8 +91,8 @@ class Graph:
         return sums
 
     def way(self, keys: FloatArray, rest: FloatArray) -> list[int]:
-        """Returns the arcs of a shortest path, by the arcs' keys, from the first layer to the end; none if there is no
-        path.
+        """Returns the indices of the arcs of a shortest path, by the arcs' keys, from the first layer to the end; [] if
+        there is no path. `rest` has for each node the least sum of keys from it on.
         """
         starts = rest[: self.num_starts]
         if not np.isfinite(starts).any():
@@ -151,10 +151,17 @@ def _copy(
 def by_count(
     graph: Graph, more: IntArray, room: IntArray, num_stages: int | None, most_arcs: int = Effort.most_arcs
 ) -> Graph | None:
-    """Returns the graph whose nodes also know how many stages follow; None if it would have more than `most_arcs` arcs.
+    """Returns a graph, whose arcs are stages, with nodes that also tell apart how many stages follow.
 
-    The stage of an arc is followed by more than `more` others and by no more than `room`, both of shape (A,). With
-    `num_stages` there are only paths of so many stages.
+    Args:
+        graph: the graph before, of A arcs.
+        more: shape (A,), an arc's stage is followed by more than so many others.
+        room: shape (A,), and by no more than so many.
+        num_stages: if given, there are only paths of so many stages.
+        most_arcs: the most arcs that the new graph may have.
+
+    Returns:
+        The graph; None if it would have more than `most_arcs` arcs.
     """
     one = np.ones(len(graph))
     fewest = np.maximum(graph.rest(one)[graph.head], more + 1)
@@ -183,11 +190,17 @@ def by_group(
     weights: Callable[[IntArray, IntArray], tuple[NDArray[np.bool_], FloatArray]],
     most_arcs: int = Effort.most_arcs,
 ) -> Graph | None:
-    """Returns the graph whose nodes also know the previous stage's group; None if it would have more than `most_arcs`
-    arcs.
+    """Returns a graph, whose arcs are stages, with nodes that also tell apart the previous stage's group of submeshes.
 
-    `groups`, of shape (A,), are those of the arcs' own stages. `weights` is asked which of some arcs there are after
-    stages of some groups, and what they weigh.
+    Args:
+        graph: the graph before, of A arcs.
+        groups: shape (A,), the group of each arc's own stage.
+        weights: a function that is given indices of arcs and the groups of the stages before them, and returns which of
+            these pairs are allowed, and the weight of each.
+        most_arcs: the most arcs that the new graph may have.
+
+    Returns:
+        The graph; None if it would have more than `most_arcs` arcs.
     """
     width = int(groups.max(initial=0)) + 1
     arrives = np.zeros((graph.num_layers + 1, width), dtype=np.bool_)

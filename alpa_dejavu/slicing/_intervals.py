@@ -28,8 +28,9 @@ floor."""
 
 @final
 class Intervals:
-    """A best-first search for the cheapest slicing, over intervals of the bound on what the largest stage costs; the
-    least sum of stage weights known of an interval gives it a lower bound.
+    """A best-first search for the cheapest slicing (cut of layers into stages), over intervals of what the largest
+    stage may cost. A lower bound on the stages' summed weights, what an objective sums over stages, bounds each
+    interval.
     """
 
     def __init__(self, problem: SlicingProblem, effort: Effort) -> None:

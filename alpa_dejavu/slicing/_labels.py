@@ -14,16 +14,16 @@ from alpa_dejavu.slicing._choices import FloatArray, IntArray
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Labels:
-    """N partial slicings of the first layers, as arrays.
+    """N partial slicings, each of which cuts the first layers into stages, as arrays.
 
     Attributes:
-        used: shape (N, R), of each resource.
-        group: shape (N,), of the last stage.
-        may_follow: shape (N,), how many stages may still follow.
-        weight: shape (N,), the sum of stage weights so far.
-        bound: shape (N,), a lower bound on the sum of any slicing that begins so.
+        used: shape (N, R), how much they use of each of R resources, such as devices of a kind of host.
+        group: shape (N,), the number of the group of submeshes with equal links that the last stage is on.
+        may_follow: shape (N,), how many stages may still follow for memory's sake.
+        weight: shape (N,), what the objective sums over stages, so far.
+        bound: shape (N,), a lower bound on that sum for any whole slicing that begins so.
         origin: shape (N, 2), the layer where the last stage begins, and which partial slicing there it follows.
-        choice: shape (N, 2), class and way of the last stage.
+        choice: shape (N, 2), the last stage's class of submeshes, and which of its submeshes and configs it has.
     """
 
     used: IntArray
@@ -38,7 +38,7 @@ class Labels:
         return len(self.weight)
 
     def of(self, which: IntArray | slice) -> Labels:
-        """Returns some of the partial slicings, by their indices."""
+        """Returns some of the partial slicings (of first layers into stages), by their indices."""
         return Labels(*(getattr(self, name)[which] for name in _NAMES))
 
 
@@ -46,14 +46,15 @@ _NAMES = tuple(field.name for field in dataclasses.fields(Labels))
 
 
 def joined(parts: list[Labels]) -> Labels:
-    """Returns one `Labels` with the partial slicings of all parts."""
+    """Returns the partial slicings (of first layers into stages) of all parts as one `Labels`, in order."""
     return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
 
 
 def undominated(labels: Labels, available: IntArray) -> Labels:
-    """Returns the cheapest of the partial slicings that have the same last group and use of resources.
+    """Returns, of partial slicings that use equally much of each resource and end with the same group of submeshes, the
+    cheapest; dearer ones stay if more stages may follow them.
 
-    Dearer ones stay if more stages may follow them.
+    `available` has how much there is of each resource, such as devices of a kind of host.
     """
     words = _words(np.column_stack([labels.used, labels.group]), [*available.tolist(), int(labels.group.max())])
     order = np.lexsort((-labels.may_follow, labels.weight, *words))

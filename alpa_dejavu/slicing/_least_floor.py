@@ -26,12 +26,13 @@ _ROUNDING = 1e-12
 @final
 @dataclasses.dataclass(frozen=True)
 class Occupied:
-    """A lower bound on how long a stage, or the link to it, is busy from when its first micro-batch is sent to it.
+    """A rule for a lower bound on how long a stage, or the link to it, is busy from when its first micro-batch is sent
+    to it.
 
     Attributes:
-        num_micro_batches: B.
-        blocking: what crosses to a stage holds it up.
-        ahead_only: nothing goes back, and nothing is updated.
+        num_micro_batches: how many micro-batches a step has.
+        blocking: whether a transfer to a stage holds it up.
+        ahead_only: whether there is only a forward pass, as in inference, and no update.
     """
 
     num_micro_batches: int
@@ -40,7 +41,7 @@ class Occupied:
 
     @property
     def updates(self) -> bool:
-        """Whether the step ends with a part that comes once, such as the update, after the backward passes."""
+        """Returns whether the step ends with a part that comes once, such as the update, after the backward passes."""
         return not self.ahead_only
 
     def seconds(self, cost_s: FloatArray | float, crossed_s: FloatArray | float) -> FloatArray:
@@ -57,9 +58,16 @@ class Occupied:
 
 @final
 class LeastFloor:
-    """A search for the least lower bound on a simulated step, over all plans of a problem.
+    """A search for the least lower bound on a simulated step over all plans (cuts of layers into stages) of a problem.
 
-    States are (layer, group of the stage before, devices in use); heads are the least sums of stages before them.
+    It is a dynamic program over states of (layer, group of submeshes of the stage before, devices in use), which keeps
+    the least sum of the stages so far.
+
+    Args:
+        problem: the slicing problem.
+        occupied: the rule for how long a stage is busy at least.
+        most_work: the most sums for one threshold; what tells more states apart is left out.
+        most_places: the most combinations of devices in use by kind of host.
     """
 
     def __init__(self, problem: SlicingProblem, occupied: Occupied, most_work: int, most_places: int) -> None:

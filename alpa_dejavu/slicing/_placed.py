@@ -28,7 +28,14 @@ CLOSE = 5e-3
 
 
 def placed(problem: SlicingProblem, sites: Sites, effort: Effort) -> tuple[tuple[StageChoice, ...], float, int]:
-    """Returns the best slicing found on hosts of unlike kinds, a lower bound on all, and how many bounds were tried."""
+    """Returns the best slicing found (cut of layers into stages) on hosts of unlike kinds, a lower bound on the cost of
+    all, and how many bounds on the largest stage's cost were tried.
+
+    Args:
+        problem: the slicing problem.
+        sites: the hosts that its submeshes may be on.
+        effort: the limits on the search's work.
+    """
     choices = Choices(problem, sites)
     bounds, floors = choices.bounds(effort.most_bounds, effort.buckets_per_e)
     if not len(bounds):
@@ -73,17 +80,20 @@ class _Search:
         self.begin(0, math.inf)
 
     def begin(self, width: int, work: float) -> None:
-        """Begins another search, with beams of this width (0: none) and a limit on its work."""
+        """Begins another search, with a beam search that keeps `width` partial slicings (0: none) and a limit on its
+        work.
+        """
         self._width, self._enough = width, self.spent + work
 
     def may_go_on(self) -> bool:
-        """Whether some of the search's work limit is left."""
+        """Returns whether some of the search's limit on work is left."""
         return self.spent < self._enough
 
     def solve(self, bound: float, below: float, here: float) -> Answer:
         """Returns a lower bound on the summed weights of slicings whose stages cost at most `bound`, and a slicing.
 
-        The slicing is empty unless one with a sum below `below` is found.
+        The slicing is () unless one with a sum below `below` is found. It isn't searched for if only sums below `here`
+        are of use for a slicing with a stage as dear as `bound`, and there are none: others are found at lower bounds.
         """
         self.rounds += 1
         steps = 0 if self.is_little else self._effort.steps

@@ -29,8 +29,14 @@ def best_price(
     """Returns a lower bound on the summed weight of paths that use the cluster's devices, and the device price that
     gives it.
 
-    It begins with the given price and ends with the first one whose bound is `enough`. If devices needn't be used up
-    exactly, no price is below zero.
+    It is a Lagrangian relaxation: each arc, which is a stage, costs its weight and the price of its devices.
+
+    Args:
+        graph: the graph.
+        num_devices: how many devices there are.
+        exactly: whether all have to be used; if not, no price is below zero.
+        price: the first price that is tried.
+        enough: the search ends with the first price whose bound is so large.
     """
     few: tuple[float, int] | None = None
     many: tuple[float, int] | None = None
@@ -63,7 +69,8 @@ def best_price(
 
 
 def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
-    """Whether a graph's paths can suit a number of devices: some path takes so many or fewer.
+    """Returns whether paths through a graph, whose arcs are stages, can suit a number of devices: some path takes so
+    many or fewer.
 
     If it has to be exactly so many, some path must take as many or more, too.
     """
@@ -74,9 +81,11 @@ def may_use(graph: Graph, num_devices: int, exactly: bool) -> bool:
 
 
 def affordable(graph: Graph, num_devices: int, price: float, below: float) -> tuple[float, Graph]:
-    """Returns a lower bound on the summed weight of paths, and the graph without arcs that are too dear.
+    """Returns a lower bound on the summed weight of paths through a graph, whose arcs are stages, and the graph without
+    arcs that are too dear.
 
-    Those are arcs that no path with a sum below `below` has, by the given price of a device.
+    Those are arcs that no path that uses `num_devices` devices and has a sum below `below` has, as a price of `price`
+    for each device tells.
     """
     keys = graph.weight + price * graph.size
     rest, refund = graph.rest(keys), price * num_devices

@@ -35,14 +35,17 @@ higher than costs, costs are lost to rounding."""
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prices:
-    """A lower bound on the summed weights of slicings, with the prices of resources that give it, and those of the
-    rest.
+    """A lower bound on the summed weights of slicings (cuts of L layers into stages) from prices of R resources, such
+    as the devices of each kind of host, with the same bound for the rest of a slicing.
+
+    Sites (hosts that a stage may take) are of Q classes, and these of G groups with equal links to what follows.
 
     Attributes:
-        value: no sum of weights is less.
-        prices: shape (R,), of each resource.
-        rest: shape (L, G), the least priced sum of what begins with layer l after a stage of group g; row 0 is alike.
-        then: shape (L, Q), the same for what follows a stage of class q whose last layer is l, and the stage's price.
+        value: the bound: no sum of weights is less.
+        prices: shape (R,), the price of a unit of each resource.
+        rest: shape (L, G), the least sum, prices included, of stages from layer l on after a stage of group g; the
+            entries of row 0 are equal.
+        then: shape (L, Q), the same after a stage of class q whose last layer is l, plus the price of that stage.
     """
 
     value: float
@@ -56,6 +59,11 @@ class Relaxation:
     """The Lagrangian relaxation of the slicing problem for one bound on stage costs: devices are priced, not counted.
 
     `work` counts entries of arrays that were looked at.
+
+    Args:
+        choices: the problem's arrays.
+        bound: the most seconds that a stage may cost.
+        most_entries: where arrays would have more entries, each transfer counts as its cheapest one.
     """
 
     def __init__(self, choices: Choices, bound: float, most_entries: int = Effort.most_entries) -> None:
@@ -91,7 +99,8 @@ class Relaxation:
         return Prices(float(rest[0, 0] - (prices * choices.available).sum()), prices, rest, then)
 
     def tightened(self, below: float, start: FloatArray, steps: int) -> Prices:
-        """Returns the best lower bound that up to `steps` changes of the prices find, from the prices `start` on.
+        """Returns the best lower bound on summed stage weights that up to `steps` changes of the resources' prices
+        find, from the prices `start` on.
 
         It stops early once the bound is no longer below `below`.
         """
@@ -205,7 +214,10 @@ class _Model:
         self._no_limit, self._optimal = highspy.kHighsInf, highspy.HighsModelStatus.kOptimal
 
     def add(self, at: Prices, used: FloatArray) -> None:
-        """Adds a cutting plane: the cheapest slicing at some prices limits the bound that any other prices can give."""
+        """Adds a cutting plane: the cheapest slicing at some prices limits the bound that any other prices can give.
+
+        `used` is how much of each resource that slicing takes, shape (R,).
+        """
         over = used - self._choices.available
         row = np.append(-over / self._scale, 1.0)
         limit = (at.value - float((over * at.prices).sum())) / self._unit_s

@@ -27,18 +27,18 @@ class Stages:
     Attributes:
         first: shape (A,), the first layer.
         last: shape (A,), the last layer.
-        size: shape (A,), how many times `unit` devices it takes.
-        own_s: shape (A,), what it costs without what comes from the stage before.
-        cost_s: shape (A,), with that at its least.
-        weight: shape (A,), what is summed over the stages of a slicing.
-        room: shape (A,), how many stages may follow.
-        covered: shape (A,), with so many followers or fewer another one of the same layers and devices costs no more.
-        choice: shape (A,), its place among the problem's submeshes and configs.
-        transfers: what comes from the stage before.
-        per_transfer: what a second of that adds to a weight.
+        size: shape (A,), how many devices it takes, as a multiple of `unit`.
+        own_s: shape (A,), its seconds for one micro-batch, without the transfer from the stage before.
+        cost_s: shape (A,), its seconds with the fastest such transfer.
+        weight: shape (A,), what it adds to the sum over stages in the objective.
+        room: shape (A,), how many stages may follow for its memory's sake.
+        covered: shape (A,), if so many stages follow or fewer, another stage of the same layers and devices is as good.
+        choice: shape (A,), its index among the problem's pairs of submesh and config.
+        transfers: the transfers from the stage before.
+        per_transfer: how much a second of transfer adds to a weight.
         unit: a number of devices that the sizes of all submeshes are multiples of.
-        limited: whether room is less than what may follow anyway for some of them.
-        num_configs: C.
+        limited: whether memory limits the followers of some of them more than layers and devices do.
+        num_configs: how many configs each submesh has, C.
     """
 
     first: IntArray
@@ -57,27 +57,28 @@ class Stages:
     num_configs: int
 
     def submeshes(self, stages: IntArray) -> IntArray:
-        """Returns the submesh of each of some stages, as the problem numbers them."""
+        """Returns the submeshes, as the problem numbers them, of some stages that are given by their indices."""
         return self.choice[stages] // self.num_configs
 
     def after(self, stages: IntArray, before: IntArray) -> FloatArray:
-        """Returns the exact costs of some stages, in seconds, each after a previous stage on a submesh of the given
-        group.
+        """Returns the costs of some stages, given by their indices, in seconds for one micro-batch, each with the
+        transfer from a previous stage on a submesh of the given group.
         """
         of_class = self.transfers.of_class[self.submeshes(stages)]
         return self.own_s[stages] + self.transfers.seconds[self.first[stages], before, of_class]
 
     def chosen(self, stage: int) -> StageChoice:
-        """Returns a stage as `StageChoice`, with its submesh and config as the problem numbers them."""
+        """Returns the stage with an index as `StageChoice`, with the problem's numbers of submesh and config."""
         submesh, config = divmod(int(self.choice[stage]), self.num_configs)
         return StageChoice(int(self.first[stage]), int(self.last[stage]), submesh, config)
 
 
 def stages_of(problem: SlicingProblem) -> Stages:
-    """Returns a problem's stages that a slicing may be made of, without those that another of the same layers and
-    devices beats.
+    """Returns all stages of a slicing problem that a slicing may be made of, without those that another of the same
+    layers and devices beats.
 
-    One beats another if it costs no more, weighs no more and leaves as much room; of equals the first one is kept.
+    One beats another if it costs no more, adds no more to the objective's sum and lets as many stages follow for its
+    memory's sake; of equals the first one is kept.
     """
     num_layers, num_configs = problem.num_layers, problem.costs_s.shape[3]
     transfers = Transfers.of(problem)
@@ -120,9 +121,10 @@ class Transfers:
     """The transfers to a stage from the one before, by G groups of sending submeshes and Q classes of receiving ones.
 
     Attributes:
-        group: shape (S,), of each submesh.
-        of_class: shape (S,), likewise.
-        seconds: shape (L, G, Q), to a stage that begins with a layer; row 0 is zero.
+        group: shape (S,), the group of each of S submeshes.
+        of_class: shape (S,), the class of each submesh.
+        seconds: shape (L, G, Q), the transfer from a group to a stage of a class that begins with layer l; row 0 is
+            zero.
     """
 
     group: IntArray
@@ -131,7 +133,9 @@ class Transfers:
 
     @classmethod
     def of(cls, problem: SlicingProblem) -> Transfers:
-        """Returns the seconds of transfers between stages on a problem's sites; without sites they take no time."""
+        """Returns the transfers between stages on a problem's sites (the hosts that submeshes may be on); without sites
+        they take no time.
+        """
         nowhere = np.zeros(len(problem.submesh_sizes), dtype=np.int64)
         if problem.sites is None:
             return cls(nowhere, nowhere, np.zeros((problem.num_layers, 1, 1)))
@@ -144,8 +148,8 @@ class Transfers:
 
     @property
     def least(self) -> FloatArray:
-        """Returns the seconds of the transfer to a stage from the group that sends the fastest, by first layer and
-        class; shape (L, Q).
+        """Returns the seconds of the fastest transfer from any group of submeshes to a stage, by the stage's first
+        layer and its class of submeshes; shape (L, Q).
         """
         return np.asarray(self.seconds.min(axis=1))
 
@@ -153,7 +157,7 @@ class Transfers:
 def unlike_links(sites: Sites) -> IntArray:
     """Returns a number for the link between each two submeshes, shape (S, S).
 
-    Links over which every pair of stages takes equally long have the same number.
+    Links have the same number if transfers take equally long over them at every cut between layers.
     """
     return numbered(sites.crossing_s[1:].T)[sites.links]
 

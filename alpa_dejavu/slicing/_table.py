@@ -11,17 +11,18 @@ from alpa_dejavu.slicing._stages import FloatArray, IntArray
 
 
 def fits(corridor: Corridor, most_bytes: int = Effort.most_table_bytes) -> bool:
-    """Whether the dynamic program's table for a corridor takes no more than `most_bytes`."""
+    """Returns whether the dynamic program's table, an entry for each node of a graph and each number of devices that
+    may be left over there, takes no more than `most_bytes`.
+    """
     used = np.union1d(corridor.graph.tail, corridor.graph.head)
     return bool(8 * np.maximum(corridor.most[used] - corridor.fewest[used] + 1, 0).sum() <= most_bytes)
 
 
 def least_sum(corridor: Corridor) -> tuple[float, IntArray]:
-    """Returns the least sum of weights over paths through a layered graph, and the arcs of that path.
+    """Returns the least sum of weights over paths through a graph whose arcs are stages, and the arcs of that path.
 
-    The graph has only the arcs near a known path, its corridor. Without any path the sum is infinite.
-
-    Of equal paths it is the first.
+    The corridor says which numbers of devices may be left over at each node. Without any path the sum is infinite, and
+    there are no arcs. Of equal paths it is the first.
     """
     graph, fewest = corridor.graph, corridor.fewest
     arrays = graph.tail, graph.head, graph.size, graph.weight

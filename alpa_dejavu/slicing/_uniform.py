@@ -17,7 +17,8 @@ from alpa_dejavu.slicing._base import Slicer
 @final
 @dataclasses.dataclass(frozen=True)
 class Uniform(Slicer):
-    """The baseline slicer: of all equal cuts with one submesh and one config for all stages, it takes the cheapest.
+    """The baseline slicer: of all cuts of layers into equal stages, with one submesh and one config for all stages, it
+    takes the cheapest.
 
     Layers that don't divide evenly go one each to the first stages. On hosts of unlike kinds the stages have equally
     many devices, and go to the kinds in their order.
@@ -45,9 +46,10 @@ class Uniform(Slicer):
 
 
 def num_equal_stages(problem: SlicingProblem, size: int) -> int:
-    """Returns how many stages of `size` devices each a plan has: as many as there are devices for, or as are asked for.
+    """Returns how many stages of `size` devices each a plan of equal stages has: as many as there are devices for, or
+    as the problem asks for.
 
-    It is 0 if there are too few devices or layers for that, or devices would be left that have to be used.
+    It is 0 if there are too few devices or layers for that, or if devices would be left over that have to be used.
     """
     most = problem.num_devices // size
     count = problem.num_stages or most

@@ -37,11 +37,12 @@ class AmpPipe(Slicer):
     config.
 
     On hosts of unlike kinds the stages take the devices kind after kind, as AMP numbers its ranks. AMP knows no limit
-    of memory; here a stage that doesn't fit where it stands is left out. What comes once a step isn't looked at, but
-    for the choice between submeshes and configs.
+    of memory; here a stage that doesn't fit where it stands is left out. Seconds that a stage takes once a step aren't
+    looked at, but for the choice between submeshes and configs.
 
     Attributes:
-        variant: "paper" finds the least; "released" does as the released code does: see `amp_starts`.
+        variant: "paper": the dynamic program finds the least cost; "released": it does as the authors' code does, which
+            may miss it: see `amp_starts`.
 
     Raises ValueError for another variant.
 
@@ -78,9 +79,14 @@ class AmpPipe(Slicer):
 
 
 def amp_pipe_s(starts: Sequence[int], stage_s: FloatArray, cut_s: FloatArray, num_micro_batches: int) -> float:
-    """Returns the seconds that AMP's cost model gives a pipeline whose stages begin with these layers.
+    """Returns the seconds that AMP's cost model gives a pipeline of K stages: (B - 1) times the largest stage, plus all
+    stages, plus all transfers.
 
-    The arrays are as `amp_starts` takes them.
+    Args:
+        starts: the first layer of each stage.
+        stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k.
+        cut_s: shape (K - 1, L), the seconds of the transfer from stage k to the next one, which begins with layer l.
+        num_micro_batches: the number of micro-batches, B.
     """
     stages = _stages_s(starts, stage_s)
     if math.isinf(max(stages)):
@@ -98,11 +104,12 @@ def amp_starts(
         stage_s: shape (K, L, L), a micro-batch's forward and backward through layers i..j as stage k; inf where that
             can't be.
         cut_s: shape (K - 1, L), the seconds of the transfer from stage k to the next one, which begins with layer l.
-        num_micro_batches: B.
-        variant: "paper": the least sum. "released": the released code's program, which differs in two ways. It forgets
-            the boundaries that it has crossed (what it carries on is without them, and a candidate with its own
-            boundary is compared with the best so far without), so it may take a dear boundary for a cheap one. And
-            with one micro-batch it doesn't search, but gives all stages equally many layers, the first ones one more.
+        num_micro_batches: the number of micro-batches, B.
+        variant: "paper": the stages with the least seconds. "released": those of the authors' code, which differs in
+            two ways. It forgets the transfers between the stages so far (what it carries on is without them, and a
+            candidate with its own transfer is compared with the best so far without), so it may take a dear transfer
+            for a cheap one. And with one micro-batch it doesn't search, but gives all stages equally many layers, the
+            first ones one more.
 
     Returns:
         The first layer of each stage, K ascending layers; nothing if there is no pipeline.

@@ -30,8 +30,9 @@ class Makespan(Objective):
     """An objective for slicers: the seconds of a step as `alpa_dejavu.simulation.step.simulate` gives them, transfers
     included.
 
-    What `SlicingProblem.sites` says of a boundary is half the way ahead and half the way back; in an "inference"
-    schedule, all of it is ahead. Without sites nothing crosses. `per_step_s` is each stage's update.
+    Of the seconds that `SlicingProblem.sites` gives for a transfer between stages, half are for the forward pass and
+    half for the backward pass; in an "inference" schedule, all are for the forward pass. Without sites transfers take
+    none. `per_step_s` is each stage's update.
 
     Attributes:
         forward_s: shape (L, L, S, C), the part of the problem's `costs_s` that is forward; in an "inference" schedule
@@ -65,14 +66,14 @@ class Makespan(Objective):
         return f"Makespan(schedule={self.schedule!r}, sends={self.sends!r})"
 
     def total_s(self, problem: SlicingProblem, stages: tuple[StageChoice, ...]) -> float:
-        """Returns the simulated seconds of a training step (or inference step) with the given stages."""
+        """Returns the simulated seconds of a training step (or inference step) of a pipeline with the given stages."""
         return step_seconds(self.stage_times(problem, stages), problem.num_micro_batches, self.schedule, self.sends)
 
     def stage_times(self, problem: SlicingProblem, stages: Sequence[StageChoice]) -> tuple[StageTimes, ...]:
-        """Returns for each stage of a plan the times that the simulation of a step takes.
+        """Returns the times of each stage of a plan, as the simulation of a step needs them.
 
         Raises:
-            ValueError: `forward_s` doesn't suit the problem.
+            ValueError: `forward_s` has another shape than the problem's costs, or is more than they are.
         """
         if self.forward_s.shape != problem.costs_s.shape:
             raise ValueError(f"makespan: forward_s is {self.forward_s.shape}, but costs_s is {problem.costs_s.shape}")
@@ -101,18 +102,18 @@ class Makespan(Objective):
 
 
 def makespan_floor(problem: SlicingProblem, stages: Sequence[StageChoice]) -> float:
-    """Returns a lower bound, in seconds, on a plan's step under any schedule: the most, over stages, of the seconds of
-    the stages before one plus B times its own.
+    """Returns a lower bound, in seconds, on a plan's step under any schedule: the largest, over all stages, of the sum
+    of the stages before a stage plus B times the stage itself, for B micro-batches.
 
-    Before a stage begins, a micro-batch has gone ahead through all stages before it, and after it ends one has to go
-    back through them. Meanwhile it works on each of B micro-batches, one after the other. What crosses to a stage
-    counts as the problem's `Makespan` sends it: "blocking" holds the stage up each time; otherwise it is a way that
-    each micro-batch has to go, one after the other, and so it is taken where the objective is no `Makespan`. What the
-    first stage costs once a step comes last of all.
+    Before a stage begins, a micro-batch has gone forward through all stages before it, and after it ends one has to go
+    back through them. Meanwhile it works on each of B micro-batches, one after the other. The transfer to a stage
+    counts as the problem's `Makespan` sends it: "blocking" holds the stage up each time; otherwise it only takes the
+    link's time, one micro-batch after the other, which also holds where the objective is no `Makespan`. What the first
+    stage takes once a step comes last of all.
 
     Args:
-        problem: with any objective; an "inference" schedule only goes ahead.
-        stages: allowed, in the order of the layers.
+        problem: a slicing problem with any objective; an "inference" schedule only goes forward.
+        stages: stages that the problem allows, in the order of the layers.
 
     Returns:
         Seconds.
@@ -131,17 +132,19 @@ def least_makespan_floor(problem: SlicingProblem, *, most_work: int = 30_000_000
     """Returns a lower bound, in seconds, on the step of any plan: the least `makespan_floor` of all plans, or a little
     less.
 
-    It is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps, for
-    each layer and number of devices left, the least sum of stages before. That is as exact as 1e-6, unless there are
-    too many states. Then what makes them many is left out, so that the answer is less, but still under all plans: which
-    kind of host a device is of (but for how fast it is), what a crossing costs from where (the least counts), and how
+    That of one plan is the largest, over its stages, of the stages before plus all micro-batches of the stage itself.
+    The least is found by halving: whether there is a plan within a threshold is asked of a dynamic program that keeps,
+    for each layer and number of devices in use, the least sum of stages before. That is as exact as 1e-6, unless there
+    are too many states. Then some distinctions are left out, so that the result is less, but still a bound: which kind
+    of host a device is of (but for how fast it is), which stage a transfer comes from (the fastest counts), and how
     many stages may follow for memory's sake, or are asked for.
 
     Args:
-        problem: with any objective.
-        most_work: sums for one threshold, which take less than a second; a distinction that takes more is left out.
-        most_places: with more ways than that to have devices of each kind of host in use, kinds are told apart by their
-            weight only.
+        problem: a slicing problem with any objective.
+        most_work: the most sums for one threshold, which take less than a second; a distinction that takes more is left
+            out.
+        most_places: the most combinations of devices of each kind of host in use; with more, kinds are told apart only
+            by a weight that follows their speed.
 
     Returns:
         Seconds; infinite if there is no plan.

@@ -14,7 +14,8 @@ __all__ = ["why_none"]
 
 
 def why_none(problem: SlicingProblem) -> str:
-    """Returns in words why a problem has no slicing: a constraint without which there is one, or a lack of choices.
+    """Returns in words why a slicing problem has no slicing (cut of layers into stages): a constraint without which
+    there is one, or a lack of choices.
 
     It is empty if there is a slicing.
 

@@ -23,7 +23,8 @@ MOST_REMADE = 3
 
 @final
 class RandomMoves:
-    """A generator of random plans of one problem, and of random changes to plans, as simulated annealing needs them.
+    """A generator of random plans (cuts of layers into stages, on submeshes) of one slicing problem, and of random
+    changes to plans, as simulated annealing needs them.
 
     Each plan covers the layers and takes the devices that it should. A stage's cost may be infinite, where no config is
     offered for it.
@@ -52,8 +53,8 @@ class RandomMoves:
         return ()
 
     def moved(self, stages: Stages) -> Stages:
-        """Returns a plan after one random move (a cut, config, swap or redraw); the same plan if that move can't be
-        made.
+        """Returns a plan after one random move: of a cut between stages, of a stage's config, of two stages' submeshes,
+        or of a few neighbouring stages that are drawn anew; the same plan if that move can't be made.
         """
         kind, several = self._rng.random(), len(stages) > 1
         if kind < CUT and several:
@@ -65,10 +66,8 @@ class RandomMoves:
         return self._remade(stages)
 
     def violations(self, stages: Stages) -> int:
-        """Returns how far a plan breaks the rules: its stages that aren't offered, plus the stages too many behind each
-        stage.
-
-        A stage's memory says how many may follow it.
+        """Returns how far a plan breaks a problem's rules: how many of its stages aren't offered at a finite cost, plus
+        for each stage by how many stages too many follow it for its memory.
         """
         costs, room = self._problem.costs_s, self._problem.max_n_succ_stages
         total = 0

@@ -30,20 +30,20 @@ MOST_KNOWN = 20_000
 @final
 @dataclasses.dataclass(frozen=True)
 class Mcmc(Slicer):
-    """A slicer that anneals plans by moves of cuts, submeshes and configs; takes any objective, and knows no lower
-    bound.
+    """A slicer, which cuts layers into stages by simulated annealing, with random moves of cuts, submeshes and configs;
+    it takes any objective, and gives no lower bound.
 
     It is experimental: no better than the default, `dynamic`, in docs/results/slicers.md.
 
     Attributes:
-        proposals: how many moves are tried, all chains together.
-        seconds: if given, go on for that long instead of counting. What is found then depends on the machine, and isn't
-            always the same.
-        seed: of the moves. The same seed gives the same plan.
-        chains: independent walks, one after the other, each with its part of the budget.
-        start: of the first chain: "uniform" (equal stages, where they are allowed) or "random". The others' is random.
-        hottest: at the start, what is worse by this fraction of the best is taken once in e times.
-        clock: what tells the seconds that have passed.
+        proposals: how many moves are tried, in all chains together.
+        seconds: if given, the search goes on for that long instead of counting moves. Its plan then depends on the
+            machine, and isn't always the same.
+        seed: the seed of the moves. The same seed gives the same plan.
+        chains: how many independent walks are made, one after the other, each with its part of the budget.
+        start: the first chain's first plan: "uniform" (equal stages, if allowed) or "random"; other chains' is random.
+        hottest: the first temperature: a plan that is worse by this fraction of the best cost is taken once in e times.
+        clock: a function that tells the time in seconds, for `seconds`.
 
     Raises ValueError for numbers that aren't above 0, and another start.
 
@@ -72,8 +72,8 @@ class Mcmc(Slicer):
         checks.one_of("mcmc", "start", self.start, ("uniform", "random"))
 
     def slice(self, problem: SlicingProblem) -> Slicing:
-        """Anneals plans, in each chain from where the last one ended, and returns the best allowed slicing
-        that it met.
+        """Anneals plans in one chain after the other, each from a first plan of its own, and returns the best allowed
+        slicing that was met.
         """
         started = time.perf_counter()
         rng = random.Random(self.seed)
@@ -99,8 +99,8 @@ class _Budget:
 
     @classmethod
     def part(cls, whole: Mcmc, chain: int) -> _Budget:
-        """Returns one annealing chain's share of the whole budget of proposals or seconds; a few chains have one
-        proposal more.
+        """Returns one annealing chain's share of the whole budget of proposed moves or seconds; some chains have one
+        move more.
         """
         proposals = len(range(chain, whole.proposals, whole.chains))
         return cls(proposals, None if whole.seconds is None else whole.seconds / whole.chains, whole.clock)
@@ -127,7 +127,9 @@ class _Walk:
         self.steps = 0
 
     def begin(self, stages: Stages) -> bool:
-        """Moves the walk to a plan, to a random one if none is given, and returns whether there is one."""
+        """Moves the random walk over plans to a plan, to a random one if none is given, and returns whether there is
+        one.
+        """
         self._here = stages or self._moves.plan()
         if self._here:
             self._energy = self._of(self._here)

@@ -29,11 +29,11 @@ def there_of(ends: IntArray, count: IntArray) -> BoolArray:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
-    """N plans of up to K stages, as arrays.
+    """N plans, each of which cuts L layers into up to K stages, as arrays.
 
     Attributes:
         ends: shape (N, K), one past each stage's last layer; L for stages that a plan doesn't have.
-        submesh, config: shape (N, K); 0 for stages that a plan doesn't have.
+        submesh, config: shape (N, K), as the problem numbers them; 0 for stages that a plan doesn't have.
         count: shape (N,), how many stages each plan has.
     """
 
@@ -68,7 +68,9 @@ class Batch:
 
     @property
     def counts_met(self) -> IntArray:
-        """Returns the index of the first plan of each number of stages that the plans have; shape (up to N,)."""
+        """Returns, for each number of stages that any of the N plans has, the index of the first plan with so many;
+        ascending, of shape (up to N,).
+        """
         return np.sort(np.unique(self.count, return_index=True)[1])
 
     def stages(self, n: int) -> tuple[StageChoice, ...]:
@@ -116,7 +118,7 @@ class Batch:
 
 @final
 class Table:
-    """The arrays of a slicing problem, with methods that evaluate the stages of many plans at once."""
+    """The arrays of a slicing problem, with methods that evaluate the stages of N plans of up to K stages at once."""
 
     def __init__(self, problem: SlicingProblem) -> None:
         self.problem = problem
@@ -132,8 +134,8 @@ class Table:
         return np.asarray(np.where(batch.there, found, 0.0))
 
     def costs_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of each plan's stages for one micro-batch, without transfers between stages; shape (N,
-        K).
+        """Returns the seconds of each plan's stages for one micro-batch, without transfers between stages; shape
+        (N, K).
         """
         return self._of(self.problem.costs_s, batch)
 
@@ -143,13 +145,13 @@ class Table:
         return np.zeros(batch.ends.shape) if per_step is None else self._of(per_step, batch)
 
     def part_s(self, part: FloatArray, batch: Batch) -> FloatArray:
-        """Returns for each stage of each plan its entry in another array of the problem's shape (L, L, S, C); shape (N,
-        K).
+        """Returns for each stage of each plan its entry in an array of the shape of the problem's costs, (L, L, S, C);
+        shape (N, K).
         """
         return self._of(part, batch)
 
     def crossing_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of the transfer to each stage from the one before, there and back; shape (N, K)."""
+        """Returns the seconds of a micro-batch's transfer to each stage from the one before, and back; shape (N, K)."""
         crossed = np.zeros(batch.ends.shape)
         sites = self.problem.sites
         if sites is not None and crossed.shape[1] > 1:
@@ -159,7 +161,9 @@ class Table:
         return crossed
 
     def largest_s(self, batch: Batch) -> FloatArray:
-        """Returns the seconds of the largest stage of each plan, transfer to it included; shape (N,)."""
+        """Returns the seconds of the largest stage of each of N plans for one micro-batch, the transfer to it included;
+        shape (N,).
+        """
         return np.asarray((self.costs_s(batch) + self.crossing_s(batch)).max(axis=1))
 
     def devices(self, batch: Batch) -> FloatArray:
@@ -167,7 +171,7 @@ class Table:
         return np.where(batch.there, self.problem.submesh_sizes[batch.submesh], 0) / self.problem.num_devices
 
     def risk(self, batch: Batch) -> FloatArray:
-        """Returns by how many stages too many follow each stage of each plan for its memory's sake; shape (N, K)."""
+        """Returns for each stage of each plan how many stages more than its memory allows follow it; shape (N, K)."""
         if self._room is None:
             return np.zeros(batch.ends.shape)
         followed = batch.count[:, None] - 1 - np.arange(batch.ends.shape[1])

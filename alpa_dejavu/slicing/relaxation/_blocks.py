@@ -24,13 +24,13 @@ def filled(lattice: Lattice, ends: IntArray, count: IntArray, bounds: FloatArray
     least.
 
     Args:
-        lattice: of the problem.
-        ends: shape (N, K), one past each stage's last layer.
+        lattice: the slicing problem, prepared for the relaxations.
+        ends: shape (N, K), one past the last layer of each of up to K stages.
         count: shape (N,), the number of stages.
-        bounds: shape (N,), on the largest stage, in units.
+        bounds: shape (N,), a bound on the largest stage, in units of time; being over it is penalised.
 
     Returns:
-        Plans, for those cuts for which there are any; None if there are too many combinations.
+        Plans, for those cuts for which there are any; None if there are too many combinations to look at.
     """
     states = States(lattice, kinds_only=True)
     if states.count * ends.size * len(states.uses) > MOST_STATES:
@@ -62,10 +62,17 @@ def _least_by_class(
 def theta(
     lattice: Lattice, firsts: IntArray, lasts: IntArray, followed: IntArray, bounds: FloatArray
 ) -> FloatArray:
-    """Returns what stages cost on each class of sites in each way, plus a penalty for being over a bound; (..., Q, P).
+    """Returns what stages cost on each of Q classes of sites in each of P ways (submesh and config), plus a penalty for
+    being over a bound, in units of time; the arguments' shape, followed by (Q, P).
 
-    It is in the lattice's units. What crosses to the stages counts as on the mean. Infinite where so many stages can't
-    follow.
+    The transfer to a stage counts as on the mean. Infinite where so many stages can't follow.
+
+    Args:
+        lattice: the slicing problem, prepared for the relaxations.
+        firsts: the stages' first layers.
+        lasts: the stages' last layers.
+        followed: how many stages follow each.
+        bounds: bounds on the largest stage, in units of time.
     """
     choices, where = lattice.choices, (firsts, lasts)
     entry = choices.crossing_s.mean(axis=1)[firsts] / lattice.unit_s
@@ -105,12 +112,12 @@ def recut(lattice: Lattice, batch: Batch, bounds: FloatArray) -> Batch:
     cuts.
 
     Args:
-        lattice: of the problem.
-        batch: N plans.
-        bounds: shape (N,), on the largest stage, in units.
+        lattice: the slicing problem, prepared for the relaxations.
+        batch: the N plans.
+        bounds: shape (N,), a bound on the largest stage, in units of time; being over it is penalised.
 
     Returns:
-        The plans for which there are cuts.
+        The plans with their new cuts and configs, without those for which there are no cuts.
     """
     size = lattice.problem.num_layers
     num, width = batch.ends.shape

@@ -21,9 +21,9 @@ def certificate(lattice: Lattice, prices: FloatArray, best_s: float) -> float:
     stage.
 
     Args:
-        lattice: of the problem.
-        prices: shape (R,), of all that there is of each resource, in units.
-        best_s: what is known to be had; nothing above is looked for.
+        lattice: the slicing problem, prepared for the relaxation.
+        prices: shape (R,), the price of all that there is of each of R resources, in units of `lattice.unit_s` seconds.
+        best_s: the cost of a plan that is known; no larger bound is looked for.
     """
     problem: SlicingProblem = lattice.problem
     bounds, floors = lattice.choices.bounds()

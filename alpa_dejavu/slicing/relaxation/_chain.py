@@ -34,8 +34,8 @@ class Chain(NamedTuple):
     """The variables of the relaxation that the anneal moves, for each start: a bound on the largest stage, and prices.
 
     Attributes:
-        log_bound: the bound on the largest stage, in units.
-        prices: shape (R,), of all that there is of each resource, in units.
+        log_bound: the natural logarithm of the bound on the largest stage, which is in units of time.
+        prices: shape (R,), the price of all that there is of each of R resources (devices of a kind), in units of time.
     """
 
     log_bound: Any
@@ -43,11 +43,12 @@ class Chain(NamedTuple):
 
 
 class Soft(NamedTuple):
-    """The values that the differentiable dynamic program over layers computes.
+    """The values that the differentiable dynamic program over L layers computes, from each layer to the end.
 
     Attributes:
-        rest: shape (L + 1, G), the soft minimum of what begins with layer l after a stage of group g.
-        later: shape (L + 1, G), how many stages that are on the mean; zeros if memory sets no limit.
+        rest: shape (L + 1, G), the soft minimum of the costs of all ways to cut layers l, l + 1, ... into stages, after
+            a stage whose submesh is of group g, one of G groups with equal links; in units of time.
+        later: shape (L + 1, G), how many stages these have, on the mean; zeros if memory sets no limit.
     """
 
     rest: Any
@@ -55,9 +56,14 @@ class Soft(NamedTuple):
 
 
 def soft(arrays: Arrays, chain: Chain, temperature: Any, limited: bool) -> Soft:
-    """Returns the soft minimum of what the layers from each one on cost, computed from the last layer to the first.
+    """Returns the soft minimum of what all ways to cut the layers from each one on into stages cost, computed from the
+    last layer to the first.
 
-    `chain` has the bound on the largest stage and the prices of devices.
+    Args:
+        arrays: the slicing problem's arrays.
+        chain: the bound on the largest stage and the prices of devices.
+        temperature: in the units of time of the costs; the lower, the nearer the soft minimum is to the minimum.
+        limited: whether memory limits how many stages may follow.
     """
     bound = jnp.exp(chain.log_bound)
     fixed = (arrays.uses @ chain.prices + arrays.per_stage * bound)[None, :]
@@ -104,14 +110,15 @@ def annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) ->
     """Anneals the relaxations of P slicing problems of the same shapes, from N starts each.
 
     Args:
-        arrays: of the problems, with a first axis P.
-        starts: with first axes (P, N).
-        temperatures: shape (T,), in units.
+        arrays: the problems' arrays, with a first axis P.
+        starts: the bounds on the largest stage and the prices to start with, with first axes (P, N).
+        temperatures: shape (T,), in units of time.
         limited: whether memory sets a limit anywhere.
 
     Returns:
-        Where each start ended, first axes (P, N); where it was at each temperature, (P, T, N); the relaxed cost there,
-        (P, T, N), in units; and the program at the end, at each temperature of `DRAWN_AT`, (P, 3, N).
+        The bound and prices at which each start ended, first axes (P, N); those that it had at each temperature,
+        (P, T, N); the relaxed cost there, (P, T, N), in units of time; and the values of the dynamic program at the
+        end, at each temperature of `DRAWN_AT`, (P, 3, N).
     """
     return jax.vmap(lambda one, begun: _annealed(one, begun, temperatures, limited))(arrays, starts)
 
@@ -139,14 +146,17 @@ def _annealed(arrays: Arrays, starts: Chain, temperatures: Any, limited: bool) -
 
 @functools.partial(jax.jit, static_argnames=("limited",))
 def softs(arrays: Arrays, chains: Chain, temperatures: Any, limited: bool) -> Soft:
-    """Runs the differentiable dynamic program for several bounds, prices and temperatures; all with a first axis T."""
+    """Runs the differentiable dynamic program over layers for several bounds on the largest stage, prices of devices
+    and temperatures; `chains`, `temperatures` and the result have a first axis T.
+    """
     return jax.vmap(lambda chain, temperature: soft(arrays, chain, temperature, limited))(chains, temperatures)
 
 
 def adam(direction: Any) -> tuple[Any, Any]:
-    """Returns Adam's two functions: one for the first state, one for the update of variables.
+    """Returns two functions of the optimizer Adam: one that makes the first state for variables, one that updates them.
 
-    `direction` has for each variable 1 where it goes up the gradient, and -1 where it goes down.
+    The second takes variables, their gradient, the state, the step's number from 1, and step lengths, and returns new
+    variables and state. `direction` has for each variable 1 where it goes up the gradient, -1 where it goes down.
     """
     each = jax.tree_util.tree_map
 

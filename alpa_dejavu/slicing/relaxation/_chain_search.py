@@ -22,8 +22,18 @@ so many of their stages are recombined."""
 
 
 class Annealed(NamedTuple):
-    """The results of annealing one problem from many starts: each start's end, and its history; arrays as `Chain` and
-    `Soft` have them, in NumPy.
+    """The results of annealing the dynamic program over L layers for one slicing problem, from N starts at T
+    temperatures, as NumPy arrays; in units of time.
+
+    Attributes:
+        log_bound: shape (N,), logarithms of the bounds on the largest stage at which starts ended.
+        prices: shape (N, R), prices of all that there is of each of R resources at which they ended.
+        history: both at each temperature, shapes (T, N) and (T, N, R).
+        values: shape (T, N), the relaxed costs.
+        rest: shape (3, N, L + 1, G), soft minima of the costs from a layer on after a stage of one of G groups of
+            submeshes, at the three temperatures at which plans are drawn.
+        later: shape (3, N, L + 1, G), how many stages these have, on the mean. In both, L is rounded up.
+        temperatures: shape (T,).
     """
 
     log_bound: Any
@@ -36,7 +46,9 @@ class Annealed(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The plans drawn from an anneal, None if none is allowed; and segments of layers to combine into plans, (E, 2)."""
+    """The plans drawn from an anneal, None if none is allowed; and segments of layers to combine into plans: first and
+    last layer of each, shape (E, 2).
+    """
 
     plans: Batch | None
     segments: IntArray
@@ -45,8 +57,15 @@ class Drawn(NamedTuple):
 def anneal(
     lattices: Sequence[Lattice], num_starts: int, rounds: int, seed: int, begun: Sequence[tuple[Any, Any]] | None = None
 ) -> list[Annealed]:
-    """Anneals problems of the same shapes, from random starts or where others ended, and returns each
-    problem's result.
+    """Anneals the dynamic program over layers for slicing problems of the same shapes, and returns each problem's
+    result.
+
+    Args:
+        lattices: the problems, prepared for the relaxations.
+        num_starts: how many random starts there are.
+        rounds: how many temperatures.
+        seed: the seed of the random starts.
+        begun: bounds (their logarithms) and prices to start from, for each problem; None: starts are random.
     """
     from alpa_dejavu.slicing.relaxation._chain import Chain, annealed
 
@@ -77,9 +96,15 @@ def _random(lattice: Lattice, rng: np.random.Generator, num_starts: int) -> tupl
 
 
 def drawn(lattice: Lattice, table: Table, ended: Annealed, seed: int) -> Drawn:
-    """Draws allowed plans from an anneal's probabilities.
+    """Draws allowed plans (cuts of layers into stages, with submeshes and configs) from an anneal's probabilities.
 
-    Choices are as drawn, or filled in anew for the drawn cuts; and stages of several plans are recombined.
+    Submeshes and configs are as drawn, or chosen anew for the drawn cuts; and stages of several plans are recombined.
+
+    Args:
+        lattice: the slicing problem, prepared for the relaxations.
+        table: the problem's arrays, which give the costs of plans.
+        ended: the end of the anneal.
+        seed: the seed of the draws.
     """
     rng = np.random.default_rng(seed)
     paths = []

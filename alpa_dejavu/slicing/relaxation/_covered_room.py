@@ -9,9 +9,10 @@ __all__ = ["covered_room"]
 
 
 def covered_room(weights: NDArray[np.float64], room: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns for each way to run a stage how many followers some cheaper way that weighs no more allows; -1 for none.
+    """Returns for each way to run a stage how many following stages some cheaper way that weighs no more allows.
 
-    The ways are in the order of their costs; the most such followers count.
+    The ways, such as configs, are in the order of their costs. If several cheaper ways weigh no more, the largest of
+    their numbers counts; if there is none, it is -1.
 
     Args:
         weights: shape (..., W), what a way adds to a sum.

@@ -32,24 +32,26 @@ SMALL, FEWEST, GROUPS, RESOURCES = 8, 48, 8, 4
 
 
 class Arrays(NamedTuple):
-    """A slicing problem's arrays in the form that JAX programs take; L, Z, G and R are rounded up.
+    """A slicing problem's arrays in the form that JAX programs take, by L layers, Z choices, G groups and R resources,
+    all rounded up; times are in units of `Lattice.unit_s` seconds.
 
-    Z choices are classes of sites times the ways to run layers there.
+    A choice is a class of sites (submeshes with the same devices and links) with a way to run layers there (one of them
+    with a config). A group is of classes with equal links to what follows. Resources are devices of a kind of host.
 
     Attributes:
-        cost: shape (L, L, Z), what counts for the largest stage, in units.
-        weight: shape (L, L, Z), what is summed over stages, in units; `NEVER` where not offered.
+        cost: shape (L, L, Z), the time of a stage of layers i..j that counts for the largest stage.
+        weight: shape (L, L, Z), what the objective sums over stages; `NEVER` where not offered.
         room: shape (L, L, Z), how many stages may follow.
-        entry: shape (L, G, Z), what crossing from a stage of a group adds to a weight.
-        entry_cost: shape (L, Z), what crossing adds to a cost, on the mean over the groups.
-        uses: shape (Z, R), the share that a choice takes of each resource.
-        group: shape (Z, G), one-hot.
-        steepness: what being over the bound costs, by how much: at least what the largest stage counts.
-        share: what the bound itself costs.
-        per_stage: how often the bound counts for each stage.
+        entry: shape (L, G, Z), what the transfer from a stage of a group adds to a weight.
+        entry_cost: shape (L, Z), what that transfer adds to a cost, on the mean over the groups.
+        uses: shape (Z, R), the share of each resource that a choice takes.
+        group: shape (Z, G), the group of each choice, one-hot.
+        steepness: the penalty for each unit by which a stage is over the bound on the largest stage, such as B - 1.
+        share: how much each unit of that bound itself costs, such as B - 1 for B micro-batches.
+        per_stage: how often the bound counts for each stage: once in inference, else never.
         exact: shape (R,), 1 where all of a resource has to be used.
-        offered: shape (R,), 1 where there is any of it.
-        num_layers: L, before rounding.
+        offered: shape (R,), 1 where there is any of a resource.
+        num_layers: the number of layers, before it is rounded up.
     """
 
     cost: Any
@@ -74,14 +76,15 @@ def rounded_up(count: int) -> int:
 
 @final
 class Lattice:
-    """A slicing problem prepared for the relaxations: its ways to run stages, thinned out, and its `Arrays`.
+    """A slicing problem prepared for the relaxations: its ways to run stages, without those that are hardly of use, and
+    its `Arrays` for JAX.
 
     Attributes:
-        choices: by classes of sites.
-        way: shape (L, L, Q, W), which of a class's ways stayed.
-        unit_s: seconds of a unit.
-        reference, highest: about what the largest stage has to cost at least, and at most, in units.
-        num_kinds: of hosts.
+        choices: the problem's arrays by Q classes of sites (submeshes with the same devices and links).
+        way: shape (L, L, Q, W), for layers i..j, which ways to run them on a class (a submesh and config) are kept.
+        unit_s: the seconds of a unit of time, which is about one step.
+        reference, highest: about how much the largest stage costs at least, and at most, in units of time.
+        num_kinds: how many kinds of hosts there are.
         limited: whether memory says how many stages may follow.
         feasible: whether each layer can be in some stage.
     """
@@ -117,8 +120,8 @@ class Lattice:
         return np.stack(picked, axis=-1)
 
     def thin(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Returns an array over all ways to run stages, (L, L, Q, P), for those ways alone that thinning out kept, as
-        (L, L, Z).
+        """Returns the entries of an array over all ways to run stages, shape (L, L, Q, P), for those ways alone that
+        are kept; shape (L, L, Z).
         """
         found = np.take_along_axis(table, self.way, axis=3)
         return found.reshape(*found.shape[:2], -1)
@@ -194,9 +197,13 @@ class Lattice:
         )
 
     def batch(self, ends: IntArray, chosen: IntArray, count: IntArray) -> Batch:
-        """Returns N plans from the ends of their stages and the thinned choices' indices, both of shape (N, K).
+        """Returns N plans of up to K stages as a `Batch`, in which submeshes and configs are as the problem numbers
+        them.
 
-        Submeshes and configs are as the problem numbers them.
+        Args:
+            ends: shape (N, K), one past each stage's last layer.
+            chosen: shape (N, K), the index of each stage's choice among the kept ways of all classes of sites.
+            count: shape (N,), the number of stages of each plan.
         """
         of_class, way = np.divmod(np.where(there_of(ends, count), chosen, 0), self.way.shape[3])
         last = self.problem.num_layers - 1
@@ -205,10 +212,14 @@ class Lattice:
         return self.of_ways(ends, of_class, self.way[entry], count)
 
     def of_ways(self, ends: IntArray, of_class: IntArray, way: IntArray, count: IntArray) -> Batch:
-        """Returns N plans from the ends of their stages, their classes of sites, and the ways of these, of shape (N,
-        K).
+        """Returns N plans of up to K stages as a `Batch`, in which submeshes and configs are as the problem numbers
+        them.
 
-        Submeshes and configs are as the problem numbers them.
+        Args:
+            ends: shape (N, K), one past each stage's last layer.
+            of_class: shape (N, K), the class of sites of each stage.
+            way: shape (N, K), the number of the way, a submesh and config, to run each stage there.
+            count: shape (N,), the number of stages of each plan.
         """
         there = there_of(ends, count)
         submesh, config = np.moveaxis(self._names[of_class, way], -1, 0)

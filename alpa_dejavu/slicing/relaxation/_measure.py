@@ -21,13 +21,15 @@ PLANS, PLACES, MICRO_BATCHES = 64, 8, 8
 
 @final
 class Measure:
-    """A function from plans to seconds, by which they are compared; infinite where a plan isn't allowed.
+    """A function from plans (cuts of layers into stages) to seconds, by which they are compared; infinite where a plan
+    isn't allowed.
 
     Attributes:
-        table: of the problem.
-        cost: what is relaxed, and by which plans are compared; None: the objective has a name, and its own program.
-        forward_s: shape (L, L, S, C), what of the costs is forward.
-        final: whether the plans that are best by it have to be compared by the objective itself.
+        table: the arrays of the slicing problem.
+        cost: the differentiable function of a relaxed plan by which plans are annealed and compared; None: they are
+            compared by the problem's objective.
+        forward_s: shape (L, L, S, C), the forward part of the problem's costs.
+        final: whether the best plans have to be compared once more, by the problem's objective itself.
     """
 
     def __init__(self, problem: SlicingProblem, cost: Cost | None) -> None:
@@ -60,7 +62,9 @@ class Measure:
         return totals
 
     def seen(self, plans: Batch) -> RelaxedPlan:
-        """Returns plans as a `RelaxedPlan`, the form that cost functions take, with array shapes rounded up."""
+        """Returns N plans as a `RelaxedPlan`, the form that differentiable cost functions take, with a first axis for
+        the plans; array shapes are rounded up.
+        """
         table, num = self.table, _rounded(len(plans), PLANS)
         places = _rounded(plans.ends.shape[1], PLACES)
 
@@ -80,8 +84,8 @@ class Measure:
         return RelaxedPlan(*[*(padded(part) for part in parts), count, size])
 
     def settled(self, plans: Batch) -> int:
-        """Returns the index of the best of some plans, by the problem's objective itself if the measure is another
-        function.
+        """Returns the index of the best of some plans, by the problem's objective itself where plans were compared by
+        another cost so far.
         """
         if not self.final:
             return int(first_least(self(plans)))

@@ -12,8 +12,10 @@ from alpa_dejavu.slicing.relaxation._batch import Batch, IntArray, Table
 
 
 def neighbours(table: Table, plan: Batch) -> Batch:
-    """Returns the allowed plans that are one move (of a cut, choice, swap, merge or split) away from a single plan; a
-    plan may be there more than once.
+    """Returns the allowed plans that are one move away from a single plan, some of them more than once.
+
+    A move puts a cut between layers elsewhere, gives a stage another submesh and config, swaps those of two stages,
+    merges two neighbouring stages, or splits one.
     """
     count = int(plan.count[0])
     ends, submesh, config = (part[0, :count] for part in (plan.ends, plan.submesh, plan.config))

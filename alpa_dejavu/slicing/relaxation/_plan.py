@@ -7,19 +7,20 @@ from typing import Any, NamedTuple
 
 
 class RelaxedPlan(NamedTuple):
-    """A plan as cost functions take it: K places for stages, of which the first `num_stages` are taken; figures are
-    means.
+    """A plan as differentiable cost functions take it: arrays over K stages, of which the first `num_stages` exist.
 
-    Once the anneal is over, and wherever whole plans are compared, the means are those of one plan. All are JAX arrays.
+    While plans are relaxed to probabilities the figures are means over plans. Once the anneal is over, and wherever
+    whole plans are compared, they are those of one plan. All are JAX arrays.
 
     Attributes:
-        forward_s, backward_s: shape (K,), of one micro-batch; 0 beyond the last stage, as are all others.
-        once_s: shape (K,), what a stage costs once a step.
-        crossing_s: shape (K,), what comes to a stage from the one before, there and back, of one micro-batch.
-        devices: shape (K,), the share of all devices.
+        forward_s, backward_s: shape (K,), seconds of one micro-batch; 0 beyond the last stage, as in all these arrays.
+        once_s: shape (K,), the seconds that a stage takes once a step.
+        crossing_s: shape (K,), the seconds of one micro-batch's transfers between a stage and the one before, there and
+            back.
+        devices: shape (K,), the share of all devices that a stage has.
         risk: shape (K,), by how many stages too many follow for the stage's memory.
         num_stages: how many stages there are.
-        num_micro_batches: B.
+        num_micro_batches: how many micro-batches a step has.
     """
 
     forward_s: Any

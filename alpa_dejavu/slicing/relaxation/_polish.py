@@ -26,8 +26,13 @@ POOL, FAR = 64, 1.1
 
 
 def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
-    """Improves plans by choosing all cuts anew, then all submeshes and configs, as long as they get better; for named
-    objectives.
+    """Improves plans (cuts of layers into stages) by choosing all cuts anew, or all submeshes and configs, as long as
+    they get better; for objectives that have a name.
+
+    Args:
+        lattice: the slicing problem, prepared for the relaxations.
+        table: the problem's arrays, which give the costs of plans.
+        plans: the plans to begin with; the result has at most as many.
     """
     totals = table.totals_s(plans)
     for _ in range(MOST_ROUNDS):
@@ -48,8 +53,14 @@ def by_blocks(lattice: Lattice, table: Table, plans: Batch) -> Batch:
 
 
 def by_bounds(lattice: Lattice, table: Table, plans: Batch, segments: IntArray) -> Batch:
-    """Improves plans by recombining their segments of layers at bounds around their largest stages; for named
-    objectives.
+    """Improves plans by recombining segments of layers, as stages, into the cheapest plans for bounds around their
+    largest stages; for objectives that have a name.
+
+    Args:
+        lattice: the slicing problem, prepared for the relaxations.
+        table: the problem's arrays, which give the costs of plans.
+        plans: the plans to begin with, best first; the result has at most as many.
+        segments: shape (E, 2), first and last layer of segments that are tried, besides those of the plans.
     """
     tried: set[float] = set()
     work = WORK
@@ -86,11 +97,11 @@ def by_moves(table: Table, measure: Measure, plans: Batch, rounds: int, together
     """Improves plans by a best-first search: moves are made from the best plans met that none were made from yet.
 
     Args:
-        table: of the problem.
-        measure: what is to be least.
-        plans: to begin with.
-        rounds: at most.
-        together: from so many plans moves are made at a time; from one, it ends where no move is for the better.
+        table: the arrays of the slicing problem.
+        measure: a function that gives the costs of plans, which are to be least.
+        plans: the plans to begin with.
+        rounds: how many rounds of moves are made at most.
+        together: how many plans moves are made from in a round; if one, the search ends where no move makes it better.
 
     Returns:
         The best plans met, best first.

@@ -16,17 +16,18 @@ from alpa_dejavu.slicing.relaxation.put_stages import put_before
 
 def recombined(lattice: Lattice, segments: IntArray, bounds: FloatArray) -> Batch | None:
     """Returns for each bound on the largest stage the cheapest plan that can be put together from given segments of
-    layers.
+    layers, each as a stage, with any submeshes and configs.
 
-    How many stages follow, for memory's sake, is known of the cheapest rest alone; a dearer one with fewer isn't kept.
+    Memory limits how many stages may follow one, which is only checked against the cheapest continuation: a dearer one
+    with fewer stages isn't kept.
 
     Args:
-        lattice: of the problem.
+        lattice: the slicing problem, prepared for the relaxations.
         segments: shape (E, 2), first and last layer, each pair once.
-        bounds: shape (B,), on the largest stage, in units.
+        bounds: shape (B,), bounds on the largest stage, in units of time; being over one is penalised.
 
     Returns:
-        Plans; None if there are too many combinations.
+        A plan for each bound for which there is one; None if there are too many combinations to look at.
     """
     size = lattice.problem.num_layers
     states = States(lattice)
@@ -60,7 +61,9 @@ class _Suffixes:
         self.taken = np.full((3, len(bounds), size, states.count), -1, dtype=np.int16)
 
     def begin(self, layer: int, lasts: IntArray) -> None:
-        """Adds to the table the best plans for the layers from `layer` on, by the last layer of their first stage."""
+        """Adds to the table the best plans for the layers from `layer` on, whose first stage ends with one of the
+        layers `lasts`.
+        """
         lattice = self._lattice
         ways = self._ways(layer, lasts)
         cost = theta(lattice, np.full_like(lasts, layer), lasts, np.zeros_like(lasts), self._bounds[:, None])

@@ -12,13 +12,15 @@ from alpa_dejavu.slicing.relaxation._lattice import OVERRUN, Lattice
 
 @final
 class Policy:
-    """The probabilities of the next stage's submesh, config and last layer, for each of N starts; plans are drawn from
-    them.
+    """The probabilities of the next stage's submesh, config and last layer, for each of N starts of an anneal, from
+    which plans are drawn.
+
+    Of L layers, Z choices are pairs of submesh and config for a stage, and G groups are submeshes with equal links.
 
     Attributes:
-        path: shape (N, L, L, Z), what a stage and what comes after it costs, in units, its own price included.
+        path: shape (N, L, L, Z), the cost of a stage and of all after it, in units of time, prices of devices included.
         by_choice: shape (N, L, G, Z), the probability of a choice for a stage that begins with a layer after a group.
-        by_end: shape (N, L, Z, L), the probability of its last layer.
+        by_end: shape (N, L, Z, L), the probability of that stage's last layer.
     """
 
     def __init__(
@@ -45,11 +47,12 @@ class Policy:
         self.by_choice = chosen / chosen.sum(axis=3, keepdims=True)
 
     def drawn(self, rng: np.random.Generator, samples: int) -> tuple[IntArray, IntArray, IntArray, FloatArray]:
-        """Draws `samples` plans for each start; the first of each start is the likeliest step by step.
+        """Draws `samples` plans for each of N starts; the first of each start takes the likeliest stage at every step.
 
         Returns:
-            Ends and choices of the plans' stages, both (N * samples, K), the number of stages, and what a plan costs at
-            its start's bound and prices, without that bound's own cost, in units.
+            One past each stage's last layer, and each stage's choice (a submesh and config), both of shape
+            (N * samples, K); the number of stages; and what a plan costs, in units of time, at its start's prices and
+            bound on the largest stage, without that bound's own cost.
         """
         num_starts, size = self.path.shape[:2]
         start = np.repeat(np.arange(num_starts), samples)
@@ -70,7 +73,7 @@ class Policy:
 
 
 def picked(probabilities: FloatArray, greedy: Any, rng: np.random.Generator) -> IntArray:
-    """Returns an index for each row of probabilities, drawn by them, or the likeliest where `greedy`."""
+    """Returns an index for each row of probabilities, drawn by them, or the likeliest where `greedy` is true."""
     sums = probabilities.cumsum(axis=1)
     drawn = (sums < rng.random((len(sums), 1)) * sums[:, -1:]).sum(axis=1)
     return np.asarray(np.where(greedy, probabilities.argmax(axis=1), np.minimum(drawn, sums.shape[1] - 1)))

@@ -20,7 +20,18 @@ SAMPLES, NOISE = 16, 0.01
 
 
 class Placed(NamedTuple):
-    """The results of annealing stage places from N starts; arrays as `Leanings` and `annealed_slots` have them."""
+    """The result of annealing plans of K stage places, relaxed to probabilities, from N starts, as NumPy arrays.
+
+    Attributes:
+        choice: shape (N, K, Z), what each place adds to the cost of each of Z choices of a submesh and config.
+        end: shape (N, K, L), what each place adds to the cost of a stage that ends with a layer.
+        prices: shape (N, R), the prices of what plans take too much of each of R resources.
+        counts: shape (N,), the number of stages of each start.
+        chain: bounds on the largest stage, and prices, from the anneal of the dynamic program over layers.
+        seconds: shape (T, N), the cost at each of T temperatures; None before the anneal.
+        layers: shape (T, N, K, L), the probability of each layer at each place; None before the anneal.
+        temperatures: shape (T,), in units of time; None before the anneal.
+    """
 
     choice: Any
     end: Any
@@ -35,15 +46,16 @@ class Placed(NamedTuple):
 def place(
     lattice: Lattice, measure: Measure, begun: Placed, rounds: int, seed: int, again: bool
 ) -> tuple[Placed, Batch]:
-    """Anneals which layers and choices each stage place takes, by any cost, and draws plans, which aren't all allowed.
+    """Anneals which layers and which choice (submesh and config) each stage place of a plan takes, by any cost, and
+    draws plans, which aren't all allowed.
 
     Args:
-        lattice: of the problem.
-        measure: of the problem; it has a cost.
-        begun: where to start.
-        rounds: of the anneal.
-        seed: of the draw of plans.
-        again: whether it has been annealed before, and needs less heat.
+        lattice: the slicing problem, prepared for the relaxations.
+        measure: the function that compares plans; it has a cost to differentiate.
+        begun: the starts.
+        rounds: how many temperatures the anneal has.
+        seed: the seed for drawing plans.
+        again: whether the starts are the end of another anneal, so that the first temperature is lower.
     """
     from alpa_dejavu.slicing.relaxation._chain import Chain
     from alpa_dejavu.slicing.relaxation._slots import Leanings, annealed_slots
@@ -68,14 +80,15 @@ def place(
 
 
 def begin(lattice: Lattice, ended: Annealed, plans: Batch, starts: int, seed: int) -> Placed:
-    """Returns random starts for the anneal of stage places, with small random leanings.
+    """Returns starts for the anneal of stage places: small random numbers that places add to the costs of choices and
+    of last layers.
 
     Args:
-        lattice: of the problem.
-        ended: the chain's anneal; of its starts the best lend bounds and prices.
-        plans: the best known, which say how many stages are worth a try.
-        starts: how many.
-        seed: of the leanings.
+        lattice: the slicing problem, prepared for the relaxations.
+        ended: the result of annealing the dynamic program over layers, whose best starts lend bounds and prices.
+        plans: the best known plans, which say how many stages are worth a try.
+        starts: how many starts to return.
+        seed: the seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     counts = _counts(lattice, plans, starts, rng)

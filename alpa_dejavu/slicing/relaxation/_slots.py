@@ -31,14 +31,16 @@ FIRST_STEP, LAST_STEP = 0.02, 0.002
 
 
 class Features(NamedTuple):
-    """The seconds and shares of devices that a relaxed plan's figures are computed from, for the choices of `Arrays`.
+    """The seconds and shares of devices from which a relaxed plan's figures are computed, for Z choices of a stage's
+    submesh and config.
 
     Attributes:
-        parts: shape (3, L, L, Z), forward, backward, and once a step.
-        crossing: shape (L, G, Z).
-        devices: shape (Z,), the share of all.
-        unit_s: seconds of a unit.
-        num_micro_batches: B.
+        parts: shape (3, L, L, Z), a stage's seconds forward, backward, and once a step, for layers i..j.
+        crossing: shape (L, G, Z), seconds of the transfer from a group of submeshes to a stage that begins with layer
+            l.
+        devices: shape (Z,), the share of all devices that a choice takes.
+        unit_s: the seconds of a unit of time.
+        num_micro_batches: how many micro-batches a step has.
     """
 
     parts: Any
@@ -49,13 +51,13 @@ class Features(NamedTuple):
 
 
 class Leanings(NamedTuple):
-    """The variables that the anneal of stage places moves: what each of K places adds to choices' and ends' costs, in
-    units.
+    """The variables that an anneal of plans with K stage places moves: what each place adds to the costs of choices and
+    of last layers, in units of time.
 
     Attributes:
-        choice: shape (K, Z), what is added to a choice at a place.
-        end: shape (K, L), what is added to a stage that ends with a layer.
-        prices: shape (R,), of what is taken too much of each resource.
+        choice: shape (K, Z), what is added to the cost of each of Z choices (submesh and config) at a place.
+        end: shape (K, L), what is added to the cost of a stage at a place that ends with a layer.
+        prices: shape (R,), what all that there is of each of R resources, such as devices of a kind, costs more.
     """
 
     choice: Any
@@ -64,8 +66,18 @@ class Leanings(NamedTuple):
 
 
 def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, temperature: Any) -> tuple[Any, Any]:
-    """Returns the probabilities of choices at each stage place, (K, L, G, Z), and of last layers for each, (K, L, L,
-    Z).
+    """Returns the probabilities of Z choices (submesh and config) for the stage at each of K places, and those of its
+    last layer for each choice.
+
+    The shapes are (K, L, G, Z), by first layer and the previous stage's group, and (K, L, L, Z), by first and last
+    layer.
+
+    Args:
+        arrays: the slicing problem's arrays.
+        chain: a bound on the largest stage, and prices of devices.
+        leanings: what each place adds to the costs of choices and last layers.
+        count: the number of stages, at most K.
+        temperature: the lower, the surer the choices are; in units of time.
     """
     bound = jnp.exp(chain.log_bound)
     over = jnp.maximum(arrays.cost + arrays.entry_cost[:, None] - bound, 0.0)
@@ -92,8 +104,16 @@ def probabilities(arrays: Arrays, chain: Chain, leanings: Leanings, count: Any, 
 def relaxed(
     arrays: Arrays, features: Features, chain: Chain, leanings: Leanings, count: Any, temperature: Any
 ) -> tuple[RelaxedPlan, Any, Any]:
-    """Returns the mean plan as a cost function takes it, the used share of each resource, and the probability of each
-    layer at each stage place, (K, L).
+    """Returns the mean plan as a cost function takes it, the used share of each of R resources, and the probability of
+    each layer at each of K stage places, (K, L).
+
+    Args:
+        arrays: the slicing problem's arrays.
+        features: the seconds and shares of devices of stages.
+        chain: a bound on the largest stage, and prices of devices.
+        leanings: what each place adds to the costs of choices and last layers.
+        count: the number of stages, at most K.
+        temperature: the lower, the surer the choices are; in units of time.
     """
     by_choice, by_end = probabilities(arrays, chain, leanings, count, temperature)
     size, groups = arrays.weight.shape[0], arrays.entry.shape[1]
@@ -129,20 +149,21 @@ def relaxed(
 def annealed_slots(
     cost: Cost, arrays: Arrays, features: Features, chains: Chain, begun: Leanings, counts: Any, temperatures: Any
 ) -> tuple[Leanings, Any, Any, Any]:
-    """Anneals the leanings of stage places by the gradient of a cost, from N starts, each with its number of stages.
+    """Anneals what stage places add to the costs of choices and last layers, by the gradient of a cost of the relaxed
+    plan, from N starts, each with its number of stages.
 
     Args:
-        cost: of relaxed plans.
-        arrays: of the problem.
-        features: of the problem.
-        chains: what the anneal of the chain found, with a first axis N.
-        begun: leanings to start with, with a first axis N.
-        counts: of the stages, shape (N,).
-        temperatures: shape (T,), in units.
+        cost: a differentiable function from a relaxed plan to its seconds.
+        arrays: the slicing problem's arrays.
+        features: the seconds and shares of devices of the problem's stages.
+        chains: bounds on the largest stage and prices of devices, with a first axis N.
+        begun: the variables to start with, with a first axis N.
+        counts: shape (N,), the number of stages of each start.
+        temperatures: shape (T,), in units of time.
 
     Returns:
-        Where each start ended; the probabilities there, of choices and ends; the cost at each temperature, (T, N),
-        in seconds; and which layers were where, (T, N, K, L).
+        The variables at which each start ended; the probabilities there, of choices and of last layers; the cost at
+        each temperature, (T, N), in seconds; and the probability of each layer at each place then, (T, N, K, L).
     """
 
     def loss(leanings: Leanings, chain: Chain, count: Any, temperature: Any) -> tuple[Any, Any]:

@@ -33,7 +33,9 @@ SLOTS_SHARE = 2
 @final
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of the gradient-based slicer, as `Gradient` describes them."""
+    """The settings of the gradient-based slicer, as the attributes of these names of `Gradient`: how many starts and
+    rounds its anneal has, its seed, the cost to relax, whether plans are polished, and plans that take part in that.
+    """
 
     starts: int
     rounds: int
@@ -49,8 +51,9 @@ class Relaxed:
     """The end of a problem's anneal, from which the slicer `Gradient` goes on when costs have changed.
 
     Attributes:
-        chain: of the dynamic program over layers.
-        placed: of the program over places; None if the objective has a name.
+        chain: the end of the anneal of the dynamic program over layers.
+        placed: the end of the anneal of plans with one place for each stage; None if that wasn't made, as with an
+            objective that has a name.
     """
 
     chain: Annealed
@@ -60,8 +63,8 @@ class Relaxed:
 @final
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """The gradient-based slicer's answer to a problem: the best plan's stages, a lower bound, and the end of the
-    anneal.
+    """The gradient-based slicer's answer to a problem: the best plan's stages, a lower bound in seconds on all plans,
+    and the end of the anneal, from which another one can start.
     """
 
     stages: tuple[StageChoice, ...]
@@ -70,8 +73,16 @@ class Solved:
 
 
 def solve(problems: Sequence[SlicingProblem], settings: Settings, begun: Relaxed | None = None) -> list[Solved]:
-    """Solves slicing problems by the relaxation; those of the same shapes are annealed at once, with all
-    their starts.
+    """Solves slicing problems by relaxing plans to probabilities; those of the same shapes are annealed at once, with
+    all their starts.
+
+    Args:
+        problems: the slicing problems.
+        settings: the slicer's settings.
+        begun: the end of an earlier anneal, to start from; None: starts are random.
+
+    Raises:
+        ValueError: `begun` is from a problem of other shapes.
     """
     lattices = [Lattice(problem) for problem in problems]
     if begun is not None:

@@ -15,11 +15,12 @@ from alpa_dejavu.slicing.relaxation._lattice import Lattice
 
 @final
 class States:
-    """S states of a dynamic program, each an amount used of every resource; the first one is that nothing is used.
+    """S states of a dynamic program over stages, each an amount used of every one of R resources, such as devices of a
+    kind of host; in the first one nothing is used.
 
     Attributes:
-        uses: shape (Q, R), what a stage of a class of sites uses.
-        back: shape (Q,), how far before a state the one is that lacks what a class uses.
+        uses: shape (Q, R), how much of each resource a stage uses, by Q classes of sites (submeshes that are alike).
+        back: shape (Q,), the difference between the indices of a state and of that without a stage of a class.
     """
 
     def __init__(self, lattice: Lattice, kinds_only: bool = False) -> None:
@@ -31,11 +32,13 @@ class States:
 
     @property
     def count(self) -> int:
-        """Returns the number of states, which may be more than fit anywhere."""
+        """Returns the number of states of the dynamic program, which may be too many to keep in memory."""
         return math.prod(self._dims)
 
     def holds(self) -> NDArray[np.bool_]:
-        """Returns whether each state has at least what a stage of each class uses; shape (Q, S)."""
+        """Returns whether at least as much is used in each of S states as a stage of each of Q classes of sites uses;
+        shape (Q, S).
+        """
         return np.asarray((self._used >= self.uses[:, None]).all(axis=2))
 
     def goal(self) -> IntArray:

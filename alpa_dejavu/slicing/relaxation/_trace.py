@@ -29,10 +29,10 @@ class Trace:
     It is the start whose relaxed cost came out least among those that ended near the plan that was found.
 
     Attributes:
-        assignment: shape (T, L, K), the probability of a layer being in a stage, by the rounds of the anneal.
-        cost_s: shape (T,), what the relaxed plan costs. By the objectives that have a name it is the Lagrangian, which
+        assignment: shape (T, L, K), the probability of each of L layers to be in each of K stages, in each of T rounds.
+        cost_s: shape (T,), the relaxed plan's cost. By the objectives that have a name it is the Lagrangian's, which
             may be under any plan's.
-        temperature_s: shape (T,).
+        temperature_s: shape (T,), the temperature of each round, in seconds.
     """
 
     assignment: FloatArray
@@ -44,9 +44,9 @@ def trace(problem: SlicingProblem, relaxed: Relaxed, cost_s: float) -> Trace:
     """Returns the history, round by round, of the best start that ended near the plan that a problem's anneal found.
 
     Args:
-        problem: as it was relaxed.
-        relaxed: the end of its anneal.
-        cost_s: of the plan that was found.
+        problem: the slicing problem.
+        relaxed: the end of the problem's anneal.
+        cost_s: the cost of the plan that was found.
     """
     lattice = Lattice(problem)
     if relaxed.placed is not None:

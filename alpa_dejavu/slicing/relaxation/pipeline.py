@@ -20,8 +20,8 @@ __all__ = ["many", "pipeline_s", "recurrence_s"]
 
 
 def recurrence_s(plan: RelaxedPlan) -> Any:
-    """Returns a step's seconds by Alpa's formula: all stages, plus B - 1 times the largest, plus what comes once a
-    step.
+    """Returns the seconds of a relaxed plan's step by Alpa's formula, as a function that JAX differentiates: all
+    stages, plus B - 1 times the largest, for B micro-batches, plus all that comes once a step.
     """
     stage = plan.forward_s + plan.backward_s + plan.crossing_s
     return stage.sum() + (plan.num_micro_batches - 1) * stage.max() + plan.once_s.sum()
@@ -30,9 +30,9 @@ def recurrence_s(plan: RelaxedPlan) -> Any:
 def pipeline_s(plan: RelaxedPlan, most_micro_batches: int) -> Any:
     """Returns the seconds of a 1F1B step of a relaxed plan, as a function that JAX differentiates.
 
-    There are at most `most_micro_batches`. At the first ticks, one for each stage, there are only forwards, and what is
-    sent holds up one stage after the other. Later only pairs of neighbours meet: one of them goes back, the other
-    ahead.
+    Transfers block both stages. There are at most `most_micro_batches` micro-batches. At the first ticks, one for each
+    stage, there are only forwards, and transfers hold up one stage after the other. Later only pairs of neighbours
+    meet: one of them goes back, the other ahead.
 
     References:
         Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021.
@@ -99,5 +99,5 @@ def _from_right(times: Any, count: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("cost",))
 def many(cost: Cost, plans: RelaxedPlan) -> Any:
-    """Returns a cost function's values for N relaxed plans at once; shape (N,)."""
+    """Returns the values of a cost, a function of a relaxed plan, for N relaxed plans at once; shape (N,)."""
     return jax.vmap(cost)(plans)

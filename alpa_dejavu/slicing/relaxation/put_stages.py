@@ -29,24 +29,25 @@ def put_before(
     count: NDArray[np.int16],
     taken: NDArray[np.int16],
 ) -> None:
-    """Extends a dynamic program over plans, from the last layer to the first: adds the plans that begin at one layer.
+    """Extends a dynamic program over plans, which goes from the last layer to the first: adds plans of the layers from
+    one layer on, and sets `best`, `count` and `taken` for that layer.
 
-    Their first stage has one of J last layers and one of Q classes (submesh and config), in W numbers of such stages.
-
-    Of equals the first one stays.
+    The first stage of such a plan has one of J last layers, one of Q classes of sites, and one of W ways to run it
+    there (a submesh and config). A state says how much of each resource, such as devices, is used, and is one of S
+    numbers. Of equal plans the first one stays.
 
     Args:
-        layer: that they begin with.
+        layer: the layer that the plans begin with.
         lasts: shape (J,), the last layers of their first stages.
-        cost: shape (B, J, Q, W), of those by each bound; inf where not to be taken.
-        room: shape (J, Q, W), so many stages may follow.
-        ways: shape (J, Q, W), their numbers.
+        cost: shape (B, J, Q, W), costs of first stages for each of B bounds on the largest stage; inf if not allowed.
+        room: shape (J, Q, W), how many stages may follow such a stage.
+        ways: shape (J, Q, W), the number of each way.
         wanted: shape (Q, W), whether a way of a class is looked at.
-        holds: shape (Q, S), whether a state has what a class uses.
-        back: shape (Q,), how far before a state the one is that lacks what a class uses.
-        best: shape (B, L + 1, S), the least sum from a layer on.
-        count: shape (B, L + 1, S), of so many stages.
-        taken: shape (3, B, L, S), the last layer, class and way of the first one.
+        holds: shape (Q, S), whether at least as much is used in a state as a stage of a class uses.
+        back: shape (Q,), the difference between the numbers of a state and of that without such a stage.
+        best: shape (B, L + 1, S), the least sum of costs from a layer on.
+        count: shape (B, L + 1, S), how many stages have that sum.
+        taken: shape (3, B, L, S), the last layer, class and way of the first of these.
     """
     num_bounds, num_stages, num_classes, num_ways = cost.shape
     num_states = best.shape[2]
@@ -87,15 +88,18 @@ def put_behind(
     best: FloatArray,
     taken: NDArray[np.int16],
 ) -> None:
-    """Updates the tables of a dynamic program that chooses for N cuts the cheapest class of sites of each stage.
+    """Updates the tables `best` and `taken` of a dynamic program that chooses, for N given cuts of layers into stages,
+    the cheapest class of sites (submeshes with equal devices and links) of each stage.
+
+    A state says how much of each resource, such as devices, is used, and is one of S numbers.
 
     Args:
-        least: shape (N, K, Q), what each stage costs with each class.
-        count: shape (N,), of their stages.
-        holds: shape (Q, S), whether a state has what a class uses.
-        back: shape (Q,), how far before a state the one is that lacks what a class uses.
-        best: shape (N, S), the least sum; of nothing, then of all stages.
-        taken: shape (K, N, S), the class of each stage.
+        least: shape (N, K, Q), the cost of each of up to K stages with each of Q classes.
+        count: shape (N,), how many stages each cut has.
+        holds: shape (Q, S), whether at least as much is used in a state as a stage of a class uses.
+        back: shape (Q,), the difference between the numbers of a state and of that without such a stage.
+        best: shape (N, S), the least sum of costs: of no stage when it is given, then of all stages.
+        taken: shape (K, N, S), the class of each stage that has that sum.
     """
     num_plans, _, num_classes = least.shape
     num_states = best.shape[1]

@@ -57,8 +57,14 @@ def groups_of(units: str | Units, layout: Layout) -> tuple[Group, ...]:
 
 
 def aligned(weights: Leaves, like: Leaves, groups: Sequence[Group]) -> Leaves:
-    """Returns the weights of a network with its units permuted into the order nearest to another network's, group by
-    group until none changes.
+    """Returns the weights of a network with its units permuted into the order nearest to another network's.
+
+    The units of one group of tensor axes after the other are permuted, until none changes.
+
+    Args:
+        weights: the network's arrays.
+        like: those of the other network.
+        groups: axes whose units are permuted together; each group is pairs of an array's index and an axis of it.
     """
     moved = list(weights)
     for _ in range(_MOST_ROUNDS):

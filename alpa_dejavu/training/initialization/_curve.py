@@ -16,16 +16,16 @@ class Curve:
     """The course of one candidate, a training from one initialization: its losses, and why it was dropped or chosen.
 
     Attributes:
-        number: from 0; children and means have the numbers after those of the candidates that began by themselves.
+        number: its number, from 0; children and means have numbers after those that began by themselves.
         parents: the numbers of the candidates that a child or a mean was made of.
-        batch_rows: so many rows of each batch it took; None: all.
-        first_step: where it began, counted from 0; a child begins where its parents are.
-        losses: shape (T,), the loss of each of its steps; where it diverged, of those before that.
+        batch_rows: how many rows of each batch it took; None: all.
+        first_step: the step at which it began, counted from 0; a child begins at the step of its parents.
+        losses: shape (T,), the loss of each of its T steps; if it diverged, of those before that.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where the training step doesn't say.
         dropped_step: how many steps it had when it was dropped; None: it is the chosen one, or the run was interrupted
             before it was decided whether it is.
         why: a sentence on why it was dropped, or chosen, or neither yet.
-        point: the coordinates that its first weights were made of, where there are such.
+        point: the coordinates that its first weights were made from, such as scales of tensors; (): none.
         started, ended: shape (D,), its first and its last weights, if they were to be kept.
     """
 
@@ -50,14 +50,14 @@ class Initialized:
     Attributes:
         state: the chosen candidate's state after its steps, as init_fn made it, of numpy arrays.
         chosen: the number of the chosen candidate.
-        steps: how many steps its state has; as many as were asked for, unless the run was interrupted.
+        steps: how many steps that state has been trained; as many as asked for, unless the run was interrupted.
         curves: those of all candidates, by number.
         rungs: the steps at which candidates were judged.
         total_steps: steps of all candidates together, and of measuring means: the compute, in training steps.
-        padded_steps: steps of lanes that had no candidate; they are compute, too, and not in `total_steps`.
-        diverged: so many candidates had a loss or weights that are no number.
-        lost: so many candidates killed their worker again and again.
-        restarts: so many tasks began again because a worker died; their steps count once.
+        padded_steps: steps that programs took in lanes without a candidate: compute that isn't in `total_steps`.
+        diverged: how many candidates were dropped since their loss or weights were no number.
+        lost: how many candidates were dropped since their worker died again and again.
+        restarts: how many tasks began again because a worker died; their steps count once.
         seconds: how long the whole run took, with compiling.
         seed: the seed of all random numbers.
         interrupted: whether the run was stopped before its end.

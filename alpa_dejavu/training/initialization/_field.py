@@ -128,7 +128,15 @@ class Field:
             self.adopt(child.parents, leaves, rung + 1)
 
     def adopt(self, parents: tuple[int, ...], leaves: Leaves, skipped: int) -> int:
-        """Adds a candidate that has the first parent's step and size of batches, and returns its number."""
+        """Adds a candidate made of other candidates, its parents, and returns its number.
+
+        It has the first parent's step and size of batches.
+
+        Args:
+            parents: the parents' numbers.
+            leaves: the arrays of its training state.
+            skipped: how many rungs (steps of judging) were over before it began.
+        """
         first = self.candidates[parents[0]]
         roots = frozenset().union(*(self.candidates[parent].roots for parent in parents))
         candidate = Candidate(len(self.candidates), first.step, first.batch_rows, parents, roots, skipped)
@@ -153,8 +161,8 @@ class Field:
             self.candidates[number].ended = flat(weights, self.layout.tensors)
 
     def chunks(self, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-        """Splits candidates into groups to train side by side: neighbours by number that take batches of the
-        same size.
+        """Splits candidates, given by number, into groups to train side by side on one device: neighbours by number
+        that take batches of the same size.
         """
         groups: dict[int | None, list[int]] = {}
         for number in sorted(numbers):
@@ -198,14 +206,16 @@ class Field:
         self.on_change()
 
     def count(self, task: Task) -> None:
-        """Adds a task's steps to the run's total of training steps; they count the same whether they train or
-        measure.
+        """Adds the steps that a task's candidates take, to train or to be measured, to the run's total of steps. Steps
+        of the program's unused lanes are counted apart.
         """
         self.total_steps += len(task.numbers) * task.num_steps
         self.padded_steps += (task.width - len(task.numbers)) * task.num_steps
 
     def extra_left(self, step: int) -> float:
-        """Returns how many steps the budget still allows besides those of one candidate up to a given step."""
+        """Returns how many training steps the run's budget still allows, not counting those of one candidate up to a
+        step.
+        """
         return self.setting.extra_steps - (self.total_steps - step)
 
     def nobody_left(self) -> RuntimeError:
@@ -227,7 +237,9 @@ class Field:
         return Standing(self.setting.rungs, reached, skipped, waiting, self.setting.judge, self.setting.seed)
 
     def best_so_far(self) -> int | None:
-        """Returns the number of the judge's best candidate among those with the most steps; None if none has begun."""
+        """Returns the number of the candidate that the judge puts first among those with the most steps; None if none
+        has begun.
+        """
         living = [number for number in self.living() if number in self.store]
         if not living:
             return None

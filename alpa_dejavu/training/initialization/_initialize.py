@@ -55,7 +55,8 @@ def parallel_initialize(
     keep_weights: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Initialized:
-    """Trains many candidates a little, drops the poor ones early, and trains the best one to the end.
+    """Trains a model from many initializations (candidates) a little, drops the poor ones early, and trains the best
+    one to the end.
 
     All candidates see the same batch at the same step. They are trained `lanes` side by side by `jax.vmap`. Rounding
     may depend on that width, so it follows from the candidates and the least memory alone: with a rule that waits,
@@ -68,34 +69,36 @@ def parallel_initialize(
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`, pure, for `jax.vmap`. The
             norm, `optax.global_norm(gradients)`, lets a judge look for large gradients, too.
         batches: a sequence, which begins again at its end, or a function of the step, counted from 0.
-        num_candidates: how many begin by themselves.
-        budget_steps: steps of the one that is chosen, those of the race included.
-        init: where they start: a name of `starts.KNOWN`, or a `Start`. Races from "sobol" saved steps, those from
-            "model" are experimental: no better than one start in docs/results/parallel-initialization.md.
-        keep: who goes on from a rung: "halving", "evolution", "optuna", "asha" (whose result depends on arrival) or a
-            `Rule`.
-        judge: by what: "trend", "last_loss" or a `Judge`.
-        seed: the same seed, the same result.
+        num_candidates: how many candidates begin by themselves, not as children or means of others.
+        budget_steps: the steps of the candidate that is chosen, those of the race between candidates included.
+        init: the candidates' first weights: a name of `starts.KNOWN`, or a `Start`. Races from "sobol" saved steps;
+            those from "model" are experimental: no better than one start in docs/results/parallel-initialization.md.
+        keep: the rule by which candidates go on from a rung (step of judging): "halving", "evolution", "optuna", "asha"
+            (whose result depends on who arrives first) or a `Rule`.
+        judge: how candidates are ordered by their loss curves: "trend", "last_loss" or a `Judge`.
+        seed: the seed of all random numbers: the same seed gives the same result.
         budget: "small": all but the best candidate take a quarter of `budget_steps` together at most. "full": the race
             is in the first quarter of the steps, whatever that takes. Only a final that diverges costs more.
         rungs: the steps at which candidates are judged; None: `eta` times as far each, as the budget allows.
         batch_rows: candidate n takes the first `batch_rows[n % len(batch_rows)]` rows of each batch; (): all.
-        lanes: so many side by side at most; more candidates go in waves. With W workers, W times as many train at once.
-        workers: so many actors of the connected Ray cluster do the work; None: this process does.
-        worker_options: of the actors, as `{"num_gpus": 1}`, or one mapping for each, as `into_alpa.spare_workers` gives
-            them; a CPU each unless they say otherwise.
-        memory_bytes: of a device; fewer lanes are taken if they don't fit. None: what jax says of the first one
-            of each worker, or of this process without workers; the smallest counts.
-        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+        lanes: how many candidates are trained side by side at most; more go in waves. With W workers, W times as many
+            train at once.
+        workers: how many actors of the connected Ray cluster do the work; None: this process does.
+        worker_options: Ray's options of the actors, as `{"num_gpus": 1}`, or one mapping for each, as
+            `into_alpa.spare_workers` gives them; a CPU each unless they say otherwise.
+        memory_bytes: the memory of a device; fewer candidates are trained side by side if they don't fit. None: what
+            jax says of the first device of each worker, or of this process without workers; the smallest counts.
+        parameters: a function that picks the parameters out of a state; None: what is in `.params` or `["params"]`,
+            else the state.
         average: whether means of the finalists are measured, too; the better is trained on.
         units: what may be permuted before candidates without a forebear in common are averaged: "chain", or names of
             tensors with their axes for each group; None: such aren't averaged.
         checkpoints: a folder for candidates' states; None: they are kept in this process's memory.
-        checkpoint_steps: a state there isn't older than that; if a worker dies, its candidates begin again from it.
+        checkpoint_steps: a state is kept at least every so many steps; if a worker dies, its candidates begin from it.
         save: a JSON file for the result, with an NPZ file beside it. Written at the end of the race, at the end, and
             with what was best so far when the run is interrupted or fails.
         keep_weights: whether curves keep the weights with which candidates began and ended.
-        on_progress: is told as outcomes come.
+        on_progress: a function that is called with the run's progress whenever candidates have trained on.
 
     Returns:
         the chosen state and the curves of all candidates.

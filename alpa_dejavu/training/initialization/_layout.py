@@ -22,8 +22,8 @@ class Tensor:
 
     Attributes:
         name: its path in the state, as `jax.tree_util.keystr` writes it.
-        shape: without an axis for candidates.
-        dtype: as numpy has it, or ml_dtypes for numbers that numpy hasn't.
+        shape: its shape, without an axis for candidates.
+        dtype: its dtype, of numpy, or of ml_dtypes for numbers that numpy hasn't.
         is_float: whether it holds real numbers, as weights do.
     """
 
@@ -46,7 +46,7 @@ class Layout:
     Attributes:
         structure: jax's treedef, to make a state of leaves again.
         leaves: name, shape and dtype of each array, in jax's order.
-        places: where the parameters are among the leaves, in the order of jax for the parameters alone.
+        places: the indices of the parameters among the leaves, in jax's order for the parameters alone.
     """
 
     structure: Any
@@ -98,8 +98,14 @@ def layout_of(init_fn: Callable[[Any], Any], parameters: Parameters | None = Non
 
 
 def layout(state: Any, parameters: Parameters | None = None) -> Layout:
-    """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone; otherwise as
-    `layout_of`.
+    """Returns the layout (names, shapes and dtypes) of a given training state, or of one of shapes alone.
+
+    Args:
+        state: a pytree of arrays, or of their shapes, as `jax.eval_shape` gives them.
+        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
+
+    Raises:
+        ValueError: the state holds no array, or a key of the new style, or `parameters` doesn't pick some of it.
     """
     import jax
     import jax.numpy as jnp

@@ -24,9 +24,14 @@ def best_of_means(field: Field, runner: Runner, order: tuple[int, ...]) -> int:
     """Returns the number of the candidate to train on: the best finalist, or a mean of finalists' weights that has a
     smaller loss on the same batches.
 
-    Finalists are taken in one after another, as long as the mean gets better: those with an ancestor in common as
+    Finalists are taken into the mean one after another, as long as it gets better: those with an ancestor in common as
     they are, others with their units permuted, where it is known which may be. After permuting, weights alone are
-    averaged.
+    averaged, not the optimizer's state.
+
+    Args:
+        field: the candidates of the run.
+        runner: the runner that measures losses.
+        order: the finalists' numbers, the best first.
     """
     members, best = [order[0]], order[0]
     for other in order[1 : 1 + MOST_MEANS]:

@@ -16,9 +16,9 @@ def fitting_lanes(trainer: Trainer, lanes: int, memory_bytes: float | None) -> t
 
     Args:
         trainer: the trainer of the model.
-        lanes: how many are asked for.
-        memory_bytes: of a device; None: what jax says of this process's first one; if it says nothing, all are
-            taken to fit.
+        lanes: how many candidates side by side are asked for.
+        memory_bytes: the device's memory; None: what jax says of this process's first device; if it says nothing, all
+            candidates are taken to fit.
 
     Raises:
         DoesNotFitError: not even one fits.

@@ -20,7 +20,7 @@ class Model:
         init_fn: gives a training state for a random key.
         train_step: `(state, batch) -> (state, loss)`, or `-> (state, loss, gradient_norm)`.
         batches: a sequence, which begins again at its end, or a function of the step.
-        parameters: picks the parameters out of a state; None: see `layout_of`.
+        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
     """
 
     init_fn: Callable[[Any], Any]
@@ -37,7 +37,13 @@ class Model:
 
 
 def gives_gradient(model: Model, layout: Layout, batch_rows: Sequence[int] = ()) -> bool:
-    """Returns whether the training step returns the norm of its gradient; checks all that it takes and returns.
+    """Returns whether a model's training step returns the norm of its gradient; checks all that the step takes and
+    returns, by shapes alone.
+
+    Args:
+        model: the model.
+        layout: the layout of its training states.
+        batch_rows: numbers of rows that batches must have at least.
 
     Raises:
         TypeError: batches are neither a sequence nor a function.

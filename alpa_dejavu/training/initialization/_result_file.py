@@ -60,12 +60,12 @@ def read_result(path: str | pathlib.Path, like: Any, parameters: Parameters | No
     """Reads the result of `parallel_initialize` that `write_result` wrote.
 
     Args:
-        path: of the JSON file.
+        path: the path of the JSON file.
         like: a state of the model, or its shapes, as `jax.eval_shape(init_fn, key)` gives them.
-        parameters: as for `parallel_initialize`.
+        parameters: picks the parameters out of a state; None: what is in `.params` or `["params"]`, else the state.
 
     Raises:
-        ValueError: a file isn't there, isn't one of a result, or holds another model's state.
+        ValueError: a file is missing, isn't one of a result, or holds another model's state.
     """
     from alpa_dejavu.training.initialization.result_format import ResultData
 

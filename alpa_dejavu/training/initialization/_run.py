@@ -144,8 +144,8 @@ class Run:
 
 
 def race_asynchronously(field: Field, runner: Runner) -> tuple[int, ...]:
-    """Trains candidates from rung to rung without waiting for all of them at a rung, and returns those that came
-    farthest, the best first.
+    """Trains candidates from rung to rung (steps of judging) without waiting for all at each, and returns those that
+    came farthest, the best first.
 
     Raises:
         RuntimeError: no candidate is left.

@@ -20,8 +20,8 @@ def rungs_of(num_candidates: int, budget_steps: int, eta: int, budget: str) -> t
     one candidate is left.
 
     Args:
-        num_candidates: how many begin.
-        budget_steps: the steps of the whole training.
+        num_candidates: how many candidates begin.
+        budget_steps: the steps of the whole training of the best candidate.
         eta: about one candidate in so many goes on from a rung.
         budget: "full": the race is a quarter of the training. "small": the steps of all but the best candidate are a
             quarter of the training at most.

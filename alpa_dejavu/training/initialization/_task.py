@@ -18,8 +18,8 @@ class Task:
     """A task for a worker: to train (or measure) a few candidates side by side for some steps.
 
     Attributes:
-        numbers: the candidates' numbers, at most as many as there are lanes.
-        width: how many lanes the program has; those left over repeat the last candidate.
+        numbers: the candidates' numbers, `width` at most.
+        width: for how many candidates the program is compiled; places left over repeat the last candidate.
         first_step: the step that the candidates are at, counted from 0.
         num_steps: how many steps they take.
         batch_rows: how many rows of each batch they take; None: all.

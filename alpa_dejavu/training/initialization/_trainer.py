@@ -43,7 +43,9 @@ class Trainer:
         return tuple(np.asarray(leaf) for leaf in leaves)
 
     def train(self, task: Task, states: Leaves) -> Outcome:
-        """Trains the candidates of a task from states of shape (N, ...), and returns the outcome."""
+        """Trains the N candidates of a task from training states, whose arrays have shape (N, ...), and returns the
+        outcome.
+        """
         import jax
 
         count = len(task.numbers)
@@ -99,8 +101,8 @@ def _step(
 
 
 def width_of(count: int, lanes: int) -> int:
-    """Returns how many lanes to compile for `count` candidates: the next power of two, so that few programs are
-    compiled, or all lanes.
+    """Returns how many lanes a program that trains `count` candidates side by side, one in each lane, is compiled for:
+    the next power of two, so that few programs are compiled, but at most `lanes`.
 
     >>> [width_of(count, 6) for count in range(1, 7)]
     [1, 2, 4, 4, 6, 6]

@@ -54,10 +54,10 @@ def measured(losses: FloatArray, relative_gradients: FloatArray, first_step: int
     training.
 
     Args:
-        losses: shape (T,), one at least, finite.
+        losses: shape (T,), the loss of each step, finite, one at least.
         relative_gradients: shape (T,), the gradient's norm over the weights'; NaN where unknown.
         first_step: where the curve begins, counted from 0.
-        horizon: the steps of the whole training.
+        horizon: the number of steps of the whole training.
     """
     at = np.log2(np.arange(first_step + 1, first_step + len(losses) + 1, dtype=float))
     falls_by_power = bool((losses > 0).all())
@@ -82,7 +82,11 @@ def end_of_drop(at: FloatArray, values: FloatArray) -> int:
     """Returns the index at which a loss curve's steep first part ends: the knee of the two lines that fit best; 0 if it
     has none.
 
-    A short curve has too few points for two lines: its second half is taken.
+    A short curve has too few points for two lines: the index is then about its middle.
+
+    Args:
+        at: shape (T,), the logarithm of each step's number.
+        values: shape (T,), the losses, or their logarithms.
     """
     count = len(values)
     if count < 4 * FEWEST:

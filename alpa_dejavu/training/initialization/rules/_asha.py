@@ -11,8 +11,8 @@ from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Stan
 @final
 @dataclasses.dataclass(frozen=True)
 class Halving(Rule):
-    """A rule of successive halving: waits for all candidates at each rung (step of judging), and lets the best one in
-    eta go on.
+    """A rule of successive halving: it waits until all candidates (initializations in training) have reached a rung, a
+    step of judging, and lets the best one in `eta` go on from it.
 
     Results are the same however many workers there are.
 
@@ -39,8 +39,8 @@ class Halving(Rule):
 @final
 @dataclasses.dataclass(frozen=True)
 class Asha(Rule):
-    """A rule of asynchronous successive halving: a candidate goes on once it is among the best one in eta that have
-    arrived at its rung (step of judging) so far.
+    """A rule of asynchronous successive halving: a candidate (an initialization in training) goes on once it is among
+    the best one in `eta` of those that have arrived at its rung, a step of judging, so far.
 
     No worker is ever idle, but who goes on depends on who arrived first: with several workers a run can't be repeated
     exactly, and its result isn't that of another number of workers.

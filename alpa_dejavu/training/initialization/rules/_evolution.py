@@ -14,8 +14,8 @@ from alpa_dejavu.training.initialization.rules._base import Child, Decision, Rul
 @final
 @dataclasses.dataclass(frozen=True)
 class Evolution(Rule):
-    """A rule by which one candidate in eta goes on at each rung (step of judging), and has a child with mutated or
-    crossed weights, which begins at its parents' step.
+    """A rule by which one candidate (initialization in training) in `eta` goes on at each rung, a step of judging, and
+    has a child with mutated or crossed weights, which begins at its parents' step.
 
     At the last rung but one there are no more children. The rule waits for all candidates at each rung.
 

@@ -12,15 +12,15 @@ from alpa_dejavu.training.initialization.rules._base import Decision, Rule, Stan
 @final
 @dataclasses.dataclass(frozen=True)
 class OptunaPruner(Rule):
-    """A rule by which a pruner of Optuna decides at each rung (step of judging) about each candidate, as if all others
-    were complete.
+    """A rule by which a pruner of Optuna decides at each rung, a step of judging, whether each candidate
+    (initialization in training) goes on, as if all others were complete trials.
 
     The pruner is told the losses that candidates' trends promise. It is told all of them again each time, so it need
     not remember; if it would prune all candidates, the judge's best one stays.
 
     Attributes:
-        pruner: such as `optuna.pruners.MedianPruner()`; None: that one, with no trials to warm up.
-        eta: each rung is so many times farther than the one before.
+        pruner: the pruner, such as `optuna.pruners.MedianPruner()`; None: that one, with no trials to warm up.
+        eta: each rung is at so many times the step of the one before.
 
     Raises ValueError for an eta below 2.
 

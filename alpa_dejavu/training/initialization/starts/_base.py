@@ -17,7 +17,7 @@ class Started:
 
     Attributes:
         weights: the values of the parameters, in the order and shapes of the tensors that were asked for.
-        point: the coordinates that the weights were made of, where there are such.
+        point: the coordinates that the weights were made from, such as scales of tensors; (): none.
     """
 
     weights: Leaves

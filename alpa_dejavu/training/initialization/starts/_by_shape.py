@@ -19,8 +19,8 @@ class ByShape(Start):
     """A start that draws each tensor of two axes or more anew by its shape; others, as biases and scales, stay the
     model's own.
 
-    Like jax, it takes the last axis for the outputs and the one before for the inputs, and the rest for a window. Where
-    a model splits an axis, as attention does its heads, that isn't what its own initialization has.
+    Like jax's initializers, it takes the last axis for the outputs, the one before for the inputs, and the rest for a
+    convolution's window. Where a model splits an axis, as attention does its heads, its own initialization is another.
     """
 
     @abc.abstractmethod
@@ -63,7 +63,8 @@ class XavierNormal(ByShape):
 class XavierUniform(ByShape):
     """A start that draws weights by Xavier (Glorot) initialization from a uniform distribution.
 
-    References: as `XavierNormal`.
+    References:
+        Glorot and Bengio, Understanding the Difficulty of Training Deep Feedforward Networks, 2010.
     """
 
     def _initializer(self, known: Any) -> Any:
@@ -88,7 +89,8 @@ class KaimingNormal(ByShape):
 class KaimingUniform(ByShape):
     """A start that draws weights by Kaiming (He) initialization from a uniform distribution.
 
-    References: as `KaimingNormal`.
+    References:
+        He et al., Delving Deep into Rectifiers, ICCV 2015.
     """
 
     def _initializer(self, known: Any) -> Any:
@@ -127,7 +129,7 @@ class TruncatedNormal(ByShape):
     """A start that draws weights from a normal distribution truncated at two standard deviations.
 
     Attributes:
-        stddev: of the normal numbers before they are truncated.
+        stddev: the standard deviation of the normal numbers before they are truncated.
 
     Raises ValueError for a stddev that isn't positive.
     """

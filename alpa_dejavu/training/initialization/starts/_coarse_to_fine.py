@@ -22,15 +22,16 @@ class CoarseToFine(Start):
     """A start by which half of the candidates begin with widely spread weights, and the others, once those have reached
     the first rung (step of judging), near the best of them.
 
-    Near one of the best is, in the parameters: its first weights plus noise of `closeness` times each tensor's standard
-    deviation. In a picture (projection): its point, moved by `closeness` times the points' spread, and brought back to
-    weights, whose tensors get the norms that they have at the best: between random points, weights are smaller.
+    Near one of the best means: its first weights plus noise of `closeness` times each tensor's standard deviation.
+    Where a picture (a projection of weights to few coordinates) is used, it means: its point there, moved by
+    `closeness` times the points' spread, and brought back to weights, whose tensors get the norms that the best one's
+    have: between random points, weights are smaller.
 
     Attributes:
         coarse: the start of the first half.
-        picture: where to be near the best. None: in the parameters. "pca", "umap" (by umap-learn), or an object with
-            `fit_transform` and `inverse_transform`: in its picture of the coarse starts, if they are enough for one.
-        closeness: how far from the best the second half begins, as a fraction of the spread of the first.
+        picture: where to be near the best. None: in the weights. "pca", "umap" (by umap-learn), or an object with
+            `fit_transform` and `inverse_transform`: in its picture of the first half, if these are enough for one.
+        closeness: how far from the best the second half begins, as a fraction of these standard deviations or spread.
         best: how many of the first half the others begin near to.
 
     Raises ValueError for a closeness that isn't positive, a `best` below 1, or an unknown picture, and RuntimeError for

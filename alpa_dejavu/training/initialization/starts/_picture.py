@@ -35,11 +35,11 @@ class Picture:
         """Fits the projection.
 
         Args:
-            candidates: weights of each.
-            tensors: what they are.
+            candidates: the weights of each candidate.
+            tensors: name, shape and dtype of each array of weights.
             kind: "pca", all of whose coordinates are kept, "umap", in two coordinates, or an object with
                 `fit_transform` and `inverse_transform`.
-            seed: for those by name.
+            seed: the seed of "pca" and "umap".
 
         Raises:
             RuntimeError: UMAP isn't installed.

@@ -53,8 +53,8 @@ class Scales(Start):
 @final
 @dataclasses.dataclass(frozen=True)
 class LatinHypercube(Scales):
-    """A start that scales each tensor by a Latin hypercube: N candidates have their scales in N different equal parts
-    of the range.
+    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale from a Latin
+    hypercube: for each tensor, N candidates have their scales in N different equal parts of the range.
 
     References:
         McKay, Beckman and Conover, A Comparison of Three Methods for Selecting Values of Input Variables, 1979.
@@ -72,8 +72,8 @@ class LatinHypercube(Scales):
 @final
 @dataclasses.dataclass(frozen=True)
 class Sobol(Scales):
-    """A start that scales the model's own tensors by the points of a scrambled Sobol sequence, one point for each
-    candidate.
+    """A start that multiplies each tensor of two axes or more of the model's own weights by a scale, a coordinate of a
+    point of a scrambled Sobol sequence, one point for each candidate.
 
     References:
         Sobol, On the Distribution of Points in a Cube and the Approximate Evaluation of Integrals, 1967.
